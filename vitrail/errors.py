@@ -1,0 +1,32 @@
+"""The exception tree: what a user can do something about. Broken invariants of our own are `assert`s.
+
+VitrailError                    caught by the command line: one line on standard error, exit code 2
+├── ConfigError (ValueError)    a name, a setting or a flag that is not allowed
+├── CheckpointError             a file of weights that cannot be read, or does not fit
+└── DataError                   a data set that cannot be used
+    └── ImageError              one image that cannot be used
+
+Each message says what was given, what is allowed, and where it came from.
+"""
+
+from __future__ import annotations
+
+
+class VitrailError(Exception):
+    """Anything that the person who called can put right."""
+
+
+class ConfigError(VitrailError, ValueError):
+    """A name, a setting or a flag that is not allowed."""
+
+
+class CheckpointError(VitrailError):
+    """A file of weights that cannot be read, or does not fit the model."""
+
+
+class DataError(VitrailError):
+    """A data set that cannot be used."""
+
+
+class ImageError(DataError):
+    """One image that cannot be used."""

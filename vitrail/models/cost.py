@@ -1,0 +1,182 @@
+"""What a model costs, from its config alone: nothing is built, nothing is run.
+
+Counted as the field counts: 1 multiply-add = 1 MAC = 2 FLOPs; only matrix products and convolutions (norms,
+activations and additions are below 1%); a training step is 3 x forward (backward is twice forward).
+
+    MACs of a ViT layer on T tokens:   4 T D^2  (q, k, v, out)  +  2 T^2 D  (q k^T, A v)  +  2 T D mlp_dim
+
+`activation_bytes` is what a training step keeps for the backward pass, for one image, with fused attention: a
+layer keeps the inputs of its two norms (2D), of qkv and fc1 (2D), q, k, v and the attention's output (4D), and
+the MLP's hidden layer before and after the GELU (2 mlp_dim).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from vitrail.models.hybrid import HybridConfig
+from vitrail.models.names import Config
+from vitrail.models.resnet import BiTConfig, StemConfig, stage_width
+from vitrail.models.vit import ViTConfig
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one image at the config's image size."""
+
+    parameters: int
+    tokens: int  # 0 for ResNets
+    macs: int  # forward
+    activations: int  # values kept for the backward pass
+
+    @property
+    def flops(self) -> int:
+        """Forward."""
+        return 2 * self.macs
+
+    @property
+    def training_flops(self) -> int:
+        """Forward and backward."""
+        return 3 * self.flops
+
+    def activation_bytes(self, bytes_per_value: int = 2) -> int:
+        """2 bytes: bf16."""
+        return self.activations * bytes_per_value
+
+    def pretraining_flops(self, examples: int, epochs: float) -> float:
+        """Of `epochs` passes over `examples` images; the paper's Table 6 gives these as exaFLOPs (1e18)."""
+        return self.training_flops * examples * epochs
+
+
+def cost(config: Config) -> Cost:
+    if isinstance(config, BiTConfig):
+        return bit_cost(config)
+    return vit_cost(config)
+
+
+def accelerator_days(flops: float, peak_flops: float, utilisation: float) -> float:
+    """Days of one accelerator. The paper's TPUv3 core: a peak of 61.5e12 (half a chip's 123e12) in bf16;
+    its H/14 took 2,500 core-days, a utilisation of 0.32, its L/16 680 core-days, 0.43."""
+    return flops / (peak_flops * utilisation * 86_400)
+
+
+def vit_cost(c: ViTConfig) -> Cost:
+    D, M, T, N = c.width, c.mlp_dim, c.tokens, c.grid[0] * c.grid[1]
+    attention, mlp, norm = 4 * (D * D + D), 2 * D * M + D + M, 2 * D  # parameters
+    E = c.patch_size**2 * c.embedded_channels * D
+    layers = c.depth * (2 if c.block == "axial" else 1)
+
+    parameters = E + D + D * bool(c.class_token) + position_parameters(c)
+    parameters += layers * (attention + mlp + 2 * norm) + norm
+    macs = N * E + layers * (4 * T * D * D + 2 * T * D * M) + attention_macs(c)
+    activations = N * E // D + layers * T * (8 * D + 2 * M) + T * D
+    if c.positions == "relative":
+        macs += layers * T * (2 * T - 1) * D  # q . r for every offset
+        activations += layers * c.heads * T * T
+    if c.pool == "attention":
+        parameters += D + attention + mlp + norm
+        macs += 2 * D * D + 2 * T * D * D + 2 * T * D + 2 * D * M
+        activations += 2 * T * D
+    R = c.pre_logits or D
+    parameters += (D * c.pre_logits + c.pre_logits) + (R * c.classes + c.classes)
+    macs += D * c.pre_logits + R * c.classes
+    if isinstance(c, HybridConfig):
+        stem = resnet_cost(stem_layers(c.stem, c.channels, c.image_size))
+        parameters, macs, activations = (
+            parameters + stem.parameters,
+            macs + stem.macs,
+            activations + stem.activations,
+        )
+    return Cost(parameters, T, macs, activations)
+
+
+def attention_macs(c: ViTConfig) -> int:
+    """q k^T and A v of all layers: all tokens with all, or within rows and then columns."""
+    (rows, columns), T, D = c.grid, c.tokens, c.width
+    pairs = rows * columns * (rows + columns) if c.block == "axial" else T * T
+    return c.depth * 2 * pairs * D
+
+
+def position_parameters(c: ViTConfig) -> int:
+    D, (rows, columns) = c.width, c.grid
+    table = {
+        "none": 0,
+        "sincos": 0,
+        "1d": c.tokens * D,
+        "2d": (rows + columns) * (D // 2),
+        "relative": (2 * c.tokens - 1) * D,
+    }[c.positions]
+    return table * (c.depth if c.positions_at == "every" else 1)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One convolution of a ResNet, or one GroupNorm (kernel 0)."""
+
+    inputs: int
+    outputs: int
+    kernel: int
+    positions_in: int
+    positions_out: int
+
+
+def resnet_cost(layers: Iterator[Layer]) -> Cost:
+    parameters = macs = activations = 0
+    for layer in layers:
+        weights = layer.inputs * layer.outputs * layer.kernel**2 if layer.kernel else 2 * layer.outputs
+        parameters += weights
+        macs += weights * layer.positions_out if layer.kernel else 0
+        activations += layer.inputs * layer.positions_in  # each keeps its input
+    return Cost(parameters, 0, macs, activations)
+
+
+def bit_cost(c: BiTConfig) -> Cost:
+    def layers() -> Iterator[Layer]:
+        h, w = halved(c.image_size)
+        yield Layer(c.channels, int(64 * c.width_factor), 7, c.image_size[0] * c.image_size[1], h * w)
+        yield from unit_layers(c.units, c.width_factor, halved((h, w)), preactivation=True)
+        for _ in c.units:
+            h, w = halved((h, w))
+        yield Layer(c.width, c.width, 0, h * w, h * w)
+
+    body = resnet_cost(layers())
+    head = c.width * c.classes
+    return Cost(body.parameters + head + c.classes, 0, body.macs + head, body.activations)
+
+
+def stem_layers(c: StemConfig, channels: int, image_size: tuple[int, int]) -> Iterator[Layer]:
+    h, w = halved(image_size)
+    width = int(64 * c.width_factor)
+    yield Layer(channels, width, 7, image_size[0] * image_size[1], h * w)
+    yield Layer(width, width, 0, h * w, h * w)
+    yield from unit_layers(c.units, c.width_factor, halved((h, w)), preactivation=False)
+
+
+def unit_layers(
+    units: tuple[int, ...], width_factor: float, size: tuple[int, int], *, preactivation: bool
+) -> Iterator[Layer]:
+    inputs = int(64 * width_factor)
+    for s, count in enumerate(units):
+        outputs = stage_width(width_factor, s)
+        for u in range(count):
+            before = size[0] * size[1]
+            if s and not u:
+                size = halved(size)
+            after, middle = size[0] * size[1], outputs // 4
+            yield Layer(inputs, middle, 1, before, before)
+            yield Layer(middle, middle, 3, before, after)
+            yield Layer(middle, outputs, 1, after, after)
+            if not u:
+                yield Layer(inputs, outputs, 1, before, after)
+            if preactivation:
+                norms = [(inputs, before), (middle, before), (middle, after)]
+            else:
+                norms = [(middle, before), (middle, after), (outputs, after)] + [(outputs, after)] * (not u)
+            for channels, positions in norms:
+                yield Layer(channels, channels, 0, positions, positions)
+            inputs = outputs
+
+
+def halved(size: tuple[int, int]) -> tuple[int, int]:
+    return -(-size[0] // 2), -(-size[1] // 2)

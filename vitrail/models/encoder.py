@@ -1,0 +1,158 @@
+"""The Transformer encoder: Eqs. 2 and 3, with the self-attention of appendix A (Eqs. 5-8).
+
+    z'_l = MSA(LN(z_{l-1})) + z_{l-1}       Eq. 2
+    z_l  = MLP(LN(z'_l)) + z'_l             Eq. 3
+
+Attention runs fused (scaled_dot_product_attention). Given a `record` (a dict to fill), it is computed by the
+written-out formula instead, so that the weights A exist; a test holds the two equal. A record's keys:
+`block3.attention` (B, h, T, T), `block3.z` (B, T, D).
+
+B batch, T tokens, D width, h heads, d = D / h, z (B, T, D) the tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+Record = MutableMapping[str, Tensor]
+Activation = Literal["gelu_tanh", "gelu"]
+
+
+class Block(nn.Module):
+    """One encoder layer: Eqs. 2 and 3, each branch with dropout and, in training, stochastic depth."""
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        mlp_dim: int,
+        *,
+        norm_eps: float,
+        activation: Activation,
+        dropout: float,
+        attention_dropout: float,
+        drop_path: float,
+    ) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(width, eps=norm_eps)
+        self.attention = SelfAttention(width, heads, dropout, attention_dropout)
+        self.norm2 = nn.LayerNorm(width, eps=norm_eps)
+        self.mlp = MLP(width, mlp_dim, activation, dropout)
+        self.drop_path = drop_path
+
+    def forward(
+        self, z: Tensor, relative: nn.Module | None = None, record: Record | None = None, name: str = ""
+    ) -> Tensor:
+        z = z + self.branch(self.attention(self.norm1(z), relative, record, name))  # Eq. 2
+        z = z + self.branch(self.mlp(self.norm2(z)))  # Eq. 3
+        if record is not None:
+            record[f"{name}.z"] = z
+        return z
+
+    def branch(self, y: Tensor) -> Tensor:
+        """Stochastic depth: a whole branch is dropped for an example, the others are scaled to keep the mean."""
+        if not self.training or self.drop_path == 0:
+            return y
+        keep = 1 - self.drop_path
+        return y * torch.empty(y.shape[0], 1, 1, device=y.device, dtype=y.dtype).bernoulli_(keep) / keep
+
+
+class SelfAttention(nn.Module):
+    """MSA: h heads of softmax(q k^T / sqrt(d)) v, projected back to D."""
+
+    def __init__(self, width: int, heads: int, dropout: float, attention_dropout: float) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+        self.dropout = nn.Dropout(dropout)
+        self.heads, self.attention_dropout = heads, attention_dropout
+
+    def forward(
+        self, z: Tensor, relative: nn.Module | None = None, record: Record | None = None, name: str = ""
+    ) -> Tensor:
+        qkv = self.qkv(z).unflatten(-1, (3, self.heads, -1))  # (B, T, 3, h, d)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # (B, h, T, d) each              Eq. 5
+        bias = None if relative is None else relative(q)  # (B, h, T, T)
+        p = self.attention_dropout if self.training else 0.0
+        if record is None:
+            y = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=p)  # (B, h, T, d)
+        else:
+            A = attention_weights(q, k, bias)  # Eq. 6
+            record[f"{name}.attention"] = A
+            y = F.dropout(A, p) @ v  # (B, h, T, d)                                     Eq. 7
+        y = y.transpose(1, 2).flatten(2)  # (B, T, D)
+        return self.dropout(self.out(y))  # type: ignore[no-any-return]  #                Eq. 8
+
+
+def attention_weights(q: Tensor, k: Tensor, bias: Tensor | None = None) -> Tensor:
+    """A = softmax(q k^T / sqrt(d) + bias), rows summing to 1.  Eq. 6"""
+    logits = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5  # (B, h, T, T)
+    return (logits if bias is None else logits + bias).softmax(dim=-1)
+
+
+class MLP(nn.Module):
+    """Two dense layers with a GELU between: the published code's is the tanh approximation."""
+
+    def __init__(self, width: int, mlp_dim: int, activation: Activation, dropout: float) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(width, mlp_dim)
+        self.fc2 = nn.Linear(mlp_dim, width)
+        self.dropout = nn.Dropout(dropout)
+        self.approximate = "tanh" if activation == "gelu_tanh" else "none"
+
+    def forward(self, z: Tensor) -> Tensor:
+        y = self.dropout(F.gelu(self.fc1(z), approximate=self.approximate))  # (B, T, mlp_dim)
+        return self.dropout(self.fc2(y))  # type: ignore[no-any-return]  # (B, T, D)
+
+
+class AxialBlock(nn.Module):
+    """Axial-ViT (appendix D.6): attention along rows + MLP, then attention along columns + MLP."""
+
+    def __init__(self, row: Block, column: Block, grid: tuple[int, int]) -> None:
+        super().__init__()
+        self.row, self.column, self.grid = row, column, grid
+
+    def forward(
+        self, z: Tensor, relative: nn.Module | None = None, record: Record | None = None, name: str = ""
+    ) -> Tensor:
+        assert relative is None
+        B, (rows, columns) = z.shape[0], self.grid
+        z = z.unflatten(1, self.grid).flatten(0, 1)  # (B*rows, columns, D)
+        z = self.row(z, None, record, f"{name}.row")
+        z = z.unflatten(0, (B, rows)).transpose(1, 2).flatten(0, 1)  # (B*columns, rows, D)
+        z = self.column(z, None, record, f"{name}.column")
+        z = z.unflatten(0, (B, columns)).transpose(1, 2).flatten(1, 2)  # (B, N, D)
+        if record is not None:
+            record[f"{name}.z"] = z
+        return z
+
+
+class Encoder(nn.Module):
+    """The layers in order, then the last LayerNorm (or none, where it comes after the pooling).
+
+    `positions`: modules for the inputs of the layers: none, one shared by all, or one for each. With
+    `relative` they are handed to attention, otherwise they add to z.
+    """
+
+    def __init__(
+        self, blocks: list[nn.Module], norm: nn.Module, positions: list[nn.Module], relative: bool
+    ) -> None:
+        super().__init__()
+        assert len(positions) in (0, 1, len(blocks))
+        self.blocks = nn.ModuleList(blocks)
+        self.positions = nn.ModuleList(positions)
+        self.norm = norm
+        self.relative = relative
+
+    def forward(self, z: Tensor, record: Record | None = None) -> Tensor:
+        for i, block in enumerate(self.blocks):
+            at_layer = self.positions[i % len(self.positions)] if len(self.positions) else None
+            if at_layer is not None and not self.relative:
+                z = at_layer(z)
+            z = block(z, at_layer if self.relative else None, record, f"block{i}")
+        return self.norm(z)  # type: ignore[no-any-return]

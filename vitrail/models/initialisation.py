@@ -1,0 +1,96 @@
+"""How every parameter of a fresh model is set: one table, as the published code has it.
+
+Each parameter matches exactly one row (asserted). `lecun_normal` is Flax's: a normal of variance 1 / fan_in,
+truncated at two standard deviations. q, k and v are each Xavier-uniform on (D, D): a Xavier bound taken from
+the fused (3D, D) matrix would be too small by sqrt(2).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+# The standard deviation of a unit normal truncated at +-2.
+TRUNCATED_STD = 0.87962566103423978
+
+
+def lecun_normal(w: Tensor) -> None:
+    """Weights (out, in, ...): the fan-in is everything but the first dimension."""
+    s = (w[0].numel() ** -0.5) / TRUNCATED_STD
+    nn.init.trunc_normal_(w, std=s, a=-2 * s, b=2 * s)
+
+
+def xavier_thirds(w: Tensor) -> None:
+    for part in w.chunk(3):
+        nn.init.xavier_uniform_(part)
+
+
+def xavier_halves(w: Tensor) -> None:
+    for part in w.chunk(2):
+        nn.init.xavier_uniform_(part)
+
+
+def xavier_probe(w: Tensor) -> None:
+    """Flax on (1, 1, D): fan_in 1, fan_out D."""
+    nn.init.xavier_uniform_(w[0])
+
+
+def normal(std: float) -> Callable[[Tensor], None]:
+    return lambda w: (nn.init.normal_(w, std=std), None)[1]
+
+
+def constant(value: float) -> Callable[[Tensor], None]:
+    return lambda w: (nn.init.constant_(w, value), None)[1]
+
+
+# parameter name (whole, a regular expression): how it is set
+INITIALISATION: dict[str, Callable[[Tensor], None]] = {
+    # Eq. 1
+    r"embedding\.weight": lecun_normal,
+    r"embedding\.bias": constant(0),
+    r"cls": constant(0),
+    r"(encoder\.)?positions\.(\d+\.)?(table|x|y)": normal(0.02),
+    # Eqs. 2, 3
+    r"encoder\..*norm\d?\.weight": constant(1),
+    r"encoder\..*norm\d?\.bias": constant(0),
+    r"encoder\..*\.qkv\.weight": xavier_thirds,
+    r"encoder\..*\.out\.weight": nn.init.xavier_uniform_,
+    r"encoder\..*\.(qkv|out)\.bias": constant(0),
+    r"(encoder\..*|attention_pool)\.mlp\.fc[12]\.weight": nn.init.xavier_uniform_,
+    r"(encoder\..*|attention_pool)\.mlp\.fc[12]\.bias": normal(1e-6),
+    # Eq. 4
+    r"pooled_norm\.weight": constant(1),
+    r"pooled_norm\.bias": constant(0),
+    r"attention_pool\.probe": xavier_probe,
+    r"attention_pool\.(q|out)\.weight": nn.init.xavier_uniform_,
+    r"attention_pool\.kv\.weight": xavier_halves,
+    r"attention_pool\.(q|kv|out|norm)\.bias": constant(0),
+    r"attention_pool\.norm\.weight": constant(1),
+    r"head\.pre_logits\.weight": lecun_normal,
+    r"head\.pre_logits\.bias": constant(0),
+    r"head\.classifier\.weight": constant(0),
+    r"head\.classifier\.bias": constant(0),  # or the config's head_bias
+    # ResNets and hybrid stems
+    r"(stem\.)?(root|stages\..*)\.(conv\d?|projection)\.weight": lecun_normal,
+    r"(stem\.)?(root|stages\..*)\.(norm[12]?|projection_norm)\.weight": constant(1),
+    r"stem\.stages\..*\.norm3\.weight": constant(0),  # each residual branch of the stem starts at zero
+    r"stages\..*\.norm3\.weight": constant(1),
+    r"(stem\.)?(root|stages\..*)\.(norm\d?|projection_norm)\.bias": constant(0),
+    r"norm\.weight": constant(1),
+    r"norm\.bias": constant(0),
+}
+
+
+@torch.no_grad()
+def initialise(model: nn.Module, *, prefix: str = "", head_bias: float = 0.0) -> None:
+    """Set every parameter of `model` by the table; `prefix`: what its names begin with there."""
+    for name, parameter in model.named_parameters(prefix=prefix.rstrip(".")):
+        rows = [how for pattern, how in INITIALISATION.items() if re.fullmatch(pattern, name)]
+        assert len(rows) == 1, f"{name}: {len(rows)} rows of the initialisation table"
+        if not parameter.is_meta:
+            rows[0](parameter)
+    if head_bias and not model.get_parameter("head.classifier.bias").is_meta:
+        nn.init.constant_(model.get_parameter("head.classifier.bias"), head_bias)

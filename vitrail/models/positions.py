@@ -1,0 +1,144 @@
+"""E_pos: what tells the encoder where a patch was (second half of Eq. 1; the grid of the paper's Table 8).
+
+    none        nothing: a bag of patches
+    1d          a learned row for each of the T tokens in raster order, the class token's row first
+    2d          learned X and Y tables of D/2 each; a patch at (y, x) gets [X[x], Y[y]]
+    sincos      the same idea with fixed sines and cosines
+    relative    a learned key for each offset p_q - p_k; its logits are added to attention before the softmax
+
+The first four are added to the tokens: at the stem (Eq. 1), or again at the input of every layer, with a table
+of its own for each layer or one shared by all. `relative` lives inside attention: every layer, or shared.
+The class token has its own learned row in `1d`; in `2d` and `sincos` it has no place and gets nothing.
+
+`resample` carries tables to another grid. T tokens, N = rows * columns patches, D width, h heads, d = D / h.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitrail.errors import ConfigError
+
+Kind = Literal["none", "1d", "2d", "relative", "sincos"]
+Grid = tuple[int, int]
+
+# How tables are resampled, by whose code does it so. scipy.ndimage.zoom(order=1) of the published code
+# is bilinear with the corners aligned.
+RESAMPLE: dict[str, dict[str, str | bool]] = {
+    "official": {"mode": "bilinear", "align_corners": True},
+    "bilinear": {"mode": "bilinear", "align_corners": False},
+    "bicubic": {"mode": "bicubic", "align_corners": False},  # transformers
+    "bicubic_antialias": {"mode": "bicubic", "align_corners": False, "antialias": True},  # timm
+    "bicubic_corners": {"mode": "bicubic", "align_corners": True},  # torchvision
+}
+
+
+def additive(kind: Kind, grid: Grid, width: int, class_token: bool) -> nn.Module | None:
+    """The module z -> z + E_pos of an additive kind; None for `none`."""
+    if kind == "1d":
+        return Learned1D(grid, width, class_token)
+    if kind == "2d":
+        return Learned2D(grid, width, class_token)
+    if kind == "sincos":
+        return SinCos2D(grid, width, class_token)
+    assert kind == "none", kind
+    return None
+
+
+class Learned1D(nn.Module):
+    """z + E_pos with E_pos in R^(T x D)."""
+
+    def __init__(self, grid: Grid, width: int, class_token: bool) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.empty(1, class_token + grid[0] * grid[1], width))
+
+    def forward(self, z: Tensor) -> Tensor:
+        return z + self.table
+
+
+class Learned2D(nn.Module):
+    """z + [X[x], Y[y]], tables of D/2."""
+
+    def __init__(self, grid: Grid, width: int, class_token: bool) -> None:
+        super().__init__()
+        self.x = nn.Parameter(torch.empty(grid[1], width // 2))
+        self.y = nn.Parameter(torch.empty(grid[0], width // 2))
+        self.class_token = class_token
+
+    def forward(self, z: Tensor) -> Tensor:
+        rows, columns = self.y.shape[0], self.x.shape[0]
+        X = self.x.expand(rows, -1, -1)  # (rows, columns, D/2)
+        Y = self.y[:, None].expand(-1, columns, -1)  # (rows, columns, D/2)
+        E_pos = torch.cat([X, Y], dim=-1).flatten(0, 1)  # (N, D)
+        return z + F.pad(E_pos, (0, 0, int(self.class_token), 0))  # (B, T, D)
+
+
+class SinCos2D(nn.Module):
+    """z + [sin x w, cos x w, sin y w, cos y w], w_i = 10000^(-i / (D/4 - 1)); fixed, as big_vision has it."""
+
+    def __init__(self, grid: Grid, width: int, class_token: bool) -> None:
+        super().__init__()
+        table = F.pad(sincos_table(grid, width), (0, 0, int(class_token), 0))  # (T, D)
+        self.register_buffer("table", table, persistent=False)
+        self.table: Tensor
+
+    def forward(self, z: Tensor) -> Tensor:
+        return z + self.table
+
+
+def sincos_table(grid: Grid, width: int) -> Tensor:
+    # The device is stated so that a model laid out on `meta` for loading has its real table.
+    w = torch.arange(width // 4, dtype=torch.float64, device="cpu") / (width // 4 - 1)
+    w = 1.0 / 10_000**w
+    y, x = torch.meshgrid(*(torch.arange(n, dtype=torch.float64, device="cpu") for n in grid), indexing="ij")
+    y, x = y.flatten()[:, None] * w, x.flatten()[:, None] * w  # (N, D/4) each
+    return torch.cat([x.sin(), x.cos(), y.sin(), y.cos()], dim=1).float()  # (N, D)
+
+
+class Relative1D(nn.Module):
+    """Attention logits q . r_(p_q - p_k) / sqrt(d), with a learned r for each of the 2T - 1 offsets.
+
+    The paper's "extra attention": the content query against position keys. Tokens are counted in raster
+    order with the class token at 0. r has width D and is split into heads as the content keys are.
+    """
+
+    def __init__(self, tokens: int, width: int, heads: int) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.empty(2 * tokens - 1, width))
+        self.heads = heads
+        p = torch.arange(tokens, device="cpu")
+        self.register_buffer("offset", p[:, None] - p[None, :] + tokens - 1, persistent=False)  # (T, T)
+        self.offset: Tensor
+
+    def forward(self, q: Tensor) -> Tensor:
+        r = self.table.unflatten(1, (self.heads, -1)).permute(1, 2, 0)  # (h, d, 2T-1)
+        by_offset = q @ r / q.shape[-1] ** 0.5  # (B, h, T, 2T-1)
+        return by_offset.gather(-1, self.offset.expand(*q.shape[:2], -1, -1))  # (B, h, T, T)
+
+
+def resample(table: Tensor, old: Grid, new: Grid, method: str = "official") -> Tensor:
+    """A learned 1-D table (1, T, D) for grid `old` -> the same for grid `new`; a class row is kept as it is."""
+    extra = table.shape[1] - old[0] * old[1]
+    row, patches = table[:, :extra], table[:, extra:]  # (1, 0 or 1, D), (1, N, D)
+    patches = patches.unflatten(1, old).permute(0, 3, 1, 2)  # (1, D, rows, columns)
+    patches = interpolate(patches, new, method)
+    return torch.cat([row, patches.flatten(2).transpose(1, 2)], dim=1)  # (1, T', D)
+
+
+def resample_axis(table: Tensor, length: int, method: str = "official") -> Tensor:
+    """An X or Y table (L, D/2) -> (length, D/2)."""
+    column = table.T[None, :, :, None]  # (1, D/2, L, 1)
+    return interpolate(column, (length, 1), method)[0, :, :, 0].T.contiguous()  # (length, D/2)
+
+
+def interpolate(patches: Tensor, new: Grid, method: str) -> Tensor:
+    if method not in RESAMPLE:
+        raise ConfigError(f"resample={method!r} is not one of {', '.join(RESAMPLE)}")
+    if tuple(patches.shape[-2:]) == tuple(new):
+        return patches
+    dtype = patches.dtype
+    return F.interpolate(patches.float(), size=new, **RESAMPLE[method]).to(dtype)  # type: ignore[arg-type]

@@ -1,0 +1,276 @@
+"""BiT ResNets: the paper's baselines (pre-activation), and the stem of its hybrids (post-activation).
+
+Both: bottleneck units, GroupNorm of 32 groups, and weight-standardised convolutions
+
+    w^ = (w - mean(w)) / std(w)         over each output filter
+
+The two published codes differ in small things, all of them values here: BiT divides by sqrt(var + 1e-10),
+pads by fixed amounts and with zeros before the max-pool; the hybrids' divides by std + 1e-5 and pads as
+TensorFlow's SAME does (the odd pixel goes to the right and the bottom).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitrail.errors import ConfigError
+from vitrail.models.heads import Head
+from vitrail.models.initialisation import initialise
+
+GROUPS = 32
+Standardisation = Literal["sqrt_var", "std"]  # divide by sqrt(var + eps), or by std + eps
+
+# units in each of the four stages
+UNITS: dict[str, tuple[int, ...]] = {
+    "R26": (2, 2, 2, 2),
+    "R50": (3, 4, 6, 3),
+    "R101": (3, 4, 23, 3),
+    "R152": (3, 8, 36, 3),
+    "R200": (3, 24, 36, 3),
+}
+
+
+@dataclass(frozen=True)
+class BiTConfig:
+    """A BiT ResNet. The defaults are R50x1 at 224."""
+
+    units: tuple[int, ...] = (3, 4, 6, 3)  # bottleneck units in each stage
+    width_factor: float = 1  # every number of channels is multiplied by this
+    image_size: tuple[int, int] = (224, 224)  # (H, W); an int means a square
+    channels: int = 3
+    classes: int = 1000  # 0: none, forward() gives the representation
+    norm_eps: float = 1e-5
+    standardisation: Standardisation = "sqrt_var"
+    standardisation_eps: float = 1e-10
+    head_bias: float = 0.0  # initial bias of the classifier
+
+    def __post_init__(self) -> None:
+        if isinstance(self.image_size, int):
+            object.__setattr__(self, "image_size", (self.image_size, self.image_size))
+        object.__setattr__(self, "image_size", tuple(self.image_size))
+        object.__setattr__(self, "units", tuple(self.units))
+        if not self.units or min(self.units) < 1:
+            raise ConfigError(f"units={self.units}: every stage needs at least one unit")
+        if min(self.image_size) < 32:
+            raise ConfigError(f"image_size {self.image_size} is too small for a ResNet: at least 32")
+        check_width(self.width_factor)
+        check_standardisation(self.standardisation)
+
+    @property
+    def width(self) -> int:
+        """D: the width of the features."""
+        return stage_width(self.width_factor, len(self.units) - 1)
+
+
+@dataclass(frozen=True)
+class StemConfig:
+    """The post-activation ResNet in front of a hybrid's encoder."""
+
+    units: tuple[int, ...] = (3, 4, 9)  # bottleneck units in each stage; (): the root alone
+    width_factor: float = 1
+    norm_eps: float = 1e-6
+    standardisation: Standardisation = "std"
+    standardisation_eps: float = 1e-5
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "units", tuple(self.units))
+        check_width(self.width_factor)
+        check_standardisation(self.standardisation)
+
+    @property
+    def stride(self) -> int:
+        """Pixels of the image from one output position to the next: the root's 4, doubled by each later stage."""
+        return 4 * 2 ** max(0, len(self.units) - 1)
+
+    @property
+    def width(self) -> int:
+        """Channels that come out."""
+        if not self.units:
+            return int(64 * self.width_factor)
+        return stage_width(self.width_factor, len(self.units) - 1)
+
+
+def stage_width(width_factor: float, stage: int) -> int:
+    """Channels that leave stage 0, 1, 2, 3: 256, 512, 1024, 2048 times the width factor."""
+    return 4 * int(64 * width_factor) * 2**stage
+
+
+def check_width(width_factor: float) -> None:
+    if int(64 * width_factor) % GROUPS or width_factor <= 0:
+        raise ConfigError(f"width_factor={width_factor}: 64 times it must be a multiple of {GROUPS}")
+
+
+def check_standardisation(form: str) -> None:
+    if form not in ("sqrt_var", "std"):
+        raise ConfigError(f"standardisation={form!r} is not one of sqrt_var, std")
+
+
+class BiT(nn.Module):
+    """images (B, C, H, W) -> logits (B, classes)."""
+
+    def __init__(self, config: BiTConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.preprocess = ""  # the line of data.preprocess that makes this model's input
+        self.class_names: list[str] | None = None
+        self.provenance: dict[str, Any] = {}  # where the weights came from
+        self.metrics: dict[str, Any] = {}  # what was measured of them
+        c = config
+
+        def conv(inputs: int, outputs: int, kernel: int, stride: int = 1) -> StdConv:
+            padding = kernel // 2
+            return StdConv(inputs, outputs, kernel, stride, padding, c.standardisation, c.standardisation_eps)
+
+        self.root = nn.ModuleDict({"conv": conv(c.channels, int(64 * c.width_factor), 7, 2)})
+        self.stages = stages(PreActUnit, c.units, c.width_factor, conv, c.norm_eps)
+        self.norm = nn.GroupNorm(GROUPS, c.width, eps=c.norm_eps)
+        self.head = Head(c.width, pre_logits=0, classes=c.classes)
+        initialise(self, head_bias=c.head_bias)
+
+    def features(self, x: Tensor) -> Tensor:
+        """(B, C, H, W) -> (B, D)."""
+        x = self.root["conv"](x)  # (B, 64w, H/2, W/2)
+        x = F.max_pool2d(F.pad(x, (1, 1, 1, 1)), 3, 2)  # (B, 64w, H/4, W/4); zeros at the border, not -inf
+        x = F.relu(self.norm(self.stages(x)))  # (B, 2048w, H/32, W/32)
+        return x.mean(dim=(2, 3))  # (B, D)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, H, W) -> (B, classes)."""
+        return self.head(self.features(x))  # type: ignore[no-any-return]
+
+
+class Stem(nn.Module):
+    """images (B, C, H, W) -> (B, width, H/stride, W/stride): the hybrids' ResNet, without a head."""
+
+    def __init__(self, config: StemConfig, channels: int) -> None:
+        super().__init__()
+        c = config
+
+        def conv(inputs: int, outputs: int, kernel: int, stride: int = 1) -> StdConv:
+            return StdConv(inputs, outputs, kernel, stride, "same", c.standardisation, c.standardisation_eps)
+
+        width = int(64 * c.width_factor)
+        norm = nn.GroupNorm(GROUPS, width, eps=c.norm_eps)
+        self.root = nn.ModuleDict({"conv": conv(channels, width, 7, 2), "norm": norm})
+        self.stages = stages(PostActUnit, c.units, c.width_factor, conv, c.norm_eps)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.root["norm"](self.root["conv"](x)))  # (B, 64w, H/2, W/2)
+        x = F.max_pool2d(pad_same(x, 3, 2, value=float("-inf")), 3, 2)  # (B, 64w, H/4, W/4)
+        return self.stages(x)  # type: ignore[no-any-return]
+
+
+Convolution = Callable[..., "StdConv"]
+
+
+def stages(
+    unit: type[nn.Module], units: tuple[int, ...], width_factor: float, conv: Convolution, norm_eps: float
+) -> nn.Sequential:
+    """Stage s has units[s] bottlenecks; its first one doubles the width and, from stage 1 on, halves the grid."""
+    made, inputs = [], int(64 * width_factor)
+    for s, count in enumerate(units):
+        outputs = stage_width(width_factor, s)
+        row: list[nn.Module] = []
+        for u in range(count):
+            stride = 2 if s > 0 and u == 0 else 1
+            row.append(unit(inputs, outputs, stride, u == 0, conv, norm_eps))
+            inputs = outputs
+        made.append(nn.Sequential(*row))
+    return nn.Sequential(*made)
+
+
+class PreActUnit(nn.Module):
+    """Normalise, rectify, convolve, three times; the projection sees the first rectified input."""
+
+    def __init__(
+        self, inputs: int, outputs: int, stride: int, project: bool, conv: Convolution, norm_eps: float
+    ) -> None:
+        super().__init__()
+        middle = outputs // 4
+        self.norm1 = nn.GroupNorm(GROUPS, inputs, eps=norm_eps)
+        self.conv1 = conv(inputs, middle, 1)
+        self.norm2 = nn.GroupNorm(GROUPS, middle, eps=norm_eps)
+        self.conv2 = conv(middle, middle, 3, stride)
+        self.norm3 = nn.GroupNorm(GROUPS, middle, eps=norm_eps)
+        self.conv3 = conv(middle, outputs, 1)
+        self.projection = conv(inputs, outputs, 1, stride) if project else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.relu(self.norm1(x))
+        shortcut = x if self.projection is None else self.projection(y)
+        y = self.conv1(y)
+        y = self.conv2(F.relu(self.norm2(y)))
+        y = self.conv3(F.relu(self.norm3(y)))
+        return y + shortcut  # type: ignore[no-any-return]
+
+
+class PostActUnit(nn.Module):
+    """Convolve, normalise, rectify; the last norm of the branch starts at zero, so the unit as the identity."""
+
+    def __init__(
+        self, inputs: int, outputs: int, stride: int, project: bool, conv: Convolution, norm_eps: float
+    ) -> None:
+        super().__init__()
+        middle = outputs // 4
+        self.conv1 = conv(inputs, middle, 1)
+        self.norm1 = nn.GroupNorm(GROUPS, middle, eps=norm_eps)
+        self.conv2 = conv(middle, middle, 3, stride)
+        self.norm2 = nn.GroupNorm(GROUPS, middle, eps=norm_eps)
+        self.conv3 = conv(middle, outputs, 1)
+        self.norm3 = nn.GroupNorm(GROUPS, outputs, eps=norm_eps)
+        self.projection = conv(inputs, outputs, 1, stride) if project else None
+        self.projection_norm = nn.GroupNorm(GROUPS, outputs, eps=norm_eps) if project else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.relu(self.norm1(self.conv1(x)))
+        y = F.relu(self.norm2(self.conv2(y)))
+        y = self.norm3(self.conv3(y))
+        if self.projection is not None and self.projection_norm is not None:
+            x = self.projection_norm(self.projection(x))
+        return F.relu(x + y)
+
+
+class StdConv(nn.Conv2d):
+    """A convolution without bias whose filters are standardised before use."""
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        kernel: int,
+        stride: int,
+        padding: int | Literal["same"],
+        form: Standardisation,
+        eps: float,
+    ) -> None:
+        self.same = padding == "same"
+        super().__init__(inputs, outputs, kernel, stride, 0 if padding == "same" else padding, bias=False)
+        self.form, self.eps = form, eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.same:
+            x = pad_same(x, self.kernel_size[0], self.stride[0])
+        return F.conv2d(x, standardise(self.weight, self.form, self.eps), None, self.stride, self.padding)
+
+
+def standardise(w: Tensor, form: Standardisation, eps: float) -> Tensor:
+    """w^ = (w - mean) / sqrt(var + eps), or / (std + eps), over each output filter; w (out, in, k, k)."""
+    w = w - w.mean(dim=(1, 2, 3), keepdim=True)
+    variance = w.square().mean(dim=(1, 2, 3), keepdim=True)
+    return w / ((variance + eps).sqrt() if form == "sqrt_var" else variance.sqrt() + eps)
+
+
+def pad_same(x: Tensor, kernel: int, stride: int, value: float = 0.0) -> Tensor:
+    """TensorFlow's SAME: an output of ceil(n / stride), the odd pixel of padding at the right and bottom."""
+    vertical, horizontal = (
+        max((-(-n // stride) - 1) * stride + kernel - n, 0) for n in (x.shape[-2], x.shape[-1])
+    )
+    if not vertical and not horizontal:
+        return x
+    left, top = horizontal // 2, vertical // 2
+    return F.pad(x, (left, horizontal - left, top, vertical - top), value=value)

@@ -1,0 +1,246 @@
+"""The Vision Transformer: Eqs. 1-4 of the paper.
+
+    z_0  = [x_cls; x_p^1 E; ...; x_p^N E] + E_pos       Eq. 1   patches(), tokens()
+    z'_l = MSA(LN(z_{l-1})) + z_{l-1}                   Eq. 2   encode()
+    z_l  = MLP(LN(z'_l)) + z'_l                         Eq. 3   encode()
+    y    = LN(z_L^0)                                    Eq. 4   pool()
+
+The methods are the seams: masking, probes, figures and export use them and never reach deeper.
+B batch, C channels, H x W pixels, P patch, N = HW / P^2 patches, T tokens (N, + 1 with a class token), D width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from vitrail.errors import ConfigError
+from vitrail.models import positions
+from vitrail.models.encoder import Activation, AxialBlock, Block, Encoder, Record
+from vitrail.models.heads import AttentionPool, Head
+from vitrail.models.initialisation import initialise
+from vitrail.models.patches import PatchEmbedding
+
+# name: (width D, depth L, mlp_dim, heads). Ti, S: DeiT and AugReg; B, L, H: the paper's Table 1; the others:
+# big_vision. B-half is Figure 4's ViT-b, "all hidden dimensions halved": the 12 heads of B, of 32 each.
+# (6 heads of 64 would be S.)
+VARIANTS: dict[str, tuple[int, int, int, int]] = {
+    "mu": (32, 1, 128, 2),
+    "Ti": (192, 12, 768, 3),
+    "S": (384, 12, 1536, 6),
+    "B-half": (384, 12, 1536, 12),
+    "M": (512, 12, 2048, 8),
+    "B": (768, 12, 3072, 12),
+    "L": (1024, 24, 4096, 16),
+    "So400m": (1152, 27, 4304, 16),
+    "H": (1280, 32, 5120, 16),
+    "g": (1408, 40, 6144, 16),
+    "g-opt": (1536, 40, 6144, 16),
+    "G": (1664, 48, 8192, 16),
+    "G-opt": (1536, 48, 8192, 16),
+    "e": (1792, 56, 15360, 16),
+}
+
+
+@dataclass(frozen=True)
+class ViTConfig:
+    """Everything that the architecture depends on. The defaults are B/16 at 224, as published."""
+
+    width: int = 768  # D
+    depth: int = 12  # L, the number of layers
+    mlp_dim: int = 3072  # hidden width of the MLP
+    heads: int = 12  # h; each has width D / h
+    patch_size: int = 16  # P
+    image_size: tuple[int, int] = (224, 224)  # (H, W); an int means a square
+    channels: int = 3  # C
+    classes: int = 1000  # outputs of the classifier; 0: none, forward() gives the representation
+    pool: Literal["token", "mean", "attention"] = "token"
+    class_token: bool | None = None  # None: only when pool is "token"
+    pre_logits: int = 0  # width of the tanh layer before the classifier (pre-training); 0: none
+    positions: positions.Kind = "1d"
+    positions_at: Literal["stem", "every", "shared"] | None = None  # None: stem; "every" for relative
+    block: Literal["standard", "axial"] = "standard"
+    activation: Activation = "gelu_tanh"  # the published code's; "gelu" is the exact one of timm and others
+    norm_eps: float = 1e-6
+    norm_at: Literal["encoder", "pooled"] = "encoder"  # the last LayerNorm: before pooling (Eq. 4), or after
+    dropout: float = 0.0  # after every dense layer but qkv, and after adding E_pos
+    attention_dropout: float = 0.0  # on the attention weights
+    drop_path: float = 0.0  # stochastic depth: rate of the last layer, rising linearly from 0
+    head_bias: float = 0.0  # initial bias of the classifier (-10 for sigmoid loss on ImageNet-21k)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.image_size, int):
+            object.__setattr__(self, "image_size", (self.image_size, self.image_size))
+        object.__setattr__(self, "image_size", tuple(self.image_size))
+        if self.class_token is None:
+            object.__setattr__(self, "class_token", self.pool == "token")
+        if self.positions_at is None:
+            object.__setattr__(self, "positions_at", "every" if self.positions == "relative" else "stem")
+        check(self)
+
+    @property
+    def stride(self) -> int:
+        """Pixels of the input image from one token to the next."""
+        return self.patch_size
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of patches."""
+        return self.image_size[0] // self.stride, self.image_size[1] // self.stride
+
+    @property
+    def tokens(self) -> int:
+        """T: what the encoder sees."""
+        return self.grid[0] * self.grid[1] + bool(self.class_token)
+
+    @property
+    def embedded_channels(self) -> int:
+        """Channels of what the patch embedding is applied to."""
+        return self.channels
+
+
+def check(config: ViTConfig) -> None:
+    """What is not allowed, in words."""
+    choices = {
+        "pool": ("token", "mean", "attention"),
+        "positions": ("none", "1d", "2d", "relative", "sincos"),
+        "positions_at": ("stem", "every", "shared"),
+        "block": ("standard", "axial"),
+        "activation": ("gelu_tanh", "gelu"),
+        "norm_at": ("encoder", "pooled"),
+    }
+    for field, allowed in choices.items():
+        given = getattr(config, field)
+        if given not in allowed:
+            raise ConfigError(f"{field}={given!r} is not one of {', '.join(allowed)}")
+    for field in ("width", "depth", "mlp_dim", "heads", "patch_size", "channels"):
+        if not getattr(config, field) >= 1:
+            raise ConfigError(f"{field} must be at least 1, not {getattr(config, field)}")
+    for field in ("dropout", "attention_dropout", "drop_path"):
+        if not 0 <= getattr(config, field) < 1:
+            raise ConfigError(f"{field} must be in [0, 1), not {getattr(config, field)}")
+    if config.classes < 0 or config.pre_logits < 0:
+        raise ConfigError(f"classes={config.classes} and pre_logits={config.pre_logits} must not be negative")
+    H, W, stride = *config.image_size, config.stride
+    if H % stride or W % stride or min(H, W) < stride:
+        near = " or ".join(str(stride * max(1, n)) for n in (H // stride, H // stride + 1))
+        raise ConfigError(
+            f"image_size {H}x{W} is not a multiple of {stride}, the pixels from one patch to the next; "
+            f"for {H} the nearest are {near}"
+        )
+    if config.width % config.heads:
+        raise ConfigError(f"width {config.width} is not divisible into {config.heads} heads")
+    if config.positions in ("2d", "sincos") and config.width % 4:
+        raise ConfigError(f"positions={config.positions!r} need a width divisible by 4, not {config.width}")
+    if config.pool == "token" and not config.class_token:
+        raise ConfigError("pool='token' needs the class token; use pool='mean' or 'attention' without it")
+    if config.positions == "relative" and config.positions_at == "stem":
+        raise ConfigError("relative positions live inside attention: positions_at is 'every' or 'shared'")
+    if config.block == "axial" and (config.class_token or config.positions == "relative"):
+        raise ConfigError(
+            "axial attention runs along rows and columns, where neither a class token nor 1-D relative "
+            "positions have a place: use pool='mean' and other positions"
+        )
+
+
+class ViT(nn.Module):
+    """images (B, C, H, W) -> logits (B, classes)."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.preprocess = ""  # the line of data.preprocess that makes this model's input
+        self.class_names: list[str] | None = None
+        self.provenance: dict[str, Any] = {}  # where the weights came from
+        self.metrics: dict[str, Any] = {}  # what was measured of them
+        c = config
+        D, class_token = c.width, bool(c.class_token)
+
+        self.embedding = PatchEmbedding(c.embedded_channels, D, c.patch_size)
+        self.cls = nn.Parameter(torch.empty(1, 1, D)) if class_token else None
+        at_stem = c.positions if c.positions_at == "stem" else "none"
+        self.positions = positions.additive(at_stem, c.grid, D, class_token)
+        self.dropout = nn.Dropout(c.dropout)
+        self.encoder = encoder(c)
+        self.pooled_norm = nn.LayerNorm(D, eps=c.norm_eps) if c.norm_at == "pooled" else None
+        self.attention_pool = (
+            AttentionPool(D, c.heads, c.mlp_dim, c.norm_eps, c.activation) if c.pool == "attention" else None
+        )
+        self.head = Head(D, c.pre_logits, c.classes)
+        initialise(self, head_bias=c.head_bias)
+
+    def patches(self, x: Tensor) -> Tensor:
+        """(B, C, H, W) -> (B, N, D): x_p E."""
+        check_input(x, self.config)
+        return self.embedding(x)  # type: ignore[no-any-return]
+
+    def tokens(self, z: Tensor) -> Tensor:
+        """(B, N, D) -> (B, T, D): prepend x_cls, add E_pos.  Eq. 1"""
+        if self.cls is not None:
+            z = torch.cat([self.cls.expand(z.shape[0], -1, -1), z], dim=1)  # (B, 1 + N, D)
+        if self.positions is not None:
+            z = self.positions(z)
+        return self.dropout(z)  # type: ignore[no-any-return]
+
+    def encode(self, z: Tensor, record: Record | None = None) -> Tensor:
+        """(B, T, D) -> (B, T, D): the layers, the last LayerNorm.  Eqs. 2, 3. `record`: a dict to fill."""
+        return self.encoder(z, record)  # type: ignore[no-any-return]
+
+    def pool(self, z: Tensor) -> Tensor:
+        """(B, T, D) -> (B, D): y.  Eq. 4"""
+        if self.attention_pool is not None:
+            y = self.attention_pool(z)
+        elif self.config.pool == "token":
+            y = z[:, 0]  # (B, D)
+        else:
+            y = z[:, int(self.cls is not None) :].mean(dim=1)  # (B, D)
+        return y if self.pooled_norm is None else self.pooled_norm(y)
+
+    def features(self, x: Tensor) -> Tensor:
+        """(B, C, H, W) -> (B, D)."""
+        return self.pool(self.encode(self.tokens(self.patches(x))))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, H, W) -> (B, classes)."""
+        return self.head(self.features(x))  # type: ignore[no-any-return]
+
+
+def check_input(x: Tensor, config: ViTConfig) -> None:
+    if tuple(x.shape[1:]) != (config.channels, *config.image_size):
+        raise ConfigError(
+            f"this model takes images (B, {config.channels}, {config.image_size[0]}, {config.image_size[1]}), "
+            f"not {tuple(x.shape)}; load or create it with another image_size"
+        )
+
+
+def encoder(c: ViTConfig) -> Encoder:
+    """The layers of a config, with what is added or handed to each of them."""
+
+    def block(i: int) -> Block:
+        return Block(
+            c.width,
+            c.heads,
+            c.mlp_dim,
+            norm_eps=c.norm_eps,
+            activation=c.activation,
+            dropout=c.dropout,
+            attention_dropout=c.attention_dropout,
+            drop_path=c.drop_path * i / max(1, c.depth - 1),
+        )
+
+    blocks: list[nn.Module] = [
+        block(i) if c.block == "standard" else AxialBlock(block(i), block(i), c.grid) for i in range(c.depth)
+    ]
+    relative = c.positions == "relative"
+    at_layers: list[nn.Module] = []
+    if c.positions_at != "stem":
+        for _ in range(c.depth if c.positions_at == "every" else 1):
+            if relative:
+                at_layers.append(positions.Relative1D(c.tokens, c.width, c.heads))
+            elif (added := positions.additive(c.positions, c.grid, c.width, bool(c.class_token))) is not None:
+                at_layers.append(added)
+    norm = nn.LayerNorm(c.width, eps=c.norm_eps) if c.norm_at == "encoder" else nn.Identity()
+    return Encoder(blocks, norm, at_layers, relative)
