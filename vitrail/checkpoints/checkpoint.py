@@ -1,0 +1,161 @@
+"""What every format is read into and written from: an architecture, its weights under our names, and what
+goes with them.
+
+    a file of anyone's  --FORMAT.read-->  Checkpoint  --to_model-->  model
+    model  --of_model-->  Checkpoint  --FORMAT.write-->  a file of anyone's
+
+Weights load strictly. The two exceptions are asked for by argument: another number of classes (a new, zero
+head) and another image size (E_pos resampled).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitrail.data import preprocess as pp
+from vitrail.errors import CheckpointError, ConfigError
+from vitrail.models import positions
+from vitrail.models.hybrid import HybridConfig
+from vitrail.models.names import Config, Model, build
+from vitrail.models.resnet import BiTConfig
+from vitrail.models.vit import ViTConfig
+
+# What `family` in a written config stands for.
+FAMILIES: dict[str, type[Config]] = {"vit": ViTConfig, "hybrid": HybridConfig, "bit": BiTConfig}
+
+
+@dataclass
+class Checkpoint:
+    config: Config
+    weights: dict[str, Tensor]  # by the names of the model's parameters
+    preprocess: str  # the line that makes the model's input
+    class_names: list[str] | None = None
+    provenance: dict[str, Any] = field(default_factory=dict)  # where it came from, in what dialect
+    metrics: dict[str, Any] = field(default_factory=dict)
+
+
+def of_model(model: Model) -> Checkpoint:
+    weights = {name: w.detach().cpu() for name, w in model.state_dict().items()}
+    return Checkpoint(
+        model.config, weights, model.preprocess, model.class_names, model.provenance, model.metrics
+    )
+
+
+def to_model(
+    checkpoint: Checkpoint,
+    *,
+    classes: int | None = None,
+    image_size: int | tuple[int, int] | None = None,
+    resample: str = "official",
+) -> Model:
+    """The model, in evaluation mode. The checkpoint's tensors become its parameters: nothing is copied."""
+    checkpoint = at_image_size(with_classes(checkpoint, classes), image_size, resample)
+    with torch.device("meta"):
+        model = build(checkpoint.config)
+    check_weights(checkpoint.weights, shapes(model))
+    model.load_state_dict(checkpoint.weights, strict=True, assign=True)
+    for parameter in model.parameters():
+        parameter.requires_grad_(True)
+    model.preprocess, model.class_names = checkpoint.preprocess, checkpoint.class_names
+    model.provenance, model.metrics = checkpoint.provenance, checkpoint.metrics
+    return model.eval()
+
+
+def parameter_shapes(config: Config) -> dict[str, tuple[int, ...]]:
+    """The names and shapes that a config asks for."""
+    with torch.device("meta"):
+        return shapes(build(config))
+
+
+def shapes(model: Model) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(w.shape) for name, w in model.state_dict().items()}
+
+
+def check_weights(weights: dict[str, Tensor], wanted: dict[str, tuple[int, ...]]) -> None:
+    """Every parameter set, every weight used, every shape right; or an error that lists what is not."""
+    problems = [f"missing {name}" for name in wanted if name not in weights]
+    problems += [f"extra {name}" for name in weights if name not in wanted]
+    problems += [
+        f"{name} is {list(weights[name].shape)}, not {list(shape)}"
+        for name, shape in wanted.items()
+        if name in weights and tuple(weights[name].shape) != shape
+    ]
+    if problems:
+        raise CheckpointError(f"the weights do not fit the architecture: {listing(problems)}")
+
+
+def listing(problems: list[str], most: int = 8) -> str:
+    more = f"; and {len(problems) - most} more" if len(problems) > most else ""
+    return "; ".join(problems[:most]) + more
+
+
+def with_classes(checkpoint: Checkpoint, classes: int | None) -> Checkpoint:
+    """A new head for `classes` outputs, zero as in fine-tuning; the pre-training MLP goes with the old one."""
+    if classes is None or classes == checkpoint.config.classes:
+        return checkpoint
+    config = dataclasses.replace(checkpoint.config, classes=classes)
+    if isinstance(config, ViTConfig):
+        config = dataclasses.replace(config, pre_logits=0)
+    weights = {name: w for name, w in checkpoint.weights.items() if not name.startswith("head.")}
+    if classes:
+        weights["head.classifier.weight"] = torch.zeros(classes, config.width)
+        weights["head.classifier.bias"] = torch.zeros(classes)
+    return dataclasses.replace(checkpoint, config=config, weights=weights, class_names=None)
+
+
+def at_image_size(
+    checkpoint: Checkpoint, image_size: int | tuple[int, int] | None, method: str = "official"
+) -> Checkpoint:
+    """The same for another image size: positions resampled, the preprocessing line to match."""
+    if method not in positions.RESAMPLE:
+        raise ConfigError(f"resample={method!r} is not one of {', '.join(positions.RESAMPLE)}")
+    old = checkpoint.config
+    if image_size is None:
+        return checkpoint
+    config = dataclasses.replace(old, image_size=image_size)
+    if config.image_size == old.image_size:
+        return checkpoint
+    weights = checkpoint.weights
+    if isinstance(config, ViTConfig) and isinstance(old, ViTConfig):
+        weights = {name: resampled(name, w, old, config, method) for name, w in weights.items()}
+    line = str(pp.parse(checkpoint.preprocess).at(config.image_size)) if checkpoint.preprocess else ""
+    return dataclasses.replace(checkpoint, config=config, weights=weights, preprocess=line)
+
+
+def resampled(name: str, w: Tensor, old: ViTConfig, new: ViTConfig, method: str) -> Tensor:
+    if "positions." not in name or old.grid == new.grid:
+        return w
+    if old.positions == "relative":
+        raise ConfigError(
+            f"relative 1-D positions learned on a grid of {old.grid[0]}x{old.grid[1]} patches have no "
+            f"counterpart on {new.grid[0]}x{new.grid[1]}: load this model at its own image size"
+        )
+    if name.endswith(".x"):
+        return positions.resample_axis(w, new.grid[1], method)
+    if name.endswith(".y"):
+        return positions.resample_axis(w, new.grid[0], method)
+    return positions.resample(w, old.grid, new.grid, method)
+
+
+def config_to_json(config: Config) -> dict[str, Any]:
+    family = next(name for name, kind in FAMILIES.items() if type(config) is kind)
+    return {"family": family, **dataclasses.asdict(config)}
+
+
+def config_from_json(entries: dict[str, Any], where: str) -> Config:
+    fields = dict(entries)
+    family = fields.pop("family", None)
+    if family not in FAMILIES:
+        raise CheckpointError(f"{where}: family {family!r} is not one of {', '.join(FAMILIES)}")
+    known = {f.name for f in dataclasses.fields(FAMILIES[family])}
+    if unknown := sorted(set(fields) - known):
+        raise CheckpointError(f"{where}: the architecture has unknown fields {', '.join(unknown)}")
+    try:
+        return FAMILIES[family](**fields)
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"{where}: {error}") from error

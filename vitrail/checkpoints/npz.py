@@ -1,0 +1,78 @@
+"""Reading and writing `.npz` files: a zip of `.npy` arrays, never with pickles.
+
+Members that are stored without compression are mapped, not read: a checkpoint is copied once, straight into
+the model's parameters. Every header is checked against the bytes that are there before anything is allocated.
+"""
+
+from __future__ import annotations
+
+import io
+import mmap
+import struct
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.lib import format as npy
+
+from vitrail.errors import CheckpointError
+from vitrail.runtime.files import atomic_file
+
+MAX_BYTES = 64 << 30  # of one file's arrays together, uncompressed
+LOCAL_HEADER = struct.Struct("<4s5H3I2H")  # of a zip member
+HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, NotImplementedError, struct.error)
+
+
+def read_npz(path: Path) -> dict[str, np.ndarray]:
+    """name -> array. Arrays of stored members are views of the file, private to this process."""
+    try:
+        with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+            members = archive.infolist()
+            if sum(m.file_size for m in members) > MAX_BYTES:
+                raise CheckpointError(f"{path} unpacks to more than {MAX_BYTES >> 30} GiB; refused")
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+            return {m.filename.removesuffix(".npy"): read_member(archive, m, mapped, path) for m in members}
+    except FileNotFoundError as error:
+        raise CheckpointError(f"no such file: {path}") from error
+    except DAMAGE as error:
+        raise CheckpointError(f"{path} is not a whole .npz file ({error})") from error
+
+
+def read_member(
+    archive: zipfile.ZipFile, member: zipfile.ZipInfo, mapped: mmap.mmap, path: Path
+) -> np.ndarray:
+    where = f"{path}: {member.filename}"
+    stored = member.compress_type == zipfile.ZIP_STORED and not member.flag_bits & 1
+    if stored:
+        header = LOCAL_HEADER.unpack_from(mapped, member.header_offset)
+        start = member.header_offset + LOCAL_HEADER.size + header[9] + header[10]
+        content = memoryview(mapped)[start : start + member.file_size]
+        if zlib.crc32(content) != member.CRC:
+            raise CheckpointError(f"{where} is damaged: its checksum is not the one written with it")
+        head = io.BytesIO(content[: 1 << 16])
+    else:
+        head = io.BytesIO(archive.read(member))  # zipfile checks the size and the CRC
+    version = npy.read_magic(head)
+    if version not in HEADERS:
+        raise CheckpointError(f"{where} is .npy version {version}; known are {', '.join(map(str, HEADERS))}")
+    shape, fortran, dtype = HEADERS[version](head)
+    if dtype.hasobject:
+        raise CheckpointError(f"{where} holds pickled Python objects, which are never loaded")
+    count = int(np.prod(shape, dtype=np.int64))
+    if member.file_size != head.tell() + count * dtype.itemsize:
+        raise CheckpointError(f"{where} says {shape} of {dtype} but has {member.file_size} bytes")
+    if stored:
+        flat = np.frombuffer(mapped, dtype, count, start + head.tell())
+    else:
+        flat = np.frombuffer(bytearray(head.getbuffer()[head.tell() :]), dtype, count)
+    return flat.reshape(shape, order="F" if fortran else "C")
+
+
+def write_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    with atomic_file(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
+                npy.write_array(member, array, allow_pickle=False)

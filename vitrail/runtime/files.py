@@ -1,0 +1,69 @@
+"""Writing files so that what is there is always whole: beside the place, then moved into it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def atomic_file(path: Path) -> Iterator[Path]:
+    """A path to write to; on leaving without an error it becomes `path`, otherwise it is removed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        flush(temporary)
+        temporary.chmod(0o666 & ~umask())
+        temporary.replace(path)
+        flush(path.parent)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """A folder to fill; on leaving without an error its files become those of `path`, which may exist."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+    try:
+        yield temporary
+        for file in temporary.iterdir():
+            flush(file)
+            file.chmod(0o666 & ~umask())
+        if path.is_dir():
+            # A folder cannot be replaced in one step where it is not empty: move the old one aside first.
+            aside = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.old."))
+            path.replace(aside)
+            temporary.replace(path)
+            shutil.rmtree(aside)
+        else:
+            temporary.replace(path)
+        path.chmod(0o777 & ~umask())
+        flush(path.parent)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def flush(path: Path) -> None:
+    """Onto the disk, so that a rename cannot come before the content."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def umask() -> int:
+    """What this process leaves out of the permissions of new files (reading it means setting it)."""
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask
