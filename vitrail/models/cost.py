@@ -112,7 +112,7 @@ def position_parameters(c: ViTConfig) -> int:
 
 @dataclass(frozen=True)
 class Layer:
-    """One convolution of a ResNet, or one GroupNorm (kernel 0)."""
+    """One convolution of a ResNet, or (kernel 0) one GroupNorm, or (outputs 0) what has no weights."""
 
     inputs: int
     outputs: int
@@ -150,6 +150,7 @@ def stem_layers(c: StemConfig, channels: int, image_size: tuple[int, int]) -> It
     width = int(64 * c.width_factor)
     yield Layer(channels, width, 7, image_size[0] * image_size[1], h * w)
     yield Layer(width, width, 0, h * w, h * w)
+    yield Layer(width, 0, 0, 2 * h * w, 0)  # the rectified map, and its padded copy that the max-pool keeps
     yield from unit_layers(c.units, c.width_factor, halved((h, w)), preactivation=False)
 
 

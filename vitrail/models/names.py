@@ -59,7 +59,9 @@ def build(config: Config) -> Model:
 
 
 def parse(name: str) -> Config:
-    text = name.strip().split("/", 1)[1] if re.match(r"(google|timm|facebook)/", name.strip()) else name.strip()
+    text = (
+        name.strip().split("/", 1)[1] if re.match(r"(google|timm|facebook)/", name.strip()) else name.strip()
+    )
     text, size = split_size(text)
     for read in (plain, hybrid, bit, timm_plain, timm_hybrid, timm_bit):
         config = read(text, size)

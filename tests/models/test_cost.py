@@ -1,0 +1,65 @@
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from tests.randomise import randomise
+from vitrail.models.cost import accelerator_days, cost
+from vitrail.models.names import MODELS, build, config_of
+from vitrail.models.resnet import BiTConfig, StemConfig
+
+VARIED = [
+    config_of("mu/8", image_size=(16, 40), depth=2, classes=5),
+    config_of("mu/8", image_size=32, pool="mean", positions="2d", positions_at="every", depth=3),
+    config_of("mu/8", image_size=32, pool="attention", positions="sincos", classes=0),
+    config_of("mu/8", image_size=32, positions="relative", depth=2, pre_logits=9),
+    config_of("mu/8", image_size=32, positions="relative", positions_at="shared", depth=2),
+    config_of("mu/8", image_size=(32, 16), pool="mean", block="axial", depth=2, norm_at="pooled"),
+    config_of(
+        "R50+B/16", width=32, depth=1, heads=2, mlp_dim=64, image_size=(64, 96), stem=StemConfig((1, 2), 0.5)
+    ),
+    config_of("R+Ti/16", depth=1, image_size=64),
+    BiTConfig((1, 2, 1), 0.5, (64, 96), classes=11),
+]
+
+
+@pytest.mark.parametrize("config", [*VARIED, *map(config_of, MODELS)], ids=str)
+def test_parameters_are_those_of_the_model(config):
+    with torch.device("meta"):
+        model = build(config)
+    assert cost(config).parameters == sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize("config", VARIED, ids=str)
+def test_flops_are_those_torch_counts(config):
+    model = randomise(build(config)).eval()
+    x = torch.randn(1, 3, *config.image_size)
+    with (
+        FlopCounterMode(display=False) as counter,
+        torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH),
+    ):
+        model(x)
+    assert cost(config).flops == pytest.approx(counter.get_total_flops(), rel=1e-3)
+    assert cost(config).training_flops == 3 * cost(config).flops
+
+
+@pytest.mark.parametrize("config", [c for c in VARIED if getattr(c, "positions", "") != "relative"], ids=str)
+def test_activations_are_what_autograd_keeps(config):
+    """Each tensor that autograd saves, counted once by its storage; parameters and masks apart."""
+    model, x = randomise(build(config)).train(), torch.randn(7, 3, *config.image_size)
+    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    kept = {}
+
+    def keep(saved):
+        if saved.is_floating_point() and saved.shape and saved.shape[0] % 7 == 0:
+            kept[saved.untyped_storage().data_ptr()] = (saved.untyped_storage().nbytes(), saved)
+        return saved
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda saved: saved):
+        loss = model(x).sum()
+    total = sum(n for pointer, (n, _) in kept.items() if pointer not in own) / 4 / 7
+    assert loss.requires_grad
+    assert cost(config).activations == pytest.approx(total, rel=0.15)
+
+
+def test_days_of_an_accelerator():
+    assert accelerator_days(86_400e12, peak_flops=1e12, utilisation=0.5) == 2.0

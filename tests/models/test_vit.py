@@ -1,0 +1,108 @@
+import pytest
+import torch
+
+from tests.randomise import randomise
+from vitrail.errors import ConfigError
+from vitrail.models.names import build, config_of
+from vitrail.models.vit import VARIANTS, ViTConfig
+
+TINY = {
+    "width": 24,
+    "depth": 2,
+    "mlp_dim": 40,
+    "heads": 3,
+    "patch_size": 8,
+    "image_size": (16, 24),
+    "classes": 5,
+}
+
+
+@pytest.mark.parametrize("pool", ["token", "mean", "attention"])
+@pytest.mark.parametrize("norm_at", ["encoder", "pooled"])
+def test_forward_is_the_seams_in_order(pool, norm_at):
+    model = randomise(build(config_of("B/16", **TINY, pool=pool, norm_at=norm_at))).eval()
+    x = torch.randn(2, 3, 16, 24)
+    patches = model.patches(x)
+    assert patches.shape == (2, 6, 24)
+    tokens = model.tokens(patches)
+    assert tokens.shape == (2, model.config.tokens, 24)
+    y = model.pool(model.encode(tokens))
+    torch.testing.assert_close(model.features(x), y)
+    torch.testing.assert_close(model(x), model.head(y))
+    assert model(x).shape == (2, 5)
+
+
+def test_the_class_token_comes_first_and_is_what_is_pooled():
+    model = randomise(build(config_of("B/16", **TINY))).eval()
+    z = model.tokens(torch.zeros(2, 6, 24))
+    torch.testing.assert_close(z[:, 0], (model.cls + model.positions.table[:, :1])[:, 0].expand(2, -1))
+    assert torch.equal(model.pool(z), z[:, 0])
+
+
+def test_mean_pooling_leaves_the_class_token_out():
+    model = build(config_of("B/16", **TINY, pool="mean", class_token=True))
+    z = torch.randn(2, 7, 24)
+    torch.testing.assert_close(model.pool(z), z[:, 1:].mean(1))
+
+
+def test_norm_after_pooling_is_not_the_norm_before_it():
+    before, after = (
+        randomise(build(config_of("B/16", **TINY, pool="mean", norm_at=at))) for at in ("encoder", "pooled")
+    )
+    z = torch.randn(2, 6, 24)
+    torch.testing.assert_close(after.pool(z), after.pooled_norm(z.mean(1)))
+    torch.testing.assert_close(before.pool(before.encoder.norm(z)), before.encoder.norm(z).mean(1))
+
+
+VARIED = [
+    {},
+    {"pool": "mean", "positions": "2d"},
+    {"pool": "attention", "positions": "sincos", "positions_at": "every"},
+    {"positions": "relative", "positions_at": "shared", "pre_logits": 7},
+    {"pool": "mean", "block": "axial", "positions": "none"},
+]
+
+
+@pytest.mark.parametrize("overrides", VARIED, ids=str)
+def test_forward_and_backward_compile_as_one_graph(overrides):
+    model = randomise(build(config_of("B/16", **TINY, **overrides)))
+    x = torch.randn(2, 3, 16, 24)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-5)
+    compiled(x).sum().backward()
+    assert all(p.grad is not None for p in model.parameters())
+
+
+def test_variants_of_the_paper():
+    assert VARIANTS["B"] == (768, 12, 3072, 12)
+    assert VARIANTS["L"] == (1024, 24, 4096, 16)
+    assert VARIANTS["H"] == (1280, 32, 5120, 16)
+    half = VARIANTS["B-half"]
+    assert half[0] == 768 // 2
+    assert half[2] == 3072 // 2
+    assert half[3] == 12
+
+
+BAD = {
+    "not a multiple of 16": {"image_size": 225},
+    "nearest are 224 or 240": {"image_size": (225, 224)},
+    "not divisible into 5 heads": {"heads": 5},
+    "pool='max' is not one of token, mean, attention": {"pool": "max"},
+    "needs the class token": {"class_token": False},
+    "live inside attention": {"positions": "relative", "positions_at": "stem"},
+    "neither a class token": {"block": "axial"},
+    r"dropout must be in \[0, 1\), not 1.0": {"dropout": 1.0},
+    "depth must be at least 1, not 0": {"depth": 0},
+    "width divisible by 4": {"positions": "2d", "width": 6, "heads": 2},
+}
+
+
+@pytest.mark.parametrize(("message", "fields"), BAD.items())
+def test_what_is_not_allowed_is_said_in_words(message, fields):
+    with pytest.raises(ConfigError, match=message):
+        ViTConfig(**fields)
+
+
+def test_an_image_of_another_size_is_refused():
+    with pytest.raises(ConfigError, match=r"takes images \(B, 3, 16, 24\), not \(1, 3, 24, 16\)"):
+        build(config_of("B/16", **TINY))(torch.zeros(1, 3, 24, 16))
