@@ -1,0 +1,53 @@
+"""vitrail: the Vision Transformer paper as working software.
+
+    model = vitrail.load("ViT-B_16.npz")          anyone's checkpoint
+    vitrail.predict(model, "photo.jpg")           [[("tabby", 0.83), ...]]
+    vitrail.save(model, "tabby/", to="bundle")
+
+Each name is imported when it is first used, so that `import vitrail` and the command line start at once.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from vitrail.errors import CheckpointError, ConfigError, DataError, ImageError, VitrailError
+
+if TYPE_CHECKING:
+    from vitrail.checkpoints.formats import create, load, save
+    from vitrail.evaluators.features import features
+    from vitrail.evaluators.predict import predict
+
+__version__ = "0.1.0"
+__all__ = [
+    "CheckpointError",
+    "ConfigError",
+    "DataError",
+    "ImageError",
+    "VitrailError",
+    "create",
+    "features",
+    "load",
+    "predict",
+    "save",
+]
+
+# name: the module that has it
+PUBLIC = {
+    "create": "vitrail.checkpoints.formats",
+    "load": "vitrail.checkpoints.formats",
+    "save": "vitrail.checkpoints.formats",
+    "features": "vitrail.evaluators.features",
+    "predict": "vitrail.evaluators.predict",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in PUBLIC:
+        raise AttributeError(f"module 'vitrail' has no attribute {name!r}")
+    return getattr(importlib.import_module(PUBLIC[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

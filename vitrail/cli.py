@@ -1,1 +1,321 @@
-def main() -> None: ...
+"""The command line: one function for each verb, thin over what Python users call.
+
+A verb imports what it needs when it is used, so that `vitrail --help` answers at once. It returns a `Shown`: a
+table for people, an object for `--json`. Errors of the user (VitrailError) become one line and exit code 2.
+Only `main` prints results, and only `main` exits.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+import tyro
+from tyro.conf import Positional, arg
+
+from vitrail.errors import VitrailError
+
+Device = Literal["auto", "cpu", "cuda", "mps"]
+Format = Literal["bundle", "npz", "timm", "huggingface", "torchvision"]
+ModelPath = Annotated[Positional[str], arg(metavar="MODEL")]
+
+
+@dataclass
+class Shown:
+    """What a verb has to say."""
+
+    columns: list[str]  # headings of the table; a heading that begins with '>' is right-aligned
+    rows: list[list[str]]
+    result: dict[str, Any]  # what --json prints
+    title: str = ""
+    after: list[str] = field(default_factory=list)  # lines below the table
+    problems: list[str] = field(default_factory=list)  # what went wrong with a part: exit code 2 at the end
+
+
+def models(*, image_size: int | None = None, classes: int = 1000) -> Shown:
+    """The models of the paper and what they cost.
+
+    Args:
+        image_size: pixels of a side; each model's own default (224) where nothing is said
+        classes: outputs of the classifier
+    """
+    from vitrail.models.cost import cost
+    from vitrail.models.names import MODELS, config_of
+
+    rows, result = [], []
+    for name in MODELS:
+        size = {} if image_size is None else {"image_size": nearest_size(name, image_size)}
+        config = config_of(name, classes=classes, **size)
+        c = cost(config)
+        result.append({"name": name, "image_size": config.image_size[0], "parameters": c.parameters})
+        result[-1] |= {"flops": c.flops, "macs": c.macs, "tokens": c.tokens}
+        rows.append(
+            [
+                name,
+                str(config.image_size[0]),
+                f"{c.parameters:,}",
+                f"{c.flops / 1e9:.1f}",
+                f"{c.macs / 1e9:.2f}",
+                str(c.tokens or "-"),
+            ]
+        )
+    columns = ["name", ">image_size", ">parameters", ">GFLOPs", ">GMACs", ">tokens"]
+    after = ["Any variant at any patch size: Ti/8@64, B/16@384x512. 1 multiply-add = 1 MAC = 2 FLOPs."]
+    return Shown(columns, rows, {"models": result}, after=after)
+
+
+def nearest_size(name: str, image_size: int) -> int:
+    """A size that the model's patches divide, so that one table can hold /14 and /16."""
+    from vitrail.models.names import config_of
+    from vitrail.models.vit import ViTConfig
+
+    config = config_of(name)
+    stride = config.stride if isinstance(config, ViTConfig) else 1
+    return max(1, round(image_size / stride)) * stride
+
+
+def cost(
+    model: ModelPath,
+    *,
+    image_size: int | None = None,
+    batch: int = 1,
+    examples: int = 303_000_000,
+    epochs: float = 7.0,
+    peak_tflops: float = 61.5,
+    utilisation: float = 0.4,
+) -> Shown:
+    """What a model costs: parameters, FLOPs, memory, and the bill of pre-training it.
+
+    Args:
+        model: a name such as B/16 or L/16@512
+        image_size: pixels of a side
+        batch: images in a training step, for the memory
+        examples: images in the pre-training set (JFT: 303 million)
+        epochs: passes over them
+        peak_tflops: of one accelerator (a TPUv3 core: 61.5)
+        utilisation: part of the peak that training reaches
+    """
+    from vitrail.models import cost as costs
+    from vitrail.models.names import config_of
+
+    config = config_of(model, **({} if image_size is None else {"image_size": image_size}))
+    c = costs.cost(config)
+    flops = c.pretraining_flops(examples, epochs)
+    days = costs.accelerator_days(flops, peak_tflops * 1e12, utilisation)
+    H, W = config.image_size
+    rows = [
+        ["image_size", f"{H}x{W}"],
+        ["parameters", f"{c.parameters:,}"],
+        ["tokens", str(c.tokens or "-")],
+        ["forward GMACs", f"{c.macs / 1e9:.2f}"],
+        ["forward GFLOPs", f"{c.flops / 1e9:.1f}"],
+        ["training GFLOPs an image", f"{c.training_flops / 1e9:.1f}"],
+        [f"activations in bf16, batch {batch:,}", f"{batch * c.activation_bytes() / 2**30:.2f} GiB"],
+        ["weights, gradients, Adam in float32", f"{16 * c.parameters / 2**30:.2f} GiB"],
+        [f"pre-training exaFLOPs ({examples:,} x {epochs:g})", f"{flops / 1e18:,.1f}"],
+        [f"accelerator-days ({peak_tflops:g} TFLOP/s at {utilisation:.0%})", f"{days:,.1f}"],
+    ]
+    result = {
+        "model": model,
+        "image_size": [H, W],
+        "parameters": c.parameters,
+        "tokens": c.tokens,
+        "macs": c.macs,
+        "flops": c.flops,
+        "training_flops": c.training_flops,
+        "activation_bytes": batch * c.activation_bytes(),
+        "pretraining_exaflops": flops / 1e18,
+        "accelerator_days": days,
+    }
+    return Shown(["", f">{model}"], rows, result)
+
+
+def convert(
+    source: Annotated[Positional[str], arg(metavar="SRC")],
+    destination: Annotated[Positional[str], arg(metavar="DST")],
+    *,
+    to: Format = "bundle",
+    image_size: int | None = None,
+    heads: int | None = None,
+    resample: str = "official",
+) -> Shown:
+    """Read anyone's checkpoint, write it in another format.
+
+    Args:
+        source: an .npz, .safetensors or torch file, or a folder of timm, transformers or ours
+        destination: a file or folder that is not there yet
+        to: the format to write
+        image_size: resample the position embeddings for this size
+        heads: attention heads, for files that do not tell
+        resample: official, bilinear, bicubic, bicubic_antialias or bicubic_corners
+    """
+    from vitrail.checkpoints.formats import convert as run
+    from vitrail.models.cost import cost
+
+    size = {"image_size": image_size, "heads": heads, "resample": resample}
+    made = run(source, destination, to=to, **size)  # type: ignore[arg-type]
+    config, parameters = made.config, cost(made.config).parameters
+    H, W = config.image_size
+    rows = [
+        ["read", f"{source} ({made.provenance.get('format', 'bundle')})"],
+        ["architecture", describe(config)],
+        ["image_size", f"{H}x{W}"],
+        ["classes", f"{config.classes:,}"],
+        ["parameters", f"{parameters:,}"],
+        ["preprocess", made.preprocess],
+        ["written", f"{destination} ({to})"],
+    ]
+    result = {"source": source, "destination": destination, "to": to, "parameters": parameters}
+    result |= {"classes": config.classes, "image_size": [H, W], "preprocess": made.preprocess}
+    return Shown(["", ""], rows, result)
+
+
+def describe(config: Any) -> str:
+    """ViT of width 768, depth 12, ..."""
+    from vitrail.models.hybrid import HybridConfig
+    from vitrail.models.resnet import BiTConfig
+
+    if isinstance(config, BiTConfig):
+        return f"BiT ResNet, units {config.units}, width factor {config.width_factor:g}"
+    stem = f"ResNet {config.stem.units} + " if isinstance(config, HybridConfig) else ""
+    return (
+        f"{stem}ViT, width {config.width}, depth {config.depth}, mlp_dim {config.mlp_dim}, "
+        f"heads {config.heads}, patch_size {config.patch_size}, pool {config.pool}"
+    )
+
+
+def predict(
+    model: ModelPath,
+    images: Annotated[Positional[tuple[str, ...]], arg(metavar="IMAGE...")],
+    *,
+    top: int = 5,
+    class_names: str | None = None,
+    image_size: int | None = None,
+    heads: int | None = None,
+    device: Device = "auto",
+) -> Shown:
+    """The most probable classes of images.
+
+    Args:
+        model: a bundle, or anyone's checkpoint
+        images: files, folders or glob patterns
+        top: classes to show for each image
+        class_names: a file with one class name on each line (or a JSON list)
+        image_size: resample the position embeddings for this size
+        heads: attention heads, for files that do not tell
+        device: where to run
+    """
+    from vitrail.checkpoints.formats import load
+    from vitrail.errors import ImageError
+    from vitrail.evaluators import predict as predicting
+    from vitrail.runtime.device import pick
+    from vitrail.runtime.progress import progress
+
+    loaded = load(model, image_size=image_size, heads=heads)
+    if class_names is not None:
+        loaded.class_names = predicting.read_class_names(class_names, loaded.config.classes)
+    paths = predicting.find_images(images)
+    shown = Shown(["image", "class", ">probability"], [], {"model": model, "images": []})
+    for path, made in progress(
+        predicting.predict_each(loaded.to(pick(device)), paths, top), len(paths), "predict"
+    ):
+        if isinstance(made, ImageError):
+            shown.problems.append(str(made))
+            continue
+        shown.rows += [[str(path) if not k else "", name, f"{p:.2%}"] for k, (name, p) in enumerate(made)]
+        top_classes = [{"name": name, "probability": p} for name, p in made]
+        shown.result["images"].append({"path": str(path), "top": top_classes})
+    if loaded.class_names is None and loaded.config.classes != 1000:
+        shown.after.append(
+            f"The model does not name its {loaded.config.classes:,} classes: these are indices "
+            "(--class-names FILE gives names)."
+        )
+    if not shown.result["images"]:
+        raise ImageError(shown.problems[0])
+    return shown
+
+
+def demo() -> Shown:
+    """The model table, and a forward pass on a picture drawn here."""
+    import time
+
+    import torch
+
+    from vitrail.checkpoints.formats import create
+    from vitrail.data.sources import open_source
+    from vitrail.evaluators.features import features
+
+    shown = models()
+    torch.manual_seed(0)
+    model = create("Ti/16", classes=5)
+    picture = open_source("shapes?image_size=224", "test").read(0)
+    start = time.perf_counter()
+    y = features(model, picture.image)
+    seconds = time.perf_counter() - start
+    shown.after += [
+        f"A drawn {picture.image.shape[1]}x{picture.image.shape[0]} picture through a fresh Ti/16: features "
+        f"{y.shape} of norm {float((y**2).sum() ** 0.5):.2f} in {seconds:.2f} s.",
+        "Next: vitrail predict MODEL IMAGE...    vitrail convert SRC DST    vitrail cost B/16",
+    ]
+    shown.result |= {"feature_norm": float((y**2).sum() ** 0.5), "seconds": seconds}
+    return shown
+
+
+Verb = Callable[..., Shown]
+VERBS: dict[str, Verb] = {
+    "models": models,
+    "cost": cost,
+    "convert": convert,
+    "predict": predict,
+    "demo": demo,
+}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Parse, run, print; the only place that exits."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    as_json = "--json" in given
+    given = [word for word in given if word != "--json"]
+    try:
+        shown = tyro.extras.subcommand_cli_from_dict(
+            VERBS,
+            prog="vitrail",
+            description="The Vision Transformer paper as working software. Every verb takes --json.",
+            args=given,
+            config=(tyro.conf.FlagCreatePairsOff,),
+        )
+    except VitrailError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
+    show(shown, as_json)
+    for problem in shown.problems:
+        print(f"error: {problem}", file=sys.stderr)
+    if shown.problems:
+        sys.exit(2)
+
+
+def show(shown: Shown, as_json: bool) -> None:
+    if as_json:
+        import json
+
+        print(json.dumps(shown.result))
+        return
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=shown.title or None, box=SIMPLE_HEAD, show_header=any(shown.columns))
+    for column in shown.columns:
+        table.add_column(column.removeprefix(">"), justify="right" if column.startswith(">") else "left")
+    for row in shown.rows:
+        table.add_row(*row)
+    console = Console()
+    if shown.rows:
+        console.print(table)
+    for line in shown.after:
+        console.print(line, markup=False, highlight=False)

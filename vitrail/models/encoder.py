@@ -86,7 +86,7 @@ class SelfAttention(nn.Module):
             record[f"{name}.attention"] = A
             y = F.dropout(A, p) @ v  # (B, h, T, d)                                     Eq. 7
         y = y.transpose(1, 2).flatten(2)  # (B, T, D)
-        return self.dropout(self.out(y))  # type: ignore[no-any-return]  #                Eq. 8
+        return self.dropout(self.out(y))  #                Eq. 8
 
 
 def attention_weights(q: Tensor, k: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -107,7 +107,7 @@ class MLP(nn.Module):
 
     def forward(self, z: Tensor) -> Tensor:
         y = self.dropout(F.gelu(self.fc1(z), approximate=self.approximate))  # (B, T, mlp_dim)
-        return self.dropout(self.fc2(y))  # type: ignore[no-any-return]  # (B, T, D)
+        return self.dropout(self.fc2(y))  # (B, T, D)
 
 
 class AxialBlock(nn.Module):
@@ -155,4 +155,4 @@ class Encoder(nn.Module):
             if at_layer is not None and not self.relative:
                 z = at_layer(z)
             z = block(z, at_layer if self.relative else None, record, f"block{i}")
-        return self.norm(z)  # type: ignore[no-any-return]
+        return self.norm(z)

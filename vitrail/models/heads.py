@@ -36,7 +36,7 @@ class AttentionPool(nn.Module):
         k, v = self.kv(z).unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)  # (B, h, T, d)
         y = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)  # (B, 1, D)
         y = self.out(y)[:, 0]  # (B, D)
-        return y + self.mlp(self.norm(y))  # type: ignore[no-any-return]
+        return y + self.mlp(self.norm(y))
 
 
 class Head(nn.Module):

@@ -67,4 +67,4 @@ class Hybrid(ViT):
     def patches(self, x: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, N, D)."""
         check_input(x, self.config)
-        return self.embedding(self.stem(x))  # type: ignore[no-any-return]
+        return self.embedding(self.stem(x))

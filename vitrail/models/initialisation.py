@@ -38,16 +38,16 @@ def xavier_probe(w: Tensor) -> None:
     nn.init.xavier_uniform_(w[0])
 
 
-def normal(std: float) -> Callable[[Tensor], None]:
-    return lambda w: (nn.init.normal_(w, std=std), None)[1]
+def normal(std: float) -> Callable[[Tensor], object]:
+    return lambda w: nn.init.normal_(w, std=std)
 
 
-def constant(value: float) -> Callable[[Tensor], None]:
-    return lambda w: (nn.init.constant_(w, value), None)[1]
+def constant(value: float) -> Callable[[Tensor], object]:
+    return lambda w: nn.init.constant_(w, value)
 
 
 # parameter name (whole, a regular expression): how it is set
-INITIALISATION: dict[str, Callable[[Tensor], None]] = {
+INITIALISATION: dict[str, Callable[[Tensor], object]] = {
     # Eq. 1
     r"embedding\.weight": lecun_normal,
     r"embedding\.bias": constant(0),

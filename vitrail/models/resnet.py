@@ -141,7 +141,7 @@ class BiT(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, classes)."""
-        return self.head(self.features(x))  # type: ignore[no-any-return]
+        return self.head(self.features(x))
 
 
 class Stem(nn.Module):
@@ -162,7 +162,7 @@ class Stem(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = F.relu(self.root["norm"](self.root["conv"](x)))  # (B, 64w, H/2, W/2)
         x = F.max_pool2d(pad_same(x, 3, 2, value=float("-inf")), 3, 2)  # (B, 64w, H/4, W/4)
-        return self.stages(x)  # type: ignore[no-any-return]
+        return self.stages(x)
 
 
 Convolution = Callable[..., "StdConv"]
@@ -206,7 +206,7 @@ class PreActUnit(nn.Module):
         y = self.conv1(y)
         y = self.conv2(F.relu(self.norm2(y)))
         y = self.conv3(F.relu(self.norm3(y)))
-        return y + shortcut  # type: ignore[no-any-return]
+        return y + shortcut
 
 
 class PostActUnit(nn.Module):

@@ -175,7 +175,7 @@ class ViT(nn.Module):
     def patches(self, x: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, N, D): x_p E."""
         check_input(x, self.config)
-        return self.embedding(x)  # type: ignore[no-any-return]
+        return self.embedding(x)
 
     def tokens(self, z: Tensor) -> Tensor:
         """(B, N, D) -> (B, T, D): prepend x_cls, add E_pos.  Eq. 1"""
@@ -183,11 +183,11 @@ class ViT(nn.Module):
             z = torch.cat([self.cls.expand(z.shape[0], -1, -1), z], dim=1)  # (B, 1 + N, D)
         if self.positions is not None:
             z = self.positions(z)
-        return self.dropout(z)  # type: ignore[no-any-return]
+        return self.dropout(z)
 
     def encode(self, z: Tensor, record: Record | None = None) -> Tensor:
         """(B, T, D) -> (B, T, D): the layers, the last LayerNorm.  Eqs. 2, 3. `record`: a dict to fill."""
-        return self.encoder(z, record)  # type: ignore[no-any-return]
+        return self.encoder(z, record)
 
     def pool(self, z: Tensor) -> Tensor:
         """(B, T, D) -> (B, D): y.  Eq. 4"""
@@ -205,7 +205,7 @@ class ViT(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, classes)."""
-        return self.head(self.features(x))  # type: ignore[no-any-return]
+        return self.head(self.features(x))
 
 
 def check_input(x: Tensor, config: ViTConfig) -> None:

@@ -1,0 +1,85 @@
+"""Loading into another number of classes and another image size: the two exceptions from strictness."""
+
+import pytest
+import torch
+
+import vitrail
+from tests.randomise import randomise
+from vitrail.errors import ConfigError
+from vitrail.models.positions import resample
+
+FIELDS = {"width": 24, "depth": 2, "mlp_dim": 40, "heads": 3}
+
+
+@pytest.fixture
+def saved(tmp_path):
+    model = randomise(vitrail.create("B/8", **FIELDS, image_size=(16, 24), classes=4, pre_logits=10))
+    model.class_names = list("abcd")
+    vitrail.save(model, tmp_path / "m")
+    return tmp_path / "m"
+
+
+def test_another_number_of_classes_gives_one_linear_layer_of_zeros(saved):
+    old, new = vitrail.load(saved), vitrail.load(saved, classes=7)
+    assert new.config.classes == 7
+    assert new.config.pre_logits == 0
+    assert new.class_names is None
+    assert not new.head.classifier.weight.any() and not new.head.classifier.bias.any()
+    x = torch.randn(2, 3, 16, 24)
+    assert torch.equal(new.features(x), old.features(x))
+    assert new(x).shape == (2, 7)
+
+
+def test_the_same_number_of_classes_keeps_the_head(saved):
+    assert vitrail.load(saved, classes=4).class_names == list("abcd")
+
+
+def test_no_classes_gives_the_features(saved):
+    model, x = vitrail.load(saved, classes=0), torch.randn(2, 3, 16, 24)
+    assert torch.equal(model(x), model.features(x))
+
+
+def test_another_image_size_resamples_positions_and_the_line(saved):
+    old, new = vitrail.load(saved), vitrail.load(saved, image_size=(32, 40))
+    assert new.config.grid == (4, 5)
+    assert torch.equal(new.positions.table, resample(old.positions.table.detach(), (2, 3), (4, 5)))
+    assert "32" in new.preprocess and "40" in new.preprocess
+    assert new(torch.randn(1, 3, 32, 40)).shape == (1, 4)
+
+
+def test_the_method_can_be_chosen(saved):
+    official, cubic = (vitrail.load(saved, image_size=32, resample=m) for m in ("official", "bicubic"))
+    assert not torch.equal(official.positions.table, cubic.positions.table)
+    with pytest.raises(ConfigError, match="resample='cubic' is not one of official"):
+        vitrail.load(saved, image_size=32, resample="cubic")
+
+
+def test_there_and_back_is_close(saved):
+    """Doubling the grid and halving it again is nearly the identity for corners."""
+    table = vitrail.load(saved).positions.table.detach()
+    there = resample(table, (2, 3), (3, 5))
+    assert torch.allclose(resample(there, (3, 5), (2, 3)), table, atol=1e-6)
+
+
+@pytest.mark.parametrize("fields", [{"positions": "2d"}, {"positions": "1d", "positions_at": "every"},
+                                    {"positions": "sincos"}, {"positions": "none"}], ids=str)  # fmt: skip
+def test_every_kind_of_positions_but_relative_goes_to_another_size(tmp_path, fields):
+    vitrail.save(randomise(vitrail.create("B/8", **FIELDS, image_size=16, **fields)), tmp_path / "m")
+    model = vitrail.load(tmp_path / "m", image_size=(24, 40))
+    assert model(torch.randn(1, 3, 24, 40)).shape == (1, 1000)
+
+
+def test_relative_positions_are_refused(tmp_path):
+    vitrail.save(vitrail.create("B/8", **FIELDS, image_size=16, positions="relative"), tmp_path / "m")
+    with pytest.raises(ConfigError, match="load this model at its own image size"):
+        vitrail.load(tmp_path / "m", image_size=24)
+
+
+def test_an_image_size_that_does_not_fit(saved):
+    with pytest.raises(ConfigError, match="not a multiple of 8"):
+        vitrail.load(saved, image_size=33)
+
+
+def test_a_resnet_takes_any_size(tmp_path):
+    vitrail.save(vitrail.create("R50x1", units=(1,), width_factor=0.5, image_size=32), tmp_path / "m")
+    assert vitrail.load(tmp_path / "m", image_size=(48, 64)).config.image_size == (48, 64)

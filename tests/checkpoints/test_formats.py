@@ -1,0 +1,85 @@
+import numpy as np
+import pytest
+import torch
+
+import vitrail
+from tests.checkpoints.google_files import filled, vit_shapes
+from tests.randomise import randomise
+from vitrail.checkpoints.formats import FORMATS, convert
+from vitrail.errors import CheckpointError, ConfigError
+
+FIELDS = {"width": 24, "depth": 2, "mlp_dim": 40, "heads": 3, "image_size": 16, "classes": 5}
+
+
+@pytest.fixture
+def model():
+    return randomise(vitrail.create("B/8", **FIELDS)).eval()
+
+
+@pytest.mark.parametrize("to", FORMATS)
+def test_any_format_is_told_by_what_is_in_it(tmp_path, model, to):
+    path = tmp_path / {"npz": "m.npz", "torchvision": "m.pth"}.get(to, "m")
+    vitrail.save(model, path, to=to)
+    again = vitrail.load(path, heads=3)
+    for (name, a), (other, b) in zip(model.state_dict().items(), again.state_dict().items(), strict=True):
+        assert name == other
+        assert torch.equal(a, b)
+
+
+def test_from_each_format_to_each_other(tmp_path, model):
+    """A chain through all of them ends with the weights it began with."""
+    path = tmp_path / "0"
+    vitrail.save(model, path)
+    for i, to in enumerate(["timm", "huggingface", "torchvision", "npz", "bundle"], 1):
+        new = tmp_path / (f"{i}.pth" if to == "torchvision" else f"{i}.npz" if to == "npz" else str(i))
+        convert(path, new, to=to, heads=3)
+        path = new
+    x = torch.randn(2, 3, 16, 16)
+    again = vitrail.load(path).state_dict()
+    assert all(torch.equal(w, again[name]) for name, w in model.state_dict().items())
+    assert model(x).shape == (2, 5)
+
+
+def test_an_npz_by_another_name(tmp_path):
+    np.savez(tmp_path / "x.npz", **filled(vit_shapes()))
+    (tmp_path / "x.npz").rename(tmp_path / "checkpoint")
+    assert vitrail.load(tmp_path / "checkpoint").config.width == 24
+
+
+def test_create_knows_how_to_feed_itself():
+    model = vitrail.create("Ti/16", classes=10, image_size=32)
+    assert model.config.classes == 10
+    assert model.preprocess.endswith("to_range(-1, 1)")
+    assert vitrail.features(model, np.zeros((50, 60, 3), np.uint8)).shape == (1, 192)
+
+
+def test_a_name_is_not_a_file():
+    with pytest.raises(CheckpointError, match=r"B/16 names an architecture.*vitrail.create\('B/16'\)"):
+        vitrail.load("B/16")
+    with pytest.raises(CheckpointError, match="no such file or folder: nowhere"):
+        vitrail.load("nowhere")
+
+
+def test_unknown_formats(tmp_path, model):
+    with pytest.raises(ConfigError, match="'jax' is not one of bundle, npz, timm"):
+        vitrail.save(model, tmp_path / "m", to="jax")
+    torch.save({"weight": torch.zeros(3)}, tmp_path / "w.pth")
+    with pytest.raises(CheckpointError, match="named as none of timm, transformers, torchvision"):
+        vitrail.load(tmp_path / "w.pth")
+    (tmp_path / "t.npz").write_text("not a checkpoint")
+    with pytest.raises(CheckpointError, match="not a whole .npz file"):
+        vitrail.load(tmp_path / "t.npz")
+
+
+def test_heads_that_contradict_the_file(tmp_path):
+    np.savez(tmp_path / "x.npz", **filled(vit_shapes()))
+    with pytest.raises(CheckpointError, match="has 3 heads, but heads=4 was asked for"):
+        vitrail.load(tmp_path / "x.npz", heads=4)
+
+
+def test_convert_overwrites_nothing(tmp_path, model):
+    vitrail.save(model, tmp_path / "m")
+    (tmp_path / "there").write_text("mine")
+    with pytest.raises(CheckpointError, match="exists; nothing is overwritten"):
+        convert(tmp_path / "m", tmp_path / "there")
+    assert (tmp_path / "there").read_text() == "mine"

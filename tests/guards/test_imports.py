@@ -1,0 +1,60 @@
+"""Who may import whom: downward only. Imports inside functions count too."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "vitrail"
+# From the top down; a folder may import what stands below it, and itself.
+LAYERS = [
+    {"cli"},
+    {"studies"},
+    {"recipes"},
+    {"transfer", "inspection", "serve"},
+    {"train", "export"},
+    {"objectives", "evaluators"},
+    {"checkpoints"},
+    {"models", "data"},
+    {"runtime"},
+    {"errors"},
+]
+# `models` could be lifted out as a folder.
+ONLY = {"models": {"models", "errors"}}
+# Packages that live in one place each.
+ONE_PLACE = {"matplotlib": "inspection/drawing.py", "tensorboard": "runtime/log.py", "onnx": "export/onnx.py"}
+
+
+def level(part):
+    return next(i for i, layer in enumerate(LAYERS) if part in layer)
+
+
+def imports(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+FILES = sorted(p for p in PACKAGE.rglob("*.py") if p != PACKAGE / "__init__.py")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_imports_go_down(path):
+    part = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    for name in imports(path):
+        if name.startswith("vitrail."):
+            other = name.split(".")[1]
+            assert other == part or level(other) > level(part), f"{path.name} imports {name}"
+            assert other in ONLY.get(part, {other}), f"{path.name} imports {name}"
+        elif name.split(".")[0] in ONE_PLACE:
+            assert str(path.relative_to(PACKAGE)) == ONE_PLACE[name.split(".")[0]], f"{path.name} imports {name}"
+
+
+def test_every_folder_has_its_layer():
+    for path in PACKAGE.iterdir():
+        if (path.is_dir() and path.name not in ("__pycache__", "assets")) or path.suffix == ".py":
+            if path.name != "__init__.py":
+                level(path.name.removesuffix(".py"))

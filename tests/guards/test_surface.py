@@ -1,0 +1,52 @@
+"""The public surface: what tools outside the project call."""
+
+import inspect
+import subprocess
+import sys
+import time
+
+import vitrail
+
+SIGNATURES = {
+    "create": "(name, *, classes, image_size, **overrides)",
+    "load": "(path_or_name, *, classes, image_size, heads, resample)",
+    "save": "(model, path, *, to)",
+    "predict": "(model, images, top)",
+    "features": "(model, images_or_source)",
+}
+ERRORS = {"VitrailError", "ConfigError", "CheckpointError", "DataError", "ImageError"}
+
+
+def test_public_names():
+    assert set(vitrail.__all__) == set(SIGNATURES) | ERRORS
+    assert all(hasattr(vitrail, name) for name in vitrail.__all__)
+
+
+def test_signatures():
+    for name, expected in SIGNATURES.items():
+        parameters = inspect.signature(getattr(vitrail, name)).parameters.values()
+        words, starred = [], False
+        for p in parameters:
+            if p.kind is p.KEYWORD_ONLY and not starred:
+                words.append("*")
+                starred = True
+            words.append(f"**{p.name}" if p.kind is p.VAR_KEYWORD else p.name)
+        assert f"({', '.join(words)})" == expected, name
+
+
+def test_a_model_describes_itself():
+    model = vitrail.create("mu/8", image_size=16)
+    assert model.config.classes == 1000
+    assert isinstance(model.preprocess, str)
+    assert model.class_names is None
+
+
+def test_help_answers_without_torch():
+    """The time itself is a benchmark; what makes it short is that torch is not imported."""
+    code = "import sys; from vitrail.cli import main\ntry: main(['--help'])\nexcept SystemExit: pass\n"
+    code += "assert not {'torch', 'numpy', 'matplotlib', 'pyarrow'} & set(sys.modules)"
+    start = time.perf_counter()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "convert" in done.stdout
+    assert time.perf_counter() - start < 10

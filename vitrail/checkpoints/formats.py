@@ -1,0 +1,130 @@
+"""A model from a name, a file or a folder; and back, in anyone's format.
+
+create("B/16")              fresh weights
+load("ViT-B_16.npz")        whatever it is: told by what is in it, not by its suffix
+save(model, path, to=...)   a bundle, or what the readers of that format expect
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from vitrail.checkpoints import bundle, google, huggingface, timm, torch_files, torchvision
+from vitrail.checkpoints.checkpoint import Checkpoint, of_model, to_model
+from vitrail.data.preprocess import default_line
+from vitrail.errors import CheckpointError, ConfigError
+from vitrail.models.names import Model, build, config_of
+from vitrail.models.vit import ViTConfig
+from vitrail.runtime.log import note
+
+Size = int | tuple[int, int]
+
+# format: write a checkpoint to a path, and return what its readers must set by hand
+FORMATS: dict[str, Callable[[Checkpoint, Path], list[str]]] = {
+    "bundle": bundle.write,
+    "npz": google.write,
+    "timm": timm.write,
+    "huggingface": huggingface.write,
+    "torchvision": torchvision.write,
+}
+# Formats of torch files, told apart by the names of their tensors.
+TORCH_FORMATS = (timm, huggingface, torchvision)
+
+
+def create(name: str, *, classes: int = 1000, image_size: Size | None = None, **overrides: Any) -> Model:
+    """A model with fresh weights, initialised as the published code does; any field of its config by name."""
+    if image_size is not None:
+        overrides["image_size"] = image_size
+    model = build(config_of(name, classes=classes, **overrides))
+    model.preprocess = default_line(model.config.image_size)
+    model.provenance = {"format": "created", "name": name}
+    return model
+
+
+def load(
+    path_or_name: str | Path,
+    *,
+    classes: int | None = None,
+    image_size: Size | None = None,
+    heads: int | None = None,
+    resample: str = "official",
+) -> Model:
+    """A model with its weights, in evaluation mode, from whatever stands at a path.
+
+    `classes`: another number gives a new head of zeros. `image_size`: another one resamples the positions, by
+    the method `resample`. `heads`: for files that do not tell.
+    """
+    checkpoint = read(Path(path_or_name), heads=heads, image_size=image_size)
+    return to_model(checkpoint, classes=classes, image_size=image_size, resample=resample)
+
+
+def save(model: Model, path: str | Path, *, to: str = "bundle") -> None:
+    """Write `model` in a format of FORMATS. What the format cannot carry is said, for its reader to set."""
+    if to not in FORMATS:
+        raise ConfigError(f"format {to!r} is not one of {', '.join(FORMATS)}")
+    for line in FORMATS[to](of_model(model), Path(path)):
+        note(line)
+
+
+def convert(
+    source: str | Path,
+    destination: str | Path,
+    *,
+    to: str = "bundle",
+    image_size: Size | None = None,
+    heads: int | None = None,
+    resample: str = "official",
+) -> Model:
+    """Read anything, write `to`; an existing destination is refused. Returns the model that was written."""
+    if Path(destination).exists():
+        raise CheckpointError(f"{destination} exists; nothing is overwritten")
+    model = load(source, image_size=image_size, heads=heads, resample=resample)
+    save(model, destination, to=to)
+    return model
+
+
+def read(path: Path, *, heads: int | None = None, image_size: Size | None = None) -> Checkpoint:
+    if not path.exists():
+        raise not_there(path)
+    if path.is_dir() and bundle.recognises(path):
+        checkpoint = bundle.read(path)
+    elif path.is_file() and is_npz(path):
+        checkpoint = google.read(path, image_size=image_size)
+    else:
+        found = torch_files.find(path)
+        known = next((module for module in TORCH_FORMATS if module.recognises(found.tensors)), None)
+        if known is None:
+            names = ", ".join(list(found.tensors)[:3])
+            raise CheckpointError(
+                f"{path}: its tensors ({names}, ...) are named as none of timm, transformers, torchvision do"
+            )
+        return known.read(found, heads=heads, image_size=image_size)
+    stored = checkpoint.config.heads if isinstance(checkpoint.config, ViTConfig) else 0
+    if heads not in (None, stored):
+        raise CheckpointError(f"{path} has {stored} heads, but heads={heads} was asked for")
+    return checkpoint
+
+
+def is_npz(path: Path) -> bool:
+    """Torch files are zips too; only an `.npz` has `.npy` members. A damaged one is known by its suffix."""
+    if not zipfile.is_zipfile(path):
+        return path.suffix == ".npz"
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return any(name.endswith(".npy") for name in archive.namelist())
+    except zipfile.BadZipFile:
+        return path.suffix == ".npz"
+
+
+def not_there(path: Path) -> CheckpointError:
+    try:
+        config_of(str(path))
+    except ConfigError:
+        return CheckpointError(f"no such file or folder: {path}")
+    return CheckpointError(
+        f"{path} names an architecture, but there is no file or folder of that name to load weights from; "
+        f"vitrail.create({str(path)!r}) makes one with fresh weights"
+    )

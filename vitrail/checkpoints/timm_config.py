@@ -1,0 +1,147 @@
+"""What timm's config.json says of a model that leaves no trace in its tensors, and of its preprocessing.
+
+    architecture    one of timm's functions, with settings of its own
+    model_args      what is passed to it, and overrides them
+    pretrained_cfg  input_size (C, H, W), interpolation, crop_pct, crop_mode, mean, std, label_names
+
+Read by timm.py; timm_card.py writes such files.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from vitrail.checkpoints.sizes import Size, pair
+from vitrail.checkpoints.transforms import HALF, IMAGENET_MEAN, IMAGENET_STD, Transform, line_of, triple
+from vitrail.errors import CheckpointError, ConfigError
+from vitrail.models.names import TIMM_SIZES, Config
+from vitrail.models.resnet import BiTConfig
+from vitrail.models.vit import VARIANTS
+from vitrail.runtime.log import note
+
+# What these of timm's functions set unlike the others of their kind.
+QUIRKS: dict[str, dict[str, Any]] = {
+    r"test_vit": {"num_heads": 2},
+    r"vit_base_patch16_gap_224": {"num_heads": 16},
+    r"vit_(base_patch32|giantopt_patch16|so400m_patch16)_siglip_.*": {"act_layer": "gelu_tanh"},
+    r"vit_large_patch16_siglip(_gap)?_512": {"act_layer": "gelu_tanh"},
+    r"vit_base_patch16_rpn_224": {"block_fn": "ResPostBlock"},
+}
+ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_tanh"}
+POOLS = {"token": "token", "avg": "mean", "map": "attention"}
+DROPOUTS = {"proj_drop_rate": "dropout", "attn_drop_rate": "attention_dropout", "drop_path_rate": "drop_path"}
+# model_args that the tensors show too, or that only concern training.
+TRACED = {
+    "patch_size", "in_chans", "num_classes", "embed_dim", "depth", "mlp_ratio", "qkv_bias", "class_token",
+    "pos_embed", "no_embed_class", "reg_tokens", "pre_norm", "init_values", "qk_norm", "fc_norm", "channels",
+    "stem_chs", "drop_rate", "pos_drop_rate", "patch_drop_rate", "weight_init", "fix_init", "zero_init_last",
+    "dynamic_img_size", "dynamic_img_pad",
+}  # fmt: skip
+READ = {"img_size", "num_heads", "act_layer", "norm_layer", "global_pool", "pool_include_prefix", *DROPOUTS}
+# What timm takes for a pretrained_cfg that does not say; and for weights without one, by their kind.
+UNSAID = {"interpolation": "bicubic", "crop_pct": 0.875, "mean": IMAGENET_MEAN, "std": IMAGENET_STD}
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "vit": {"interpolation": "bicubic", "crop_pct": 0.9, "mean": HALF, "std": HALF},
+    "vit, more than 224 pixels": {"interpolation": "bicubic", "crop_pct": 1.0, "mean": HALF, "std": HALF},
+    "bit": {"interpolation": "bilinear", "crop_pct": 0.875, "mean": HALF, "std": HALF},
+}
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a config file says; without one, nothing."""
+
+    architecture: str | None = None
+    args: dict[str, Any] = field(default_factory=dict)
+    pretrained: dict[str, Any] | None = None
+
+    @property
+    def heads(self) -> int | None:
+        """As passed, else as all of timm's functions for this size have it."""
+        if "num_heads" in self.args:
+            return int(self.args["num_heads"])
+        size = re.match(r"(vit|deit|flexivit|eva)_([a-z0-9]+)(_|$)", self.architecture or "")
+        known = TIMM_SIZES.get(size[2]) if size else None
+        return VARIANTS[known][3] if known else None
+
+    @property
+    def image_size(self) -> tuple[int, int] | None:
+        size: Size | None = (
+            self.args.get("img_size") or (self.pretrained or {}).get("input_size", ())[1:] or None
+        )
+        return None if size is None else pair(size)
+
+    @property
+    def dropouts(self) -> dict[str, float]:
+        return {ours: float(self.args[theirs]) for theirs, ours in DROPOUTS.items() if theirs in self.args}
+
+    @property
+    def class_names(self) -> list[str] | None:
+        """In words, where the file describes its labels."""
+        given = (self.pretrained or {}).get("label_names")
+        if not given:
+            return None
+        names = [given[key] for key in sorted(given, key=int)] if isinstance(given, dict) else list(given)
+        descriptions = (self.pretrained or {}).get("label_descriptions") or {}
+        return [str(descriptions.get(name, name)) for name in names]
+
+    def choice(self, name: str, allowed: dict[str, str], where: str) -> str | None:
+        """Our word for one of theirs; an error for one that we have none for."""
+        given = self.args.get(name)
+        if given is not None and given not in allowed:
+            these = ", ".join(allowed)
+            raise CheckpointError(f"{where}: {name} {given!r} has no counterpart here; these have: {these}")
+        return None if given is None else allowed[given]
+
+
+def read(card: dict[str, Any] | None, where: str) -> Said:
+    if card is None:
+        return Said()
+    pretrained = card.get("pretrained_cfg", card)  # one flat object in old files
+    architecture = card.get("architecture")
+    args = card.get("model_args") or {}
+    if not isinstance(architecture, str) or not isinstance(pretrained, dict) or not isinstance(args, dict):
+        raise CheckpointError(f"{where}: the config.json beside it is not timm's: it names no architecture")
+    name = architecture.split(".")[0]
+    quirks = next((quirk for pattern, quirk in QUIRKS.items() if re.fullmatch(pattern, name)), {})
+    pool = {"global_pool": card["global_pool"]} if card.get("global_pool") else {}
+    args = {**quirks, **pool, **{key: value for key, value in args.items() if value is not None}}
+    if unknown := sorted(set(args) - TRACED - READ):
+        raise CheckpointError(f"{where}: {name} with {', '.join(unknown)} has no counterpart here")
+    if args.get("norm_layer", "layernorm") != "layernorm":
+        raise CheckpointError(
+            f"{where}: norm_layer {args['norm_layer']!r} has no counterpart here: layernorm"
+        )
+    labels = {key: value for key, value in card.items() if key in ("label_names", "label_descriptions")}
+    return Said(architecture, args, {**pretrained, **labels})
+
+
+def preprocessing(said: Said, config: Config) -> str:
+    """The line of timm.data.create_transform for this model; empty where there is none, which is noted."""
+    if config.channels != 3:
+        return ""
+    if said.pretrained is None:
+        kind = "bit" if isinstance(config, BiTConfig) else "vit"
+        large = kind == "vit" and min(config.image_size) > 224
+        settings = DEFAULTS["vit, more than 224 pixels" if large else kind]
+    else:
+        settings = UNSAID | {key: value for key, value in said.pretrained.items() if value}
+    mode = settings.get("crop_mode", "center")
+    height, width = config.image_size
+    scaled = tuple(math.floor(side / settings["crop_pct"]) for side in (height, width))
+    if mode not in ("center", "squash"):
+        note(f"timm prepares this model's images with crop_mode {mode!r}, which has no counterpart here")
+        return ""
+    if mode == "center" and height != width:
+        # timm scales until both sides cover the crop; of the ops here, the short side at the longer comes nearest.
+        note("timm's preprocessing for images that are not square is met only nearly")
+    mean, std = (triple(tuple(settings[key])) for key in ("mean", "std"))
+    resize = max(scaled) if mode == "center" else (scaled[0], scaled[1])
+    try:
+        return line_of(Transform(resize, (height, width), settings["interpolation"], mean, std))
+    except ConfigError as error:
+        note(f"this model's preprocessing has no counterpart here: {error}")
+        return ""

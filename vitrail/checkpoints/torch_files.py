@@ -1,0 +1,188 @@
+"""Weights as PyTorch libraries keep them: `.safetensors`, files of torch.save, folders of these with JSON.
+
+    a file or a folder  --find-->  Found  --timm.read, huggingface.read, torchvision.read-->  Checkpoint
+
+Torch files are read with weights_only=True, so nothing in them is ever run, and everything is bounded before
+it is used. Tensors are views of the file: a format copies each one once, into its place in the model.
+Writing happens inside runtime.files.atomic_file or atomic_folder, which make it whole or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from vitrail.checkpoints.checkpoint import listing
+from vitrail.errors import CheckpointError
+
+MAX_BYTES = 64 << 30  # of one model's tensors together
+MAX_JSON_BYTES = 16 << 20
+WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # what a folder's weights are called, best first
+SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt", ".tar")
+CONFIGS = ("config.json", "preprocessor_config.json")
+# Where training scripts put the weights, best first; what DataParallel and torch.compile leave in names.
+WRAPPERS = ("state_dict_ema", "model_ema", "state_dict", "model")
+PREFIXES = ("module.", "_orig_mod.")
+
+
+@dataclass(frozen=True)
+class Found:
+    """What stands at a path."""
+
+    tensors: dict[str, Tensor]
+    configs: dict[str, dict[str, Any]]  # the CONFIGS that stand beside the weights, by file name
+    path: Path  # of the weights
+
+    @property
+    def where(self) -> str:
+        """For messages."""
+        return str(self.path)
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """What every format's provenance says of them: the file's name, never where it lay."""
+        dtypes = sorted({str(w.dtype).removeprefix("torch.") for w in self.tensors.values()})
+        return {"file": self.path.name, "dtype": ", ".join(dtypes)}
+
+
+def find(path: Path) -> Found:
+    """The weights in a file or a folder, and the config files beside them."""
+    if not path.exists():
+        raise CheckpointError(f"no such file or folder: {path}")
+    weights = weights_in(path) if path.is_dir() else path
+    tensors = read_shards(weights) if weights.name.endswith(".index.json") else read_tensors(weights)
+    beside = {name: weights.parent / name for name in CONFIGS}
+    return Found(tensors, {name: read_json(file) for name, file in beside.items() if file.is_file()}, weights)
+
+
+def weights_in(folder: Path) -> Path:
+    for name in WEIGHTS:
+        for candidate in (folder / name, folder / f"{name}.index.json"):
+            if candidate.is_file():
+                return candidate
+    others = sorted(p for p in folder.iterdir() if p.suffix in SUFFIXES and p.is_file())
+    if len(others) == 1:
+        return others[0]
+    held = f"holds {', '.join(p.name for p in others[:5])}: name one of them" if others else "holds none"
+    raise CheckpointError(f"{folder}: a folder of weights has {' or '.join(WEIGHTS)}; this one {held}")
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """name -> tensor, of a file of either kind; which of them it is, its first bytes say."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(9)
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
+    return read_safetensors(path) if start[8:] == b"{" else read_torch(path)
+
+
+def read_safetensors(path: Path) -> dict[str, Tensor]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path} is not a whole .safetensors file ({error})") from error
+    return checked(tensors, path)
+
+
+def read_torch(path: Path) -> dict[str, Tensor]:
+    """The state dict of a torch file, also where a training script or a wrapper put it deeper."""
+    zipped = zipfile.is_zipfile(path)
+    try:
+        if zipped:
+            with zipfile.ZipFile(path) as archive:
+                if sum(m.file_size for m in archive.infolist()) > MAX_BYTES:
+                    raise CheckpointError(f"{path} unpacks to more than {MAX_BYTES >> 30} GiB; refused")
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+    except CheckpointError:
+        raise
+    except Exception as error:  # bytes that are not what they seem make the unpickler fail in every way
+        reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+        raise CheckpointError(
+            f"{path} is not a torch file of plain tensors, as weights_only=True asks ({reason[:200]})"
+        ) from error
+    if isinstance(content, dict):
+        content = next((content[key] for key in WRAPPERS if key in content), content)
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path} holds a {type(content).__name__}, not a dict of names and tensors")
+    for prefix in PREFIXES:
+        if all(str(name).startswith(prefix) for name in content):
+            content = {str(name).removeprefix(prefix): w for name, w in content.items()}
+    return checked(content, path)
+
+
+def checked(tensors: dict[Any, Any], path: Path) -> dict[str, Tensor]:
+    """Names and plain tensors of fractions, none of them larger than the bytes behind it."""
+    problems = [str(name) for name, w in tensors.items() if not isinstance(name, str) or not is_plain(w)]
+    if problems or not tensors:
+        raise CheckpointError(
+            f"{path}: not a dict of names and plain floating-point tensors: {listing(problems) or 'empty'}"
+        )
+    if sum(w.nbytes for w in tensors.values()) > MAX_BYTES:
+        raise CheckpointError(f"{path} holds more than {MAX_BYTES >> 30} GiB of tensors; refused")
+    return tensors
+
+
+def is_plain(w: object) -> bool:
+    if not isinstance(w, Tensor) or w.layout != torch.strided or w.device.type != "cpu" or w.is_quantized:
+        return False
+    return w.is_floating_point() and w.nbytes <= w.untyped_storage().nbytes()
+
+
+def read_shards(index: Path) -> dict[str, Tensor]:
+    """The tensors of an index file, which says which of the files beside it holds which name."""
+    places = read_json(index).get("weight_map")
+    if not isinstance(places, dict) or not all(isinstance(name, str) for name in places.values()):
+        raise CheckpointError(f"{index} has no weight_map of names and files")
+    tensors: dict[str, Tensor] = {}
+    for name in sorted(set(places.values())):
+        if Path(name).name != name:
+            raise CheckpointError(f"{index} points to {name!r}, which is not a file beside it")
+        tensors |= read_tensors(index.parent / name)
+    if strange := sorted(set(tensors) ^ set(places)):
+        raise CheckpointError(f"{index}: the files beside it do not hold what it lists: {listing(strange)}")
+    return tensors
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > MAX_JSON_BYTES:
+            raise CheckpointError(f"{path} is larger than {MAX_JSON_BYTES >> 20} MiB; refused")
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} cannot be read as JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path} holds a JSON {type(content).__name__}, not an object")
+    return content
+
+
+def save_safetensors(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """`format: pt` is what other libraries look for before they load one."""
+    save_file({name: w.detach().contiguous() for name, w in tensors.items()}, path, metadata={"format": "pt"})
+
+
+def save_torch(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Each tensor with a storage of its own: a view would be written with all that it is a view of."""
+    torch.save({name: w.detach().clone() for name, w in tensors.items()}, path)
+
+
+def save_json(entries: Mapping[str, Any], path: Path) -> None:
+    path.write_text(json.dumps(entries, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def check_own_folder(folder: Path, names: tuple[str, ...], kind: str) -> None:
+    """A folder that is written to is replaced, so it may hold nothing else."""
+    strangers = sorted({p.name for p in folder.iterdir()} - set(names)) if folder.is_dir() else []
+    if folder.is_file() or strangers:
+        held = f"a folder that also holds {', '.join(strangers[:3])}" if strangers else "a file"
+        raise CheckpointError(f"{folder} is {held}; a {kind} model is written to a folder of its own")

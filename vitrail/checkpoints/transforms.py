@@ -1,0 +1,92 @@
+"""Preprocessing as PyTorch libraries describe it <-> our line of text.
+
+    Transform: resize with Pillow (the short side, or both sides), cut the middle out, normalise
+
+timm's pretrained_cfg, transformers' preprocessor_config.json and torchvision's presets all say this much, in
+their own words. `line_of` is exact: bit for bit what the library makes. `transform_of` goes back, and says in
+words what a line does that a Transform cannot say.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vitrail.data import preprocess as pp
+from vitrail.data.pixel_ops import CentralCrop, PixelOp, Resize, ResizeSmall, Uint8
+from vitrail.data.value_ops import Normalize, ToRange, ValueOp
+from vitrail.errors import ConfigError
+
+METHODS = ("bilinear", "bicubic", "lanczos")  # Pillow's, antialiased
+Triple = tuple[float, float, float]
+HALF: Triple = (0.5, 0.5, 0.5)
+IMAGENET_MEAN: Triple = (0.485, 0.456, 0.406)
+IMAGENET_STD: Triple = (0.229, 0.224, 0.225)
+
+
+@dataclass(frozen=True)
+class Transform:
+    resize: int | tuple[int, int]  # the short side, the aspect ratio kept; or (height, width), squashed
+    crop: tuple[int, int] | None  # (height, width) of the middle; None: all of it
+    method: str = "bilinear"
+    mean: Triple = HALF  # of values in [0, 1]
+    std: Triple = HALF
+    crop_rounding: str = "nearest"  # of the offset: torchvision and timm nearest, transformers down
+
+
+def line_of(t: Transform) -> str:
+    """The line that does exactly this; ConfigError where a number is out of bounds."""
+    if t.method not in METHODS:
+        raise ConfigError(f"resizing by {t.method!r} has no counterpart here: {', '.join(METHODS)}")
+    method = f"pillow_{t.method}"
+    ops: list[PixelOp] = []
+    if isinstance(t.resize, int):
+        ops.append(ResizeSmall(t.resize, method, "down"))
+    else:
+        ops.append(Resize(*t.resize, method))
+    if t.crop is not None and t.crop != t.resize:
+        ops.append(CentralCrop(*t.crop, t.crop_rounding))
+    return str(pp.Pipeline((*ops, Uint8()), Normalize(number(t.mean), number(t.std))))
+
+
+def transform_of(line: str, crop_rounding: str) -> tuple[Transform | None, list[str]]:
+    """The nearest Transform of a line, None where there is none; and where the two differ, in words."""
+    if not line:
+        return None, ["the model does not say how its images are prepared: its reader must know"]
+    pipeline = pp.parse(line)
+    steps = [op for op in pipeline.pixel_ops if not isinstance(op, Uint8)]
+    first, crop = (steps[0], steps[1] if len(steps) == 2 else None) if 1 <= len(steps) <= 2 else (None, None)
+    if not isinstance(first, Resize | ResizeSmall) or not isinstance(crop, CentralCrop | None):
+        return None, [f"the reader must prepare images as '{line}': more than a resize and a middle crop"]
+    method, differs = first.method.removeprefix("pillow_"), []
+    if method == first.method:
+        method = "bilinear"
+        differs.append("resizes with antialiasing (Pillow's bilinear)")
+    elif (crop and crop.rounding != crop_rounding) or (
+        isinstance(first, ResizeSmall) and first.rounding != "down"
+    ):
+        differs.append("rounds sizes and offsets otherwise, by up to a pixel")
+    notes = [f"the reader {what}; prepare images as '{line}' for the same numbers" for what in differs]
+    mean, std = mean_and_std(pipeline.value_op)
+    resize = first.short if isinstance(first, ResizeSmall) else first.output
+    return Transform(resize, crop.output if crop else None, method, mean, std, crop_rounding), notes
+
+
+def mean_and_std(op: ValueOp | None) -> tuple[Triple, Triple]:
+    """The normalisation of values in [0, 1] that an op on bytes amounts to."""
+    if isinstance(op, Normalize):
+        return triple(op.mean), triple(op.std)
+    # low + (high - low) x = (x - m) / s; without an op, bytes stay 0..255.
+    low, high = (op.low, op.high) if isinstance(op, ToRange) else (0.0, 255.0)
+    s = 1 / (high - low)
+    return triple(-low * s), triple(s)
+
+
+def triple(value: float | tuple[float, ...]) -> Triple:
+    numbers = value if isinstance(value, tuple) else (value,)
+    r, g, b = numbers * 3 if len(numbers) == 1 else numbers
+    return r, g, b
+
+
+def number(value: Triple) -> float | Triple:
+    """One number where all three are the same."""
+    return value[0] if len(set(value)) == 1 else value

@@ -1,0 +1,105 @@
+"""A model and images -> the most probable classes of each, by name."""
+
+from __future__ import annotations
+
+import glob
+import importlib.util
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from vitrail.data.class_folders import EXTENSIONS
+from vitrail.errors import ConfigError, DataError, ImageError
+from vitrail.evaluators.features import BATCH, ImageLike, each_image, outputs, pixels
+from vitrail.models.names import Model
+
+Prediction = list[tuple[str, float]]  # (class name, probability), the most probable first
+
+
+def predict(model: Model, images: ImageLike | Sequence[ImageLike], top: int = 5) -> list[Prediction]:
+    """For each image the `top` classes with their probabilities (a softmax over all classes)."""
+    if top < 1:
+        raise ConfigError(f"top must be at least 1, not {top}")
+    if not model.config.classes:
+        raise ConfigError("this model has no classifier: load it with classes=, and train it, to predict")
+    names = names_of(model)
+    made: list[Prediction] = []
+    for logits in outputs(model, each_image(images)):
+        probability, index = logits.softmax(dim=1).topk(min(top, len(names)))  # (B, top) each
+        for p, i in zip(probability.tolist(), index.tolist(), strict=True):
+            made.append([(names[k], value) for k, value in zip(i, p, strict=True)])
+    return made
+
+
+def predict_each(
+    model: Model, paths: Sequence[Path], top: int = 5
+) -> Iterator[tuple[Path, Prediction | ImageError]]:
+    """The same for files, in order; one that cannot be read gives its error instead of stopping the others."""
+    for start in range(0, len(paths), BATCH):
+        group = paths[start : start + BATCH]
+        read = [pixels_or_error(path) for path in group]
+        made = iter(predict(model, [image for image in read if not isinstance(image, ImageError)], top))
+        for path, image in zip(group, read, strict=True):
+            yield path, image if isinstance(image, ImageError) else next(made)
+
+
+def pixels_or_error(path: Path) -> np.ndarray | ImageError:
+    try:
+        return pixels(path)
+    except ImageError as error:
+        return error
+
+
+def find_images(given: Sequence[str]) -> list[Path]:
+    """Files as they are; the images in folders and below, and what glob patterns match, in sorted order."""
+    found: list[Path] = []
+    for text in given:
+        path = Path(text)
+        if path.is_dir():
+            matches = sorted(p for p in path.rglob("*") if p.suffix.lower() in EXTENSIONS and p.is_file())
+        elif any(c in text for c in "*?[") and not path.exists():
+            matches = sorted(Path(match) for match in glob.glob(text, recursive=True))
+        else:
+            matches = [path]
+        if not matches:
+            raise DataError(f"{text}: no images there (looked for {', '.join(sorted(EXTENSIONS))})")
+        found += matches
+    if not found:
+        raise DataError("no image was given: name files, folders or patterns")
+    return found
+
+
+def read_class_names(path: str | Path, classes: int) -> list[str]:
+    """A JSON list, or a name on each line; exactly one for each class."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+        names = json.loads(text) if text.lstrip().startswith("[") else text.splitlines()
+    except (OSError, ValueError) as error:
+        raise DataError(f"class names {path}: {error}") from error
+    names = [str(name).strip() for name in names if str(name).strip()]
+    if len(names) != classes:
+        raise DataError(f"class names {path}: {len(names)} names for the model's {classes} classes")
+    return names
+
+
+def names_of(model: Model) -> list[str]:
+    """The model's own class names; else ImageNet-1k's for 1,000 outputs; else the indices, as text."""
+    if model.class_names is not None:
+        return model.class_names
+    if model.config.classes == 1000:
+        return imagenet_names()
+    return [str(i) for i in range(model.config.classes)]
+
+
+def imagenet_names() -> list[str]:
+    """From torchvision's metadata. The file is read by itself: importing all of torchvision takes a second."""
+    package = importlib.util.find_spec("torchvision")
+    assert package is not None and package.submodule_search_locations, "torchvision is a dependency"
+    path = Path(package.submodule_search_locations[0], "models", "_meta.py")
+    spec = importlib.util.spec_from_file_location("torchvision_models_meta", path)
+    assert spec is not None and spec.loader is not None
+    meta = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(meta)
+    return list(meta._IMAGENET_CATEGORIES)

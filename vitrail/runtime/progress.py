@@ -1,0 +1,23 @@
+"""A progress bar on anything that may take more than a few seconds."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+T = TypeVar("T")
+
+
+def progress(items: Iterable[T], total: int, what: str) -> Iterator[T]:
+    """The items, while a bar on standard error shows how far it is; nothing where that is not a terminal."""
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    console = Console(file=sys.stderr)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=total)
+        for item in items:
+            yield item
+            bar.advance(task)
