@@ -22,10 +22,22 @@ Format = Literal["bundle", "npz", "timm", "huggingface", "torchvision"]
 ModelPath = Annotated[Positional[str], arg(metavar="MODEL")]
 
 
+@dataclass(frozen=True)
+class Common:
+    """Flags of every verb."""
+
+    json: bool = False  # print one JSON object instead of a table
+    device: Device = "auto"  # where to run, for verbs that compute; auto: the GPU where there is one
+
+
+COMMON = Common()
+
+
 @dataclass
 class Shown:
     """What a verb has to say."""
 
+    common: Common
     columns: list[str]  # headings of the table; a heading that begins with '>' is right-aligned
     rows: list[list[str]]
     result: dict[str, Any]  # what --json prints
@@ -34,7 +46,7 @@ class Shown:
     problems: list[str] = field(default_factory=list)  # what went wrong with a part: exit code 2 at the end
 
 
-def models(*, image_size: int | None = None, classes: int = 1000) -> Shown:
+def models(*, image_size: int | None = None, classes: int = 1000, common: Common = COMMON) -> Shown:
     """The models of the paper and what they cost.
 
     Args:
@@ -63,7 +75,7 @@ def models(*, image_size: int | None = None, classes: int = 1000) -> Shown:
         )
     columns = ["name", ">image_size", ">parameters", ">GFLOPs", ">GMACs", ">tokens"]
     after = ["Any variant at any patch size: Ti/8@64, B/16@384x512. 1 multiply-add = 1 MAC = 2 FLOPs."]
-    return Shown(columns, rows, {"models": result}, after=after)
+    return Shown(common, columns, rows, {"models": result}, after=after)
 
 
 def nearest_size(name: str, image_size: int) -> int:
@@ -85,6 +97,7 @@ def cost(
     epochs: float = 7.0,
     peak_tflops: float = 61.5,
     utilisation: float = 0.4,
+    common: Common = COMMON,
 ) -> Shown:
     """What a model costs: parameters, FLOPs, memory, and the bill of pre-training it.
 
@@ -129,7 +142,7 @@ def cost(
         "pretraining_exaflops": flops / 1e18,
         "accelerator_days": days,
     }
-    return Shown(["", f">{model}"], rows, result)
+    return Shown(common, ["", f">{model}"], rows, result)
 
 
 def convert(
@@ -140,6 +153,7 @@ def convert(
     image_size: int | None = None,
     heads: int | None = None,
     resample: str = "official",
+    common: Common = COMMON,
 ) -> Shown:
     """Read anyone's checkpoint, write it in another format.
 
@@ -169,7 +183,7 @@ def convert(
     ]
     result = {"source": source, "destination": destination, "to": to, "parameters": parameters}
     result |= {"classes": config.classes, "image_size": [H, W], "preprocess": made.preprocess}
-    return Shown(["", ""], rows, result)
+    return Shown(common, ["", ""], rows, result)
 
 
 def describe(config: Any) -> str:
@@ -194,7 +208,7 @@ def predict(
     class_names: str | None = None,
     image_size: int | None = None,
     heads: int | None = None,
-    device: Device = "auto",
+    common: Common = COMMON,
 ) -> Shown:
     """The most probable classes of images.
 
@@ -205,7 +219,6 @@ def predict(
         class_names: a file with one class name on each line (or a JSON list)
         image_size: resample the position embeddings for this size
         heads: attention heads, for files that do not tell
-        device: where to run
     """
     from vitrail.checkpoints.formats import load
     from vitrail.errors import ImageError
@@ -217,9 +230,9 @@ def predict(
     if class_names is not None:
         loaded.class_names = predicting.read_class_names(class_names, loaded.config.classes)
     paths = predicting.find_images(images)
-    shown = Shown(["image", "class", ">probability"], [], {"model": model, "images": []})
+    shown = Shown(common, ["image", "class", ">probability"], [], {"model": model, "images": []})
     for path, made in progress(
-        predicting.predict_each(loaded.to(pick(device)), paths, top), len(paths), "predict"
+        predicting.predict_each(loaded.to(pick(common.device)), paths, top), len(paths), "predict"
     ):
         if isinstance(made, ImageError):
             shown.problems.append(str(made))
@@ -237,7 +250,7 @@ def predict(
     return shown
 
 
-def demo() -> Shown:
+def demo(*, common: Common = COMMON) -> Shown:
     """The model table, and a forward pass on a picture drawn here."""
     import time
 
@@ -246,17 +259,18 @@ def demo() -> Shown:
     from vitrail.checkpoints.formats import create
     from vitrail.data.sources import open_source
     from vitrail.evaluators.features import features
+    from vitrail.runtime.device import pick
 
-    shown = models()
+    shown = models(common=common)
     torch.manual_seed(0)
-    model = create("Ti/16", classes=5)
+    model = create("Ti/16", classes=5).to(pick(common.device))
     picture = open_source("shapes?image_size=224", "test").read(0)
     start = time.perf_counter()
     y = features(model, picture.image)
     seconds = time.perf_counter() - start
     shown.after += [
-        f"A drawn {picture.image.shape[1]}x{picture.image.shape[0]} picture through a fresh Ti/16: features "
-        f"{y.shape} of norm {float((y**2).sum() ** 0.5):.2f} in {seconds:.2f} s.",
+        f"A picture drawn here, through a fresh Ti/16: features {y.shape} of norm "
+        f"{float((y**2).sum() ** 0.5):.2f} in {seconds:.2f} s.",
         "Next: vitrail predict MODEL IMAGE...    vitrail convert SRC DST    vitrail cost B/16",
     ]
     shown.result |= {"feature_norm": float((y**2).sum() ** 0.5), "seconds": seconds}
@@ -276,15 +290,13 @@ VERBS: dict[str, Verb] = {
 def main(arguments: list[str] | None = None) -> None:
     """Parse, run, print; the only place that exits."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    as_json = "--json" in given
-    given = [word for word in given if word != "--json"]
     try:
         shown = tyro.extras.subcommand_cli_from_dict(
             VERBS,
             prog="vitrail",
-            description="The Vision Transformer paper as working software. Every verb takes --json.",
+            description="The Vision Transformer paper as working software.",
             args=given,
-            config=(tyro.conf.FlagCreatePairsOff,),
+            config=(tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes),
         )
     except VitrailError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -292,15 +304,15 @@ def main(arguments: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
-    show(shown, as_json)
+    show(shown)
     for problem in shown.problems:
         print(f"error: {problem}", file=sys.stderr)
     if shown.problems:
         sys.exit(2)
 
 
-def show(shown: Shown, as_json: bool) -> None:
-    if as_json:
+def show(shown: Shown) -> None:
+    if shown.common.json:
         import json
 
         print(json.dumps(shown.result))
@@ -318,4 +330,4 @@ def show(shown: Shown, as_json: bool) -> None:
     if shown.rows:
         console.print(table)
     for line in shown.after:
-        console.print(line, markup=False, highlight=False)
+        console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -50,7 +50,9 @@ def test_imports_go_down(path):
             assert other == part or level(other) > level(part), f"{path.name} imports {name}"
             assert other in ONLY.get(part, {other}), f"{path.name} imports {name}"
         elif name.split(".")[0] in ONE_PLACE:
-            assert str(path.relative_to(PACKAGE)) == ONE_PLACE[name.split(".")[0]], f"{path.name} imports {name}"
+            assert str(path.relative_to(PACKAGE)) == ONE_PLACE[name.split(".")[0]], (
+                f"{path.name} imports {name}"
+            )
 
 
 def test_every_folder_has_its_layer():

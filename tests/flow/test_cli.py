@@ -1,0 +1,192 @@
+"""The command line as a person uses it: what is shown, and one clear line with exit code 2 for bad input."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import vitrail
+from tests.checkpoints.google_files import filled, vit_shapes
+from tests.randomise import randomise
+from vitrail.cli import main
+
+
+@pytest.fixture
+def run(capsys, monkeypatch):
+    """Runs a command; returns its exit code and what it printed."""
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def command(*words):
+        code = 0
+        try:
+            main([str(word) for word in words])
+        except SystemExit as stop:
+            code = stop.code
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return command
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    np.savez(tmp_path / "vit.npz", **filled(vit_shapes()))
+    return tmp_path / "vit.npz"
+
+
+@pytest.fixture
+def photo(tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 60, 3), np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "photo.png")
+    return tmp_path / "photo.png"
+
+
+def test_models_lists_the_papers(run):
+    code, out, _ = run("models")
+    assert code == 0
+    assert "86,567,656" in out and "R152x4" in out
+    listed = json.loads(run("models", "--json")[1])["models"]
+    assert {"name": "B/16", "image_size": 224, "parameters": 86567656, "flops": 35127656448, "macs": 17563828224,
+            "tokens": 197} in listed  # fmt: skip
+
+
+def test_models_at_another_size_rounds_to_the_patch(run):
+    listed = {
+        row["name"]: row["image_size"]
+        for row in json.loads(run("models", "--image-size", 384, "--json")[1])["models"]
+    }
+    assert (listed["B/16"], listed["H/14"]) == (384, 378)
+
+
+def test_cost_has_the_papers_bill(run):
+    made = json.loads(run("cost", "L/16", "--epochs", 14, "--utilisation", 0.43, "--json")[1])
+    assert made["pretraining_exaflops"] == pytest.approx(1567, rel=0.01)
+    assert made["accelerator_days"] == pytest.approx(680, rel=0.03)
+    assert "304,326,632" in run("cost", "L/16")[1]
+
+
+@pytest.mark.parametrize("to", ["bundle", "npz", "timm", "huggingface", "torchvision"])
+def test_convert_and_predict(run, checkpoint, photo, tmp_path, to):
+    there = tmp_path / {"npz": "b.npz", "torchvision": "b.pth"}.get(to, "b")
+    code, out, _ = run("convert", checkpoint, there, "--to", to)
+    assert code == 0
+    assert "width 24, depth 2" in out
+    code, out, err = run("predict", there, photo, "--top", 2, "--heads", 3, "--json", "--device", "cpu")
+    assert code == 0, err
+    (image,) = json.loads(out)["images"]
+    assert image["path"] == str(photo)
+    assert [set(row) for row in image["top"]] == [{"name", "probability"}] * 2
+
+
+def test_predict_shows_a_table_and_says_that_names_are_indices(run, checkpoint, photo):
+    code, out, _ = run("predict", checkpoint, photo)
+    assert code == 0
+    assert "does not name its 5 classes" in out
+    assert out.count("%") == 5
+
+
+def test_predict_with_class_names(run, checkpoint, photo, tmp_path):
+    (tmp_path / "names.txt").write_text("ant\nbee\ncat\ndog\nelk\n")
+    code, out, _ = run("predict", checkpoint, photo, "--class-names", tmp_path / "names.txt")
+    assert code == 0
+    assert all(name in out for name in ("ant", "bee", "cat", "dog", "elk"))
+    (tmp_path / "names.txt").write_text("ant\n")
+    assert run("predict", checkpoint, photo, "--class-names", tmp_path / "names.txt")[0] == 2
+
+
+def test_predict_names_imagenet_classes(run, photo, tmp_path):
+    vitrail.save(randomise(vitrail.create("mu/8", image_size=16)), tmp_path / "m")
+    out = json.loads(run("predict", tmp_path / "m", photo, "--top", 1000, "--json")[1])
+    names = {row["name"] for row in out["images"][0]["top"]}
+    assert {"tench", "golden retriever", "toilet tissue"} <= names
+
+
+def test_predict_takes_folders_and_patterns_and_goes_on_past_a_broken_file(run, checkpoint, photo, tmp_path):
+    folder = tmp_path / "photos"
+    (folder / "deep").mkdir(parents=True)
+    for name in ("b.png", "a.png", "deep/c.png"):
+        (folder / name).write_bytes(photo.read_bytes())
+    (folder / "broken.jpg").write_text("not an image")
+    code, out, err = run("predict", checkpoint, folder, tmp_path / "pho*.png", "--json")
+    found = [image["path"].removeprefix(f"{tmp_path}/") for image in json.loads(out)["images"]]
+    assert found == ["photos/a.png", "photos/b.png", "photos/deep/c.png", "photo.png"]
+    assert code == 2
+    assert "broken.jpg" in err and err.count("\n") == 1
+
+
+def test_demo(run):
+    code, out, _ = run("demo", "--device", "cpu")
+    assert code == 0
+    assert "features (1, 192)" in out
+
+
+def truncated(path):
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def pickled(path):
+    np.savez(path, a=np.array([{}], dtype=object))
+
+
+def without(key):
+    return lambda path: np.savez(path, **{k: a for k, a in filled(vit_shapes()).items() if k != key})
+
+
+def with_extra(path):
+    np.savez(path, **filled(vit_shapes()), extra_key=np.zeros(2, np.float32))
+
+
+def with_wrong_shape(path):
+    np.savez(path, **(filled(vit_shapes()) | {"embedding/bias": np.zeros(3, np.float32)}))
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (truncated, "not a whole .npz file"),
+        (lambda path: path.write_text("hello"), "not a whole .npz file"),
+        (pickled, "pickled Python objects"),
+        (without("head/bias"), "missing head/bias"),
+        (with_extra, "extra extra_key"),
+        (with_wrong_shape, "embedding/bias is [3]"),
+        (lambda path: path.unlink(), "no such file"),
+    ],
+)
+def test_a_bad_checkpoint_is_one_line_and_nothing_is_written(run, checkpoint, tmp_path, damage, said):
+    damage(checkpoint)
+    before = set(tmp_path.rglob("*"))
+    code, out, err = run("convert", checkpoint, tmp_path / "new")
+    assert (code, out) == (2, "")
+    assert said in err and err.startswith("error: ") and err.count("\n") == 1
+    assert set(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["cost", "B/16", "--image-size", "225"], "not a multiple of 16"),
+        (["cost", "ViT-Q/16"], "unknown model 'ViT-Q/16'; did you mean"),
+        (["predict", "B/16", "x.png"], "names an architecture"),
+    ],
+)
+def test_bad_words_are_one_line(run, words, said):
+    code, out, err = run(*words)
+    assert (code, out) == (2, "")
+    assert said in err and err.count("\n") == 1
+
+
+def test_an_image_that_is_not_one(run, checkpoint, tmp_path):
+    (tmp_path / "words.jpg").write_text("no pixels here")
+    code, out, err = run("predict", checkpoint, tmp_path / "words.jpg")
+    assert (code, out) == (2, "")
+    assert "words.jpg" in err and err.count("\n") == 1
+
+
+def test_a_device_that_is_not_there(run, checkpoint, photo):
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    code, _, err = run("predict", checkpoint, photo, "--device", "cuda")
+    assert code == 2
+    assert "torch finds none" in err
