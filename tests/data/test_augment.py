@@ -1,0 +1,260 @@
+"""The random ops draw what they say, from the generator alone; mixing is the arithmetic that it says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from vitrail.data.augment import (
+    FlipLR,
+    InceptionCrop,
+    RandomCrop,
+    RandomErasing,
+    cutmix,
+    draw_cutmix,
+    draw_mixup,
+    inception_box,
+    mixup,
+)
+from vitrail.data.pixel_ops import PixelOp
+from vitrail.data.randaugment import DISTORTIONS, RandAugment, distorted
+from vitrail.data.resize import resize
+
+
+def noise(height: int, width: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+@pytest.mark.parametrize(
+    "op",
+    [InceptionCrop(16), RandomCrop(16), FlipLR(), RandAugment(2, 15), RandomErasing(p=0.9)],
+    ids=lambda op: op.name,
+)
+def test_the_generator_decides_all(op: PixelOp) -> None:
+    image = noise(32, 40)
+    before = image.copy()
+    np.random.seed(0)  # noqa: NPY002 - a global state that must not matter
+    first = [op(image, rng(seed)) for seed in range(20)]
+    np.random.seed(1)  # noqa: NPY002
+    for seed, expected in enumerate(first):
+        np.testing.assert_array_equal(op(image, rng(seed)), expected)
+    assert len({result.tobytes() for result in first}) > 1
+    np.testing.assert_array_equal(image, before)
+
+
+# ---- crops ----
+
+sides = st.integers(1, 700)
+shares = st.floats(0.01, 1)
+
+
+@settings(max_examples=300, deadline=None)
+@given(sides, sides, st.integers(0, 2**32), shares, shares, st.floats(0.2, 1), st.floats(1, 5))
+def test_inception_box_keeps_its_promises(
+    height: int, width: int, seed: int, one: float, other: float, narrow: float, wide: float
+) -> None:
+    area = (min(one, other), max(one, other))
+    top, left, h, w = inception_box(height, width, rng(seed), area=area, aspect=(narrow, wide))
+    assert 0 <= top <= top + h <= height
+    assert 0 <= left <= left + w <= width
+    if (h, w) != (height, width):
+        assert area[0] <= h * w / (height * width) <= area[1] + 1e-9
+        assert h * narrow - 0.5 - 1e-6 <= w <= h * wide + 0.5 + 1e-6
+
+
+def test_inception_box_is_distributed_as_tensorflow_does() -> None:
+    generator = rng()
+    boxes = np.array([inception_box(400, 400, generator, aspect=(1, 1)) for _ in range(20_000)])
+    top, left, h, w = boxes.T
+    assert (h == w).all()
+    # h is uniform from sqrt(0.05) * 400 = 89.4 to 400
+    assert (h.min(), h.max()) == (90, 400)
+    assert np.histogram(h, bins=[90, 168, 245, 323, 401])[0] == pytest.approx([5000] * 4, rel=0.06)
+    # given h, the place is uniform, the last row included
+    spare = 400 - h[h < 400]
+    assert (top[h < 400] / spare).mean() == pytest.approx(0.5, abs=0.01)
+    assert (left[h < 400] / spare).mean() == pytest.approx(0.5, abs=0.01)
+    assert (top[h < 400] == spare).any()
+
+
+def test_inception_box_without_a_fit_is_the_whole_image() -> None:
+    assert inception_box(10, 1000, rng(), area=(0.9, 1)) == (0, 0, 10, 1000)
+
+
+def test_inception_crop_is_cut_then_squashed() -> None:
+    image = noise(60, 80)
+    op = InceptionCrop(32, 24, "pillow_bilinear")
+    top, left, h, w = inception_box(60, 80, rng(3))
+    expected = resize(image[top : top + h, left : left + w], (32, 24), "pillow_bilinear")
+    np.testing.assert_array_equal(op(image, rng(3)), expected)
+
+
+def test_random_crop_reaches_every_place() -> None:
+    image = noise(5, 6)
+    places = {RandomCrop(4)(image, rng(seed)).tobytes() for seed in range(200)}
+    assert places == {image[y : y + 4, x : x + 4].tobytes() for y in range(2) for x in range(3)}
+
+
+def test_flip() -> None:
+    image = noise(3, 4)
+    np.testing.assert_array_equal(FlipLR(1.0)(image, rng()), image[:, ::-1])
+    np.testing.assert_array_equal(FlipLR(0.0)(image, rng()), image)
+    generator = rng()
+    flipped = sum(FlipLR()(image, generator) is not image for _ in range(2000))
+    assert 900 < flipped < 1100
+
+
+def test_random_erasing() -> None:
+    image = np.full((50, 80, 3), 7, np.uint8)
+    generator = rng()
+    results = [RandomErasing(p=0.5)(image, generator) for _ in range(400)]
+    shares = np.array([(result != 7).any(axis=2).mean() for result in results])
+    assert 150 < (shares > 0).sum() < 250
+    erased = shares[shares > 0]
+    assert 0.015 < erased.min() < 0.06
+    assert 0.28 < erased.max() < 0.34
+    one = RandomErasing(p=1)(image, rng(1))
+    rows, columns = np.nonzero((one != 7).any(axis=2))
+    inside = one[rows.min() : rows.max() + 1, columns.min() : columns.max() + 1]
+    assert (inside != 7).mean() > 0.98  # one rectangle, full of noise
+    assert inside.std() > 60
+    assert RandomErasing(p=1)(image.astype(np.float32), rng(1)).dtype == np.float32
+
+
+# ---- RandAugment ----
+
+
+def distort(image: np.ndarray, how: str, magnitude: float, seed: int = 0) -> np.ndarray:
+    return np.asarray(distorted(Image.fromarray(image), how, magnitude / 10, rng(seed)))
+
+
+@pytest.mark.parametrize("how", DISTORTIONS)
+@pytest.mark.parametrize("magnitude", [0, 10, 15, 20, 30])
+def test_every_distortion_makes_an_image(how: str, magnitude: float) -> None:
+    distortion = distort(noise(24, 36), how, magnitude)
+    assert distortion.shape == (24, 36, 3)
+    assert distortion.dtype == np.uint8
+
+
+def test_distortions_of_values() -> None:
+    image = noise(24, 36)
+    np.testing.assert_array_equal(distort(image, "invert", 10), 255 - image)
+    six_bits = image & 0b11111100  # int(1.5 * 4)
+    np.testing.assert_array_equal(distort(image, "posterize", 15), six_bits)
+    np.testing.assert_array_equal(distort(image, "posterize", 0), image & 0b10000000)
+    np.testing.assert_array_equal(distort(image, "posterize", 20), image)
+    np.testing.assert_array_equal(distort(image, "solarize", 5), np.where(image < 128, image, 255 - image))
+    np.testing.assert_array_equal(distort(image, "solarize", 20), image)
+    added = np.where(image < 128, np.minimum(image.astype(int) + 165, 255), image)
+    np.testing.assert_array_equal(distort(image, "solarize_add", 15), added)
+    bright = (image * 2.8).clip(0, 255)  # 1.5 * 1.8 + 0.1
+    assert np.abs(distort(image, "brightness", 15) - bright).max() <= 1
+    level = 24 * 36 // 256
+    contrast = (level + (image.astype(float) - level) * 1.9).clip(0, 255)
+    assert np.abs(distort(image, "contrast", 10) - contrast).max() <= 1
+    dull = (image // 4 + 50).astype(np.uint8)
+    assert distort(dull, "autocontrast", 10).min() == 0
+    assert distort(dull, "autocontrast", 10).max() >= 254
+    assert np.ptp(distort(dull, "equalize", 10)) > 230
+    grey = distort(image, "color", 0).astype(int)  # 0.1 of the colour is left
+    assert np.ptp(grey, axis=2).max() <= 0.1 * np.ptp(image.astype(int), axis=2).max() + 2
+
+
+def test_moves_uncover_grey_and_go_both_ways() -> None:
+    image = np.zeros((200, 300, 3), np.uint8)
+    shifts = {
+        tuple((distort(image, "translate_x", 15, seed) == 128).all(axis=(0, 2)).nonzero()[0][[0, -1]])
+        for seed in range(20)
+    }
+    assert shifts == {(0, 149), (150, 299)}
+    down = {
+        tuple((distort(image, "translate_y", 5, seed) == 128).all(axis=(1, 2)).nonzero()[0][[0, -1]])
+        for seed in range(20)
+    }
+    assert down == {(0, 49), (150, 199)}
+    for how in ("rotate", "shear_x", "shear_y"):
+        both = {distort(image, how, 10, seed).tobytes() for seed in range(20)}
+        assert len(both) == 2
+        assert all({0, 128} == set(np.frombuffer(one, np.uint8)) for one in both)
+
+
+def test_cutout_is_a_grey_square() -> None:
+    image = np.zeros((200, 300, 3), np.uint8)
+    sizes = set()
+    for seed in range(30):
+        rows, columns = np.nonzero(distort(image, "cutout", 15, seed)[:, :, 0] == 128)
+        sizes.add((np.ptp(rows) + 1, np.ptp(columns) + 1))
+    assert max(sizes) == (120, 120)
+    np.testing.assert_array_equal(distort(image, "cutout", 0), image)
+
+
+def test_randaugment_draws_every_distortion() -> None:
+    image = noise(240, 240) // 2 + 10  # so large and so dull that no two distortions of it are alike
+    op = RandAugment(1, 9)
+    drawn = {op(image, rng(seed)).tobytes() for seed in range(300)}
+    for how in DISTORTIONS:
+        if how != "cutout":  # which is never twice in one place
+            assert distort(image, how, 9).tobytes() in drawn, how
+    assert len(drawn) > 20
+
+
+def test_randaugment_layers_follow_each_other() -> None:
+    image = noise(40, 40)
+    one, two = RandAugment(1, 10), RandAugment(2, 10)
+    for seed in range(10):
+        generator = rng(seed)
+        np.testing.assert_array_equal(two(image, rng(seed)), one(one(image, generator), generator))
+
+
+# ---- mixing ----
+
+
+def test_mixup_is_that_of_big_vision() -> None:
+    shares = [draw_mixup(4, 0.2, rng(seed)).weight for seed in range(2000)]
+    assert all((share == share[0]).all() and 0.5 <= share[0] <= 1 for share in shares)
+    betas = np.random.default_rng(1).beta(0.2, 0.2, 100_000)
+    assert np.mean(shares) == pytest.approx(np.maximum(betas, 1 - betas).mean(), abs=0.01)
+    mixing = draw_mixup(4, 0.2, rng())
+    assert mixing.partner.tolist() == [3, 0, 1, 2]
+    assert draw_mixup(4, 0, rng()).weight.tolist() == [1, 1, 1, 1]
+    x = torch.arange(12.0).reshape(4, 3)
+    weight = torch.from_numpy(mixing.weight)
+    mixed = mixup(x, torch.from_numpy(mixing.partner), weight)
+    torch.testing.assert_close(mixed, weight[:, None] * x + (1 - weight[:, None]) * x.roll(1, dims=0))
+
+
+def test_mixing_a_part_of_the_batch_is_a_part_of_mixing_the_batch() -> None:
+    """A process that has rows 2 and 3, and was sent row 1 to be a partner."""
+    x = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    one = draw_mixup(4, 0.5, rng(2))
+    partner, weight = torch.from_numpy(one.partner), torch.from_numpy(one.weight)
+    part = torch.cat([x[2:4], x[1:2]])
+    assert torch.equal(mixup(part, torch.tensor([2, 0]), weight[2:4]), mixup(x, partner, weight)[2:4])
+    two = draw_cutmix(4, (8, 8), 1.0, rng(2))
+    assert two.box is not None
+    box = torch.from_numpy(two.box)
+    assert torch.equal(cutmix(part, torch.tensor([2, 0]), box[2:4]), cutmix(x, partner, box)[2:4])
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(1, 40), st.integers(1, 40), st.floats(0.1, 3), st.integers(0, 2**32))
+def test_cutmix_shows_the_share_that_it_says(height: int, width: int, p: float, seed: int) -> None:
+    mixing = draw_cutmix(2, (height, width), p, rng(seed))
+    assert mixing.box is not None
+    top, left, h, w = mixing.box[0].tolist()
+    assert 0 <= top <= top + h <= height
+    assert 0 <= left <= left + w <= width
+    x = torch.stack([torch.zeros(3, height, width), torch.ones(3, height, width)])
+    mixed = cutmix(x, torch.from_numpy(mixing.partner), torch.from_numpy(mixing.box))
+    assert mixed[0].mean().item() == pytest.approx(1 - float(mixing.weight[0]), abs=1e-6)
+    assert mixed[1].mean().item() == pytest.approx(float(mixing.weight[1]), abs=1e-6)
+    assert mixed[0, :, top : top + h, left : left + w].eq(1).all()
+    assert draw_cutmix(2, (height, width), 0, rng(seed)).weight.tolist() == [1, 1]

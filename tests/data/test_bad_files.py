@@ -1,0 +1,39 @@
+import json
+
+import pytest
+
+from vitrail.data.bad_files import BadExample, BadFiles
+from vitrail.errors import DataError
+
+
+def bad(i):
+    return BadExample(i, f"k{i}.jpg", f"k{i}.jpg: reason {i}")
+
+
+def test_each_is_listed_once_also_after_a_restart(tmp_path):
+    path = tmp_path / "run" / "bad_files.jsonl"
+    first = BadFiles(1000, path=path)
+    first.add([bad(1), bad(2)])
+    first.add([bad(1)])
+    second = BadFiles(1000, path=path)
+    second.add([bad(2), bad(3)])
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [row["key"] for row in rows] == ["k1.jpg", "k2.jpg", "k3.jpg"]
+    assert rows[0] == {"index": 1, "key": "k1.jpg", "reason": "k1.jpg: reason 1"}
+    assert len(second.found) == 3
+
+
+def test_the_threshold():
+    files = BadFiles(200, max_bad=0.01)
+    files.add([bad(1), bad(2)])
+    with pytest.raises(
+        DataError, match="3 of 200 examples are broken, more than the 1.0% allowed: k1.jpg: reason 1"
+    ):
+        files.add([bad(3)])
+    BadFiles(10).add([bad(1)])  # one is always borne
+
+
+def test_summary():
+    files = BadFiles(10_000)
+    files.add(bad(i) for i in range(7))
+    assert files.summary(2).endswith("reason 1; and 5 more")

@@ -1,0 +1,194 @@
+"""Split strings: what they parse to, which examples they take, and how the pieces fit together."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vitrail.data.sources import Example, Source
+from vitrail.data.splits import Bound, Joined, Part, Subset, assemble, parse_split
+from vitrail.errors import ConfigError, DataError
+
+
+@dataclass
+class Numbered:
+    """n examples that know their own number."""
+
+    name: str
+    n: int
+    classes: int = 3
+    class_names: list[str] = field(init=False)
+    labels: np.ndarray = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.class_names = [f"class {c}" for c in range(self.classes)]
+        self.labels = np.arange(self.n) * 7 % self.classes
+
+    def __len__(self) -> int:
+        return self.n
+
+    def key(self, index: int) -> str:
+        return f"{self.name}:{index}"
+
+    def read(self, index: int) -> Example:
+        return Example(bytes([index % 256]), int(self.labels[index]), self.key(index))
+
+    def fingerprint(self) -> str:
+        return f"{self.name} {self.n}"
+
+
+def take(text: str, **sources: Source) -> Source:
+    return assemble([(sources[part.name], part) for part in parse_split(text)])
+
+
+def keys(source: Source) -> list[str]:
+    return [source.key(i) for i in range(len(source))]
+
+
+@pytest.mark.parametrize(
+    ("text", "first", "last", "n"),
+    [
+        ("train", 0, 99, 100),
+        ("train[:98%]", 0, 97, 98),
+        ("train[98%:]", 98, 99, 2),
+        ("train[10%:20%]", 10, 19, 10),
+        ("train[:30]", 0, 29, 30),
+        ("train[-30:]", 70, 99, 30),
+        ("train[:-10%]", 0, 89, 90),
+        ("train[ 5 : 1_0 ]", 5, 9, 5),
+        ("train[99.4%:]", 99, 99, 1),
+        ("training[:1]", 0, 0, 1),
+    ],
+)
+def test_slices(text: str, first: int, last: int, n: int) -> None:
+    source = take(text, train=Numbered("train", 100))
+    assert keys(source) == [f"train:{i}" for i in range(first, last + 1)]
+    assert len(source) == n == len(source.labels)
+
+
+def test_percent_rounds_half_to_even_as_tfds() -> None:
+    at_half = [Bound(Fraction(50), True).position(n) for n in range(8)]
+    assert at_half == [round(50 * n / 100) for n in range(8)] == [0, 0, 1, 2, 2, 2, 3, 4]
+
+
+@given(n=st.integers(0, 10**4), percent=st.decimals(0, 100, places=2), count=st.integers(0, 10**6))
+def test_complementary_slices_partition(n: int, percent: object, count: int) -> None:
+    for bound in (f"{percent}%", str(min(count, n)), f"-{min(count, n)}" if count and n else "0"):
+        head, tail = parse_split(f"train[:{bound}]+train[{bound}:]")
+        source = Numbered("train", n)
+        joined = np.concatenate([head.indices(source), tail.indices(source)])
+        assert np.array_equal(joined, np.arange(n))
+
+
+bounds = st.none() | st.builds(
+    lambda value, percent: Bound(Fraction(value, 1 if not percent else 4), percent),
+    st.integers(-100, 100),
+    st.booleans(),
+)
+parts = st.builds(
+    Part, st.sampled_from(["train", "validation", "test", "train800", "a.b-c"]), bounds, bounds
+) | st.builds(
+    Part,
+    st.just("train"),
+    per_class=st.integers(1, 10**6),
+    seed=st.integers(0, 2**40),
+)
+
+
+@given(st.lists(parts, min_size=1, max_size=4))
+def test_text_and_back(terms: list[Part]) -> None:
+    assert parse_split(" + ".join(map(str, terms))) == tuple(terms)
+
+
+@given(st.text(alphabet="train[]:%+-5 .,persclase", max_size=20))
+def test_any_text_parses_or_says_what_is_allowed(text: str) -> None:
+    try:
+        assert parse_split("+".join(map(str, parse_split(text)))) == parse_split(text)
+    except ConfigError as error:
+        assert text in str(error) or repr(text)[1:-1] in str(error)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "train[",
+        "train[5]",
+        "train[:5.5]",
+        "train[:101%]",
+        "train[a:b]",
+        "train[:0 per class]",
+        "train,test",
+        "a/../b",
+    ],
+)
+def test_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="split"):
+        parse_split(text)
+
+
+def test_bounds_outside_of_the_split_are_errors() -> None:
+    for text in ("train[:101]", "train[-101:]", "train[200:300]"):
+        with pytest.raises(DataError, match="outside a split of 100"):
+            take(text, train=Numbered("train", 100))
+
+
+def test_a_part_that_takes_nothing_is_an_error() -> None:
+    with pytest.raises(DataError, match="none of its 10 examples"):
+        take("train[:1%]", train=Numbered("train", 10))
+
+
+def test_few_per_class_in_order_balanced_and_nested() -> None:
+    source = Numbered("train", 90, classes=5)
+    five = take("train[:5 per class, seed 3]", train=source)
+    assert np.bincount(five.labels).tolist() == [5] * 5
+    indices = [int(key.split(":")[1]) for key in keys(five)]
+    assert indices == sorted(indices)
+    assert set(keys(five)) < set(keys(take("train[:10 per class, seed 3]", train=source)))
+    assert keys(five) != keys(take("train[:5 per class]", train=source))
+    assert keys(take("train[:5 per class]", train=source)) == keys(
+        take("train[:5 per class, seed 0]", train=source)
+    )
+
+
+def test_few_per_class_more_than_there_are() -> None:
+    with pytest.raises(DataError, match=r"31 per class asked for; class 'class 1' has 30"):
+        take("train[:31 per class]", train=Numbered("train", 91, classes=3))
+
+
+def test_joined_keeps_order_keys_and_labels() -> None:
+    a, b = Numbered("train", 4), Numbered("validation", 3)
+    both = take("train[2:]+validation", train=a, validation=b)
+    assert isinstance(both, Joined)
+    assert keys(both) == ["train:2", "train:3", "validation:0", "validation:1", "validation:2"]
+    assert [both.read(i).key for i in range(5)] == keys(both)
+    assert [both.read(i).label for i in range(5)] == both.labels.tolist()
+    assert both.class_names == a.class_names
+    with pytest.raises(IndexError):
+        both.read(5)
+
+
+def test_joined_refuses_other_classes() -> None:
+    with pytest.raises(DataError, match="classes differ"):
+        take("train+test", train=Numbered("train", 4), test=Numbered("test", 4, classes=2))
+
+
+def test_fingerprints_follow_what_is_taken() -> None:
+    source = Numbered("train", 100)
+    prints = {take(f"train[:{n}]", train=source).fingerprint() for n in (10, 11, 12)}
+    prints |= {take("train[:10]+train[10:12]", train=source).fingerprint(), source.fingerprint()}
+    assert len(prints) == 5
+    assert take("train[:10]", train=source).fingerprint() == take("train[:10%]", train=source).fingerprint()
+
+
+def test_subset_pickles() -> None:
+    subset = Subset(Numbered("train", 10), np.array([7, 1]))
+    again = pickle.loads(pickle.dumps(subset))
+    assert keys(again) == ["train:7", "train:1"]
+    assert again.read(0) == subset.read(0)

@@ -1,0 +1,251 @@
+"""What is in a data set, and what is wrong with it: the report of `vitrail data inspect`.
+
+    Source of each split ──► scan.py ──► duplicates.py ──► inspect ──► Report ──► report_tables, as_json
+
+One pass over the files. Of each split: images, classes and their balance (largest over smallest), sizes, how
+pixels are stored, files that cannot be read. Of all splits together: copies, inside a split (they count twice) and
+across splits (the test set leaks into training), and copies that carry different labels (one of them is wrong).
+`Report.problems` says it in sentences.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from rich.console import Group
+from rich.progress import Progress
+from rich.table import Table
+from rich.text import Text
+
+from vitrail.data.contact_sheet import class_sheet
+from vitrail.data.duplicates import find_pairs
+from vitrail.data.scan import Scan, join, scan
+from vitrail.data.sources import Source, open_source, splits_of
+from vitrail.errors import ConfigError
+
+LISTED = 5  # examples of a problem that a sentence names
+UNEVEN = 10.0  # balance from which it is a problem
+
+
+@dataclass(frozen=True)
+class Range:
+    """Least, middle and most of a quantity."""
+
+    least: float
+    median: float
+    most: float
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    key: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class SplitReport:
+    """One split. Sizes are of the images that could be read; None when there is none."""
+
+    name: str
+    images: int
+    class_names: tuple[str, ...]
+    counts: tuple[int, ...]  # images of each class
+    balance: float | None  # largest class over smallest, of those that have images
+    height: Range | None
+    width: Range | None
+    aspect: Range | None  # width over height
+    modes: dict[str, int]  # how pixels are stored -> images
+    unreadable: tuple[Unreadable, ...]
+
+
+@dataclass(frozen=True)
+class Copy:
+    """Two images that are the same picture."""
+
+    split: str
+    key: str
+    class_name: str
+    other_split: str
+    other_key: str
+    other_class_name: str
+    score: float
+    how: str  # "bytes", "near" or "mirrored"
+
+    @property
+    def conflict(self) -> bool:
+        return self.class_name != self.other_class_name
+
+    def __str__(self) -> str:
+        return f"{self.split} {self.key} = {self.other_split} {self.other_key}"
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `inspect` found."""
+
+    splits: tuple[SplitReport, ...]
+    copies: tuple[Copy, ...]
+    sheet: str | None  # path of the contact sheet
+
+    @property
+    def conflicts(self) -> tuple[Copy, ...]:
+        return tuple(copy for copy in self.copies if copy.conflict)
+
+    @property
+    def problems(self) -> list[str]:
+        """What a person should look at, most serious first; empty when nothing is wrong."""
+        return _problems(self)
+
+    def as_json(self) -> dict[str, object]:
+        return {**asdict(self), "problems": self.problems}
+
+
+def inspect_path(
+    where: str | Path,
+    *,
+    splits: list[str] | None = None,
+    sheet: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """`inspect` for a data set on disk or of the catalog; what `vitrail data inspect PATH` calls."""
+    names = splits_of(where) if splits is None else splits
+    return inspect({name: open_source(where, name) for name in names}, sheet=sheet, progress=progress)
+
+
+def inspect(
+    source_by_split: dict[str, Source], *, sheet: str | Path | None = None, progress: Progress | None = None
+) -> Report:
+    """Read every image once and report. `sheet` is where the contact sheet of the first split is drawn (PNG)."""
+    if not source_by_split:
+        raise ConfigError("no split was given to inspect: give at least one")
+    scans = {name: scan(source, progress=progress) for name, source in source_by_split.items()}
+    reports = tuple(_split_report(name, source, scans[name]) for name, source in source_by_split.items())
+    pairs = find_pairs(join(list(scans.values())), progress=progress)
+    places = [
+        (name, source, index) for name, source in source_by_split.items() for index in range(len(source))
+    ]
+    copies = tuple(
+        Copy(*_named(*places[i]), *_named(*places[j]), score, how)
+        for i, j, score, how in zip(
+            pairs.i.tolist(), pairs.j.tolist(), pairs.score.tolist(), pairs.how.tolist(), strict=True
+        )
+    )
+    drawn = None if sheet is None else str(class_sheet(next(iter(source_by_split.values())), sheet))
+    return Report(reports, copies, drawn)
+
+
+def report_tables(report: Report) -> Group:
+    """The report for the terminal: a table of splits, a table of copies, and what is wrong."""
+    splits = Table(title="splits", title_justify="left")
+    for column in (
+        "split",
+        "images",
+        "classes",
+        "per class",
+        "balance",
+        "height",
+        "width",
+        "stored as",
+        "unreadable",
+    ):
+        splits.add_column(column, justify="left" if column in ("split", "stored as") else "right")
+    for split in report.splits:
+        present = [count for count in split.counts if count]
+        splits.add_row(
+            split.name,
+            f"{split.images:,}",
+            f"{len(split.class_names):,}",
+            f"{min(present):,} to {max(present):,}" if present else "",
+            "" if split.balance is None else f"{split.balance:.1f}",
+            _range(split.height),
+            _range(split.width),
+            ", ".join(f"{mode} {count:,}" for mode, count in split.modes.items()),
+            f"{len(split.unreadable):,}",
+        )
+    copies = Table(title="copies", title_justify="left")
+    for column in ("split", "and", "same bytes", "near", "mirrored", "other label"):
+        copies.add_column(column, justify="left" if column in ("split", "and") else "right")
+    for two, found in _by_splits(report.copies).items():
+        how = [copy.how for copy in found]
+        counts = [how.count(kind) for kind in ("bytes", "near", "mirrored")]
+        counts.append(sum(copy.conflict for copy in found))
+        copies.add_row(*two, *(f"{count:,}" for count in counts))
+    sentences = [Text(f"- {problem}") for problem in report.problems] or [Text("nothing wrong was found")]
+    sheet = [Text(f"contact sheet: {report.sheet}")] if report.sheet else []
+    return Group(splits, *([copies] if report.copies else []), *sentences, *sheet)
+
+
+def _split_report(name: str, source: Source, seen: Scan) -> SplitReport:
+    counts = np.bincount(source.labels, minlength=len(source.class_names))
+    present = counts[counts > 0]
+    sizes = seen.sizes[seen.sizes[:, 0] > 0]
+    return SplitReport(
+        name=name,
+        images=len(source),
+        class_names=tuple(source.class_names),
+        counts=tuple(counts.tolist()),
+        balance=float(present.max() / present.min()) if len(present) else None,
+        height=_of(sizes[:, 0]),
+        width=_of(sizes[:, 1]),
+        aspect=_of(sizes[:, 1] / sizes[:, 0]),
+        modes=dict(Counter(mode for mode in seen.modes.tolist() if mode).most_common()),
+        unreadable=tuple(Unreadable(source.key(index), reason) for index, reason in seen.broken.items()),
+    )
+
+
+def _problems(report: Report) -> list[str]:
+    problems = []
+    for (name, other), found in _by_splits(report.copies).items():
+        kind = f"copies inside {name}" if name == other else f"images of {other} are also in {name}"
+        problems.append(f"{len(found):,} {kind}: {_some([str(copy) for copy in found])}")
+    if report.conflicts:
+        named = [f"{copy} ({copy.class_name} / {copy.other_class_name})" for copy in report.conflicts]
+        problems.append(f"{len(named):,} copies with different labels: {_some(named)}")
+    for split in report.splits:
+        if split.unreadable:
+            reasons = [f"{file.key} ({file.reason})" for file in split.unreadable]
+            problems.append(f"{len(reasons):,} unreadable files in {split.name}: {_some(reasons)}")
+        empty = [name for name, count in zip(split.class_names, split.counts, strict=True) if not count]
+        if empty:
+            problems.append(f"{len(empty):,} classes without images in {split.name}: {_some(empty)}")
+        if split.balance is not None and split.balance >= UNEVEN:
+            problems.append(
+                f"the largest class of {split.name} has {split.balance:.1f} times the smallest's images"
+            )
+        if split.class_names != report.splits[0].class_names:
+            problems.append(f"{split.name} does not have the classes of {report.splits[0].name}")
+    return problems
+
+
+def _by_splits(copies: tuple[Copy, ...]) -> dict[tuple[str, str], list[Copy]]:
+    """Copies by the two splits that they are in, across splits first."""
+    found: dict[tuple[str, str], list[Copy]] = {}
+    for copy in copies:
+        found.setdefault((copy.split, copy.other_split), []).append(copy)
+    return dict(sorted(found.items(), key=lambda entry: entry[0][0] == entry[0][1]))
+
+
+def _named(split: str, source: Source, index: int) -> tuple[str, str, str]:
+    return split, source.key(index), source.class_names[source.labels[index]]
+
+
+def _of(values: np.ndarray) -> Range | None:
+    if not len(values):
+        return None
+    return Range(float(values.min()), float(np.median(values)), float(values.max()))
+
+
+def _range(range_: Range | None) -> str:
+    if range_ is None:
+        return ""
+    if range_.least == range_.most:
+        return f"{range_.least:g}"
+    return f"{range_.least:g} to {range_.most:g}, median {range_.median:g}"
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - LISTED:,} more" if len(names) > LISTED else ""
+    return ", ".join(names[:LISTED]) + more

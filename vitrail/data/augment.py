@@ -1,0 +1,206 @@
+"""The random ops of a preprocessing line, and the mixing of a batch.
+
+The pixel ops have the form of those in pixel_ops.py, and a line names them in the same way. Each draws all that
+is random from the numpy Generator that it is called with, and nothing else is random: the loader makes one from
+(seed, epoch, index), so that an example is augmented alike whoever loads it. RandAugment is in randaugment.py.
+
+Mixing (mixup, cutmix) has two halves: a `draw_` function decides partners and weights for a whole global batch,
+and a function of tensors applies them to images and targets, on any device.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitrail.data.arguments import check_interval, check_numbers, check_word
+from vitrail.data.pixel_ops import PixelOp, Sized, cut, resized_kind
+from vitrail.data.resize import METHODS, Box, Pixels, resize
+
+
+@dataclass(frozen=True)
+class InceptionCrop(Sized):
+    """A rectangle of random area, aspect ratio and place (`inception_box`), squashed to height x width."""
+
+    name = "inception_crop"
+    random = True
+    resizes = True
+    method: str = "bilinear"
+    area: tuple[float, float] = (0.05, 1.0)
+    aspect: tuple[float, float] = (0.75, 1.33)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_word(self.name, METHODS, method=self.method)
+        check_interval(self.name, most=1, area=self.area)
+        check_interval(self.name, aspect=self.aspect)
+
+    def __call__(self, image: Pixels, rng: np.random.Generator | None) -> Pixels:
+        assert rng is not None
+        box = inception_box(image.shape[0], image.shape[1], rng, area=self.area, aspect=self.aspect)
+        return resize(cut(image, *box), self.output, self.method)
+
+    def kind(self, given: str) -> str:
+        return resized_kind(self.name, self.method, given)
+
+
+def inception_box(
+    height: int,
+    width: int,
+    rng: np.random.Generator,
+    *,
+    area: tuple[float, float] = (0.05, 1.0),
+    aspect: tuple[float, float] = (0.75, 1.33),
+    attempts: int = 100,
+) -> Box:
+    """A random rectangle, sampled as tf.image.sample_distorted_bounding_box does, with its defaults.
+
+    The aspect ratio w / h is uniform in `aspect`. Given that, h is uniform over the whole numbers for which the
+    rectangle fits into the image and has a share of its area within `area`; so small shares are likelier than
+    under torchvision's uniform share. The place is uniform. After `attempts` failures: the whole image.
+    """
+    least, most = area[0] * height * width, area[1] * height * width
+    for _ in range(attempts):
+        ratio = rng.uniform(*aspect)
+        h_most = min(round(math.sqrt(most / ratio)), height, int((width + 0.5 - 1e-7) / ratio))
+        h_least = min(round(math.sqrt(least / ratio)), h_most)
+        h = int(rng.integers(h_least, h_most, endpoint=True))
+        # A rectangle that rounding pushed out of `area` gets a second chance, one row taller or shorter.
+        if h * round(h * ratio) < least:
+            h += 1
+        if h * round(h * ratio) > most:
+            h -= 1
+        w = round(h * ratio)
+        if least <= h * w <= most and 0 < h <= height and 0 < w <= width:
+            return _place(height, width, h, w, rng)
+    return 0, 0, height, width
+
+
+@dataclass(frozen=True)
+class RandomCrop(Sized):
+    """A height x width rectangle at a uniform place."""
+
+    name = "random_crop"
+    random = True
+
+    def __call__(self, image: Pixels, rng: np.random.Generator | None) -> Pixels:
+        assert rng is not None
+        cut(image, 0, 0, *self.output)  # an ImageError where the image is too small
+        return cut(image, *_place(image.shape[0], image.shape[1], *self.output, rng))
+
+
+@dataclass(frozen=True)
+class FlipLR(PixelOp):
+    """Left and right exchanged with probability p."""
+
+    name = "flip_lr"
+    random = True
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_numbers(self.name, 0, 1, p=self.p)
+
+    def __call__(self, image: Pixels, rng: np.random.Generator | None) -> Pixels:
+        assert rng is not None
+        return image[:, ::-1] if rng.random() < self.p else image  # (H, W, 3)
+
+
+@dataclass(frozen=True)
+class RandomErasing(PixelOp):
+    """With probability p, a random rectangle is overwritten by random bytes (Zhong et al. 2017).
+
+    Its share of the area is uniform in `area`, the logarithm of its aspect ratio h / w in `aspect`, its place is
+    uniform; after 10 rectangles that do not fit, nothing is erased.
+    """
+
+    name = "random_erasing"
+    random = True
+    p: float = 0.25
+    area: tuple[float, float] = (0.02, 0.33)
+    aspect: tuple[float, float] = (0.3, 3.3)
+
+    def __post_init__(self) -> None:
+        check_numbers(self.name, 0, 1, p=self.p)
+        check_interval(self.name, most=1, area=self.area)
+        check_interval(self.name, aspect=self.aspect)
+
+    def __call__(self, image: Pixels, rng: np.random.Generator | None) -> Pixels:
+        assert rng is not None
+        if rng.random() >= self.p:
+            return image
+        height, width = image.shape[:2]
+        for _ in range(10):
+            area = height * width * rng.uniform(*self.area)
+            ratio = math.exp(rng.uniform(math.log(self.aspect[0]), math.log(self.aspect[1])))
+            h, w = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+            if 0 < h <= height and 0 < w <= width:
+                top, left, _, _ = _place(height, width, h, w, rng)
+                erased = image.copy()
+                erased[top : top + h, left : left + w] = rng.integers(256, size=(h, w, 3), dtype=np.uint8)
+                return erased
+        return image
+
+
+def _place(height: int, width: int, h: int, w: int, rng: np.random.Generator) -> Box:
+    """An h x w rectangle anywhere in height x width."""
+    return int(rng.integers(height - h, endpoint=True)), int(rng.integers(width - w, endpoint=True)), h, w
+
+
+@dataclass(frozen=True)
+class Mixing:
+    """Who is mixed with whom, in one global batch of B examples.
+
+    `weight` is the share of an example in itself, 1 - weight that of its partner; in the targets, and for mixup
+    in each pixel. For cutmix `box` is the rectangle that shows the partner's pixels.
+    """
+
+    partner: NDArray[np.int64]  # (B,)
+    weight: NDArray[np.float32]  # (B,)
+    box: NDArray[np.int64] | None = None  # (B, 4): top, left, height, width
+
+
+def draw_mixup(batch: int, p: float, rng: np.random.Generator) -> Mixing:
+    """As big_vision: max(l, 1 - l) with l from Beta(p, p), one for the batch; the partner is the one before."""
+    share = float(rng.beta(p, p)) if p > 0 else 1.0
+    return Mixing(_previous(batch), np.full(batch, max(share, 1 - share), np.float32))
+
+
+def draw_cutmix(batch: int, image_size: tuple[int, int], p: float, rng: np.random.Generator) -> Mixing:
+    """As Yun et al. 2019: a rectangle of the share 1 - l, l from Beta(p, p), cut off at the border of the image."""
+    height, width = image_size
+    side = math.sqrt(1 - rng.beta(p, p)) if p > 0 else 0.0
+    h, w = round(height * side), round(width * side)
+    top, left = int(rng.integers(height)) - h // 2, int(rng.integers(width)) - w // 2
+    bottom, right = min(top + h, height), min(left + w, width)
+    top, left = max(top, 0), max(left, 0)
+    box = np.array([top, left, bottom - top, right - left], np.int64)
+    weight = 1 - box[2] * box[3] / (height * width)
+    return Mixing(_previous(batch), np.full(batch, weight, np.float32), np.tile(box, (batch, 1)))
+
+
+def _previous(batch: int) -> NDArray[np.int64]:
+    return np.roll(np.arange(batch), 1)
+
+
+def mixup(x: Tensor, partner: Tensor, weight: Tensor) -> Tensor:
+    """weight * x + (1 - weight) * x[partner], row by row: images, or the targets of either mixing.
+
+    x has at least as many rows as `partner`; those beyond are there only to be partners.
+    """
+    weight = weight.to(x.dtype).reshape(-1, *(1 for _ in x.shape[1:]))  # (B, 1, ..., 1)
+    return weight * x[: len(partner)] + (1 - weight) * x[partner]
+
+
+def cutmix(x: Tensor, partner: Tensor, box: Tensor) -> Tensor:
+    """The images x (B, C, H, W), each with its partner's pixels inside its box; rows of x as for mixup."""
+    top, left, height, width = (side[:, None] for side in box.unbind(1))  # (B, 1)
+    row, column = (torch.arange(n, device=x.device) for n in x.shape[2:])
+    rows = (row >= top) & (row < top + height)  # (B, H)
+    columns = (column >= left) & (column < left + width)  # (B, W)
+    inside = rows[:, None, :, None] & columns[:, None, None, :]  # (B, 1, H, W)
+    return torch.where(inside, x[partner], x[: len(partner)])

@@ -1,0 +1,52 @@
+"""Broken examples: counted, listed in `bad_files.jsonl` with the reason, and too many of them stop the run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from vitrail.errors import DataError
+
+
+@dataclass(frozen=True)
+class BadExample:
+    index: int
+    key: str
+    reason: str
+
+
+class BadFiles:
+    """What was found broken among n examples; each is listed once, also over several runs with one file."""
+
+    def __init__(self, n: int, max_bad: float = 0.01, path: Path | None = None) -> None:
+        self.n, self.max_bad, self.path = n, max_bad, path
+        self.found: dict[str, BadExample] = {}
+        if path is not None and path.exists():
+            for line in path.read_text(encoding="utf-8").splitlines():
+                bad = BadExample(**json.loads(line))
+                self.found[bad.key] = bad
+
+    def add(self, examples: Iterable[BadExample]) -> None:
+        """One broken example is always borne; above the threshold, the list is the error."""
+        new = {bad.key: bad for bad in examples if bad.key not in self.found}
+        if not new:
+            return
+        self.found |= new
+        if self.path is not None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("a", encoding="utf-8") as file:
+                file.writelines(json.dumps(asdict(bad), ensure_ascii=False) + "\n" for bad in new.values())
+        if len(self.found) > max(1, self.max_bad * self.n):
+            raise DataError(
+                f"{len(self.found)} of {self.n:,} examples are broken, more than the {self.max_bad:.1%} allowed"
+                + (f" (all in {self.path})" if self.path else "")
+                + f": {self.summary(5)}"
+            )
+
+    def summary(self, most: int = 5) -> str:
+        """The first few, for people."""
+        shown = "; ".join(bad.reason for bad in list(self.found.values())[:most])
+        more = len(self.found) - most
+        return shown + (f"; and {more} more" if more > 0 else "")

@@ -1,0 +1,182 @@
+"""Data sets by name: one table of what each holds, where it lies, and how torchvision is asked for it.
+
+    name ──► torchvision's layout under root, else root/name in any layout that sources.py reads ──► Source
+
+`root` is the argument, else $VITRAIL_DATA, else ~/.cache/vitrail/data. Nothing is fetched unless `download`
+is set. torchvision is imported when a set in its layout is opened. It is asked for paths, not for pixels (its
+loader is `str`), so that files keep their bytes. It unpickles the CIFAR archives, after it compared their
+checksums; vitrail never unpickles. Sets without official splits are split as a folder is (folder.py): by a
+seed, class by class.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitrail.data.arrays import ArraySource
+from vitrail.data.folder import FolderSource, read_split_options
+from vitrail.data.names import Names
+from vitrail.data.sources import Source, open_path, path_splits, take_options
+from vitrail.data.split_names import find_split, in_order
+from vitrail.data.stratify import stratified
+from vitrail.errors import DataError
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One data set of the catalog."""
+
+    classes: int
+    image_size: int | None  # None: photographs of many sizes
+    reference: str
+    torchvision: str = ""  # its class in torchvision.datasets; empty: not read through torchvision
+    found_by: str = ""  # what exists under root where torchvision keeps it; {split} is the name of the split
+    splits: dict[str, dict[str, Any]] = field(default_factory=dict)  # our split -> torchvision's arguments
+    holds: str = "files"  # how to get at the examples of torchvision's object: see _examples
+    get: str = "download=True fetches it"
+
+
+_TRAIN: dict[str, dict[str, Any]] = {"train": {"train": True}, "test": {"train": False}}
+_TWO: dict[str, dict[str, Any]] = {"train": {"split": "train"}, "test": {"split": "test"}}
+_THREE: dict[str, dict[str, Any]] = {**_TWO, "validation": {"split": "val"}}
+_ONE: dict[str, dict[str, Any]] = {"all": {}}  # comes in one piece
+_PETS: dict[str, dict[str, Any]] = {"train": {"split": "trainval"}, "test": {"split": "test"}}
+_FOLDER = "put it there as {name}/train/CLASS/*.jpg and {name}/val/CLASS/*.jpg, or as Parquet or tar shards"
+
+CATALOG: dict[str, Entry] = {
+    "cifar10": Entry(10, 32, "Krizhevsky 2009", "CIFAR10", "cifar-10-batches-py", _TRAIN, "pixels"),
+    "cifar100": Entry(100, 32, "Krizhevsky 2009", "CIFAR100", "cifar-100-python", _TRAIN, "pixels"),
+    "pets": Entry(37, None, "Parkhi et al. 2012", "OxfordIIITPet", "oxford-iiit-pet/images", _PETS, "pets"),
+    "flowers102": Entry(102, None, "Nilsback and Zisserman 2008", "Flowers102", "flowers-102/jpg", _THREE),
+    "dtd": Entry(47, None, "Cimpoi et al. 2014", "DTD", "dtd/dtd", _THREE),
+    "svhn": Entry(10, 32, "Netzer et al. 2011", "SVHN", "{split}_32x32.mat", _TWO, "digits"),
+    "eurosat": Entry(10, 64, "Helber et al. 2019", "EuroSAT", "eurosat/2750", _ONE),
+    "food101": Entry(101, None, "Bossard et al. 2014", "Food101", "food-101/images", _TWO),
+    "stl10": Entry(10, 96, "Coates et al. 2011", "STL10", "stl10_binary", _TWO, "planes"),
+    "caltech101": Entry(101, None, "Fei-Fei et al. 2004", "Caltech101", "caltech101/101_ObjectCategories", _ONE,
+                        "caltech"),
+    "aircraft": Entry(100, None, "Maji et al. 2013", "FGVCAircraft", "fgvc-aircraft-2013b", _THREE),
+    "cars": Entry(196, None, "Krause et al. 2013", "StanfordCars", "stanford_cars/devkit", _TWO,
+                  get="its home page is gone, so it has to be put there by hand"),
+    "sun397": Entry(397, None, "Xiao et al. 2010", "SUN397", "SUN397/ClassName.txt", _ONE),
+    "mnist": Entry(10, 28, "LeCun et al. 1998", "MNIST", "MNIST/raw", _TRAIN, "tensor"),
+    "fashion-mnist": Entry(10, 28, "Xiao et al. 2017", "FashionMNIST", "FashionMNIST/raw", _TRAIN, "tensor"),
+    "tiny-imagenet": Entry(200, 64, "Le and Yang 2015", get=_FOLDER),
+    "imagenet": Entry(1000, None, "Russakovsky et al. 2015", get=f"image-net.org has it; {_FOLDER}"),
+}  # fmt: skip
+
+
+def data_root(root: str | Path | None = None) -> Path:
+    """The folder that data sets are looked up in by name."""
+    return Path(root or os.environ.get("VITRAIL_DATA") or Path.home() / ".cache/vitrail/data").expanduser()
+
+
+def open_catalog(
+    name: str, split: str, options: dict[str, str], *, root: str | Path | None = None, download: bool = False
+) -> Source:
+    """Open one split of a data set of the catalog."""
+    entry, folder = CATALOG[name], data_root(root).absolute()
+    split = find_split(split, catalog_splits(name, root=root, download=download), f"data set {name!r}")
+    if not _by_torchvision(name, folder, download=download):
+        return open_path(folder / name, split, options)
+    if entry.splits != _ONE:
+        take_options(name, options, ())
+        return _open_torchvision(name, split, entry.splits[split], folder, download=download)
+    seed, validation, test = read_split_options(name, options)
+    source = _open_torchvision(name, "all", {}, folder, download=download)
+    assert isinstance(source, FolderSource)  # what comes in one piece comes as files
+    parts = stratified(list(source.files), source.labels, seed=seed, validation=validation, test=test)
+    files = Names([source.files[i] for i in parts[split]])
+    return FolderSource(f"{name}:{split}", folder, files, source.labels[parts[split]], source.class_names)
+
+
+def catalog_splits(name: str, *, root: str | Path | None = None, download: bool = False) -> list[str]:
+    """The splits of a data set of the catalog: as torchvision has them, else those of root/name."""
+    entry, folder = CATALOG[name], data_root(root).absolute()
+    if not _by_torchvision(name, folder, download=download):
+        return path_splits(folder / name, {})
+    return ["train", "validation", "test"] if entry.splits == _ONE else in_order(list(entry.splits))
+
+
+def _by_torchvision(name: str, folder: Path, *, download: bool) -> bool:
+    """Whether torchvision is to open the set; else it lies in folder/name; DataError: it is nowhere."""
+    entry = CATALOG[name]
+    if any((folder / entry.found_by.format(split=split)).exists() for split in entry.splits):
+        return True
+    own = (folder / name).is_dir() and entry.found_by.split("/")[0] != name
+    if not own and download and entry.torchvision:
+        return True
+    if (folder / name).is_dir():
+        return False
+    raise _missing(name, entry, folder)
+
+
+def _missing(name: str, entry: Entry, folder: Path) -> DataError:
+    places = [f"{folder / name} (a folder of images, Parquet or tar shards)"]
+    if entry.torchvision:
+        places.insert(0, f"{folder / entry.found_by.format(split='train')} (as torchvision keeps it)")
+    return DataError(
+        f"data set {name!r} is not there: looked for {' and '.join(places)}. The folder is root, else $VITRAIL_DATA; "
+        f"{entry.get.format(name=name)}"
+    )
+
+
+def _open_torchvision(
+    name: str, split: str, arguments: dict[str, Any], folder: Path, *, download: bool
+) -> FolderSource | ArraySource:
+    entry = CATALOG[name]
+    try:
+        import torchvision.datasets
+    except (ImportError, RuntimeError, OSError) as error:
+        raise DataError(
+            f"data set {name!r} is read through torchvision, whose import failed: {error}"
+        ) from error
+    reader = vars(torchvision.datasets)[entry.torchvision]
+    if entry.holds == "files":
+        arguments = {**arguments, "loader": str}  # paths in place of images
+    try:
+        dataset = reader(str(folder), download=download, **arguments)
+    except ImportError as error:
+        raise DataError(f"data set {name!r}: torchvision needs a package to read it: {error}") from error
+    except (RuntimeError, OSError, ValueError) as error:
+        raise DataError(f"data set {name!r} under {folder}: torchvision says: {error}") from error
+    return _examples(dataset, entry.holds, f"{name}:{split}", folder)
+
+
+def _examples(dataset: Any, holds: str, title: str, folder: Path) -> FolderSource | ArraySource:
+    """What one of torchvision's objects holds, as a source."""
+    match holds:
+        case "files":
+            return _files(title, folder, (dataset[i] for i in range(len(dataset))), dataset.classes)
+        case "pets":  # takes no loader: its lists are used instead
+            return _files(title, folder, zip(dataset._images, dataset._labels, strict=True), dataset.classes)
+        case "caltech":  # takes no loader either
+            images, names = Path(dataset.root, "101_ObjectCategories"), dataset.categories
+            numbered = zip(dataset.index, dataset.y, strict=True)
+            found = ((images / names[label] / f"image_{number:04d}.jpg", label) for number, label in numbered)
+            return _files(title, folder, found, names)
+        case "pixels":
+            return ArraySource(title, dataset.data, np.array(dataset.targets), list(dataset.classes))
+        case "tensor":
+            return ArraySource(title, dataset.data.numpy(), dataset.targets.numpy(), list(dataset.classes))
+        case "planes" | "digits":
+            pixels = dataset.data.transpose(0, 2, 3, 1)  # (n, H, W, 3)
+            names = list(dataset.classes) if holds == "planes" else [str(digit) for digit in range(10)]
+            return ArraySource(title, pixels, dataset.labels, names)
+        case _:
+            raise AssertionError(holds)
+
+
+def _files(
+    title: str, folder: Path, pairs: Iterable[tuple[str | Path, int]], class_names: list[str]
+) -> FolderSource:
+    """A source of files below `folder`, sorted by path: some of torchvision's lists follow the file system."""
+    found = sorted((os.fsencode(os.path.relpath(path, folder)), int(label)) for path, label in pairs)
+    labels = np.array([label for _, label in found], dtype=np.int64)
+    return FolderSource(title, folder, Names([name for name, _ in found]), labels, list(class_names))

@@ -1,0 +1,110 @@
+"""The names of classes where the data itself has none: a `classes.txt` or `classes.json` beside it.
+
+`classes.txt` has one class per line, in the order of the labels; a line `id <TAB> name` names the class that
+is stored as `id` (a folder `n01443537`, say). `classes.json` is a list of names, or an object from label or
+id to name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from vitrail.errors import DataError
+
+MAX_BYTES = 16 << 20  # of a file of class names
+
+
+def read_class_names(folder: Path) -> list[str] | None:
+    """The names in the order of the labels; None where there is no file of names."""
+    text, source = _read(folder, "classes.txt")
+    if text is not None:
+        return [line.strip().replace("\t", " ") for line in text.splitlines() if line.strip()]
+    text, source = _read(folder, "classes.json")
+    if text is None:
+        return None
+    table = _parse_json(text, source)
+    if isinstance(table, list):
+        return table
+    try:
+        by_label = {int(label): name for label, name in table.items()}
+    except ValueError as error:
+        raise DataError(f"{source}: the keys have to be labels 0, 1, ...: {error}") from error
+    if sorted(by_label) != list(range(len(by_label))):
+        raise DataError(f"{source}: the labels have to be 0 to {len(by_label) - 1}, each once")
+    return [by_label[label] for label in range(len(by_label))]
+
+
+def with_titles(ids: list[str], folder: Path) -> list[str]:
+    """Classes stored under an id, by the name that a file in `folder` gives; two of one name keep the id."""
+    titles = _read_titles(folder)
+    named = [titles.get(name, name) for name in ids]
+    times = Counter(named)
+    return [
+        f"{title} ({name})" if times[title] > 1 else title for name, title in zip(ids, named, strict=True)
+    ]
+
+
+def number_names(labels: list[np.ndarray]) -> list[str]:
+    """0, 1, ... as names, for integer labels that nothing names, over all splits."""
+    top = max((int(split.max()) for split in labels if len(split)), default=-1)
+    return [str(label) for label in range(top + 1)]
+
+
+def labels_of(texts: Sequence[str], class_names: list[str], where: str) -> np.ndarray:
+    """Labels int64 (n,) of examples that are stored with the name of their class."""
+    number = {name: label for label, name in enumerate(class_names)}
+    unknown = sorted(set(texts) - set(number))
+    if unknown:
+        raise DataError(
+            f"{where}: labels that are none of the {len(number)} classes: {', '.join(unknown[:8])}"
+        )
+    return np.array([number[text] for text in texts], dtype=np.int64)
+
+
+def check_labels(labels: np.ndarray, class_names: list[str], where: str) -> None:
+    """Every label has to be one of the classes."""
+    wrong = np.flatnonzero((labels < 0) | (labels >= len(class_names)))
+    if len(wrong):
+        raise DataError(
+            f"{where}: {len(wrong)} of {len(labels)} labels are none of the {len(class_names)} classes: "
+            f"{int(labels[wrong[0]])} at example {int(wrong[0])} (-1 usually means a split without labels)"
+        )
+
+
+def _read_titles(folder: Path) -> dict[str, str]:
+    """id -> name; empty where nothing says so."""
+    text, source = _read(folder, "classes.txt")
+    if text is not None:
+        pairs = [line.split("\t", 1) for line in text.splitlines() if "\t" in line]
+        return {pair[0].strip(): pair[1].strip() for pair in pairs}
+    text, source = _read(folder, "classes.json")
+    table = _parse_json(text, source) if text is not None else []
+    return table if isinstance(table, dict) else {}
+
+
+def _read(folder: Path, name: str) -> tuple[str | None, Path]:
+    path = folder / name
+    if not path.is_file():
+        return None, path
+    if path.stat().st_size > MAX_BYTES:
+        raise DataError(f"{path}: more than {MAX_BYTES:,} bytes, too many for class names")
+    try:
+        return path.read_text(encoding="utf-8-sig"), path
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: class names have to be UTF-8 text: {error}") from error
+
+
+def _parse_json(text: str, source: Path) -> list[str] | dict[str, str]:
+    try:
+        table = json.loads(text)
+    except ValueError as error:
+        raise DataError(f"{source}: not JSON: {error}") from error
+    names = table.values() if isinstance(table, dict) else table
+    if not isinstance(table, list | dict) or not all(isinstance(name, str) for name in names):
+        raise DataError(f"{source}: has to be a list of names, or an object of names")
+    return table

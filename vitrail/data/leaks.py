@@ -1,0 +1,211 @@
+"""Test images that the training set has seen: found, listed, and left out of training.
+
+    train, tests ──► dedup ──► Leaks ──► write_exclusions ──► FILE.jsonl ──► read_exclusions ──► training
+
+As the paper did before pre-training: "we de-duplicate the pre-training datasets w.r.t. the test sets of the
+downstream tasks". It is the training images that go; test sets stay what they are. What counts as a copy is said
+in duplicates.py.
+
+The file is JSON lines. The first says what was compared; each further one is a training image to leave out, and
+why:
+    {"format": "vitrail exclusions 1", "train": NAME, "fingerprint": HEX, "images": 100000, "threshold": 0.75}
+    {"train": KEY, "test": KEY, "test_set": NAME, "score": 0.981, "how": "bytes" | "near" | "mirrored"}
+An image that copies several test images has a line for each.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.progress import Progress
+from rich.table import Table
+
+from vitrail.data.contact_sheet import pair_sheet
+from vitrail.data.duplicates import THRESHOLD, find_pairs
+from vitrail.data.scan import scan
+from vitrail.data.sources import Source, open_source, splits_of
+from vitrail.errors import ConfigError, DataError
+
+FORMAT = "vitrail exclusions 1"
+TEST_SPLITS = ("test", "validation")  # the first that a data set has
+DRAWN = 60  # pairs on a sheet
+
+
+@dataclass(frozen=True)
+class Leak:
+    """A training image and the test image that it is a copy of."""
+
+    train: str  # key
+    test: str  # key
+    test_set: str  # name
+    score: float
+    how: str  # "bytes", "near" or "mirrored"
+    train_class: str
+    test_class: str
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One test set."""
+
+    name: str
+    images: int
+    unreadable: int
+    leaks: tuple[Leak, ...]
+
+
+@dataclass(frozen=True)
+class Leaks:
+    """What `dedup` found."""
+
+    train: str
+    fingerprint: str  # of the training set, as it was
+    images: int
+    unreadable: int
+    tests: tuple[Compared, ...]
+
+    @property
+    def excluded(self) -> set[str]:
+        """The keys of the training images to leave out."""
+        return {leak.train for test in self.tests for leak in test.leaks}
+
+    def as_json(self) -> dict[str, object]:
+        return {**asdict(self), "excluded": len(self.excluded)}
+
+
+def dedup_paths(
+    train: str | Path,
+    tests: Sequence[str | Path],
+    *,
+    train_split: str = "train",
+    test_split: str | None = None,
+    out: str | Path | None = None,
+    sheet: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Leaks:
+    """`dedup` for data sets on disk or of the catalog; what `vitrail data dedup TRAIN TEST...` calls.
+
+    Without `test_split` each data set is taken by the first of TEST_SPLITS that it has. `out` is where the
+    exclusions are written, `sheet` a PNG with the pairs side by side.
+    """
+    sources = [open_source(test, test_split or _test_split(test)) for test in tests]
+    return dedup(open_source(train, train_split), sources, out=out, sheet=sheet, progress=progress)
+
+
+def dedup(
+    train: Source,
+    tests: Sequence[Source],
+    *,
+    out: str | Path | None = None,
+    sheet: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Leaks:
+    """The training images that are copies of test images."""
+    if not tests:
+        raise ConfigError(f"no test set was given to compare {train.name} with: give at least one")
+    seen = scan(train, progress=progress)
+    sets, drawn = [], []
+    for test in tests:
+        scanned = scan(test, progress=progress)
+        pairs = find_pairs(seen, scanned, progress=progress)
+        rows = zip(pairs.i.tolist(), pairs.j.tolist(), pairs.score.tolist(), pairs.how.tolist(), strict=True)
+        leaks = []
+        for i, j, score, how in rows:
+            leaks.append(_leak(train, i, test, j, score, how))
+            drawn.append((f"{score:.3f} {how}", train, i, test, j))
+        sets.append(Compared(test.name, len(test), len(scanned.broken), tuple(leaks)))
+    found = Leaks(train.name, train.fingerprint(), len(train), len(seen.broken), tuple(sets))
+    if out is not None:
+        write_exclusions(found, out)
+    if sheet is not None:
+        shown = f", {DRAWN} of them shown" if len(drawn) > DRAWN else ""
+        pair_sheet(f"{train.name}: {len(drawn):,} pairs{shown}", drawn[:DRAWN], sheet)
+    return found
+
+
+def write_exclusions(leaks: Leaks, path: str | Path) -> None:
+    """Write the file described above; it is there complete or not at all."""
+    path = Path(path)
+    head = {"format": FORMAT, "train": leaks.train, "fingerprint": leaks.fingerprint, "images": leaks.images}
+    rows: list[dict[str, object]] = [{**head, "threshold": THRESHOLD}]
+    for test in leaks.tests:
+        for leak in test.leaks:
+            score = round(leak.score, 4)
+            rows.append({**asdict(leak), "score": score})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    partial.replace(path)
+
+
+def read_exclusions(path: str | Path) -> set[str]:
+    """The keys of the training images that a file of exclusions names."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: exclusions cannot be read: {error}") from error
+    if not lines or _object(path, 1, lines[0]).get("format") != FORMAT:
+        raise DataError(f'{path}: not a file of exclusions: its first line does not say "format": "{FORMAT}"')
+    keys = set()
+    for number, line in enumerate(lines[1:], start=2):
+        key = _object(path, number, line).get("train")
+        if not isinstance(key, str):
+            raise DataError(f'{path}, line {number}: "train" is {key!r}; a key of the training set is wanted')
+        keys.add(key)
+    return keys
+
+
+def leak_table(leaks: Leaks) -> Table:
+    """What was found, for the terminal."""
+    title = f"{leaks.train}: {len(leaks.excluded):,} of {leaks.images:,} images to leave out"
+    table = Table(title=title, title_justify="left")
+    for column in (
+        "test set",
+        "images",
+        "leaked",
+        "same bytes",
+        "near",
+        "mirrored",
+        "training images",
+        "unreadable",
+    ):
+        table.add_column(column, justify="left" if column == "test set" else "right")
+    for test in leaks.tests:
+        how = [leak.how for leak in test.leaks]
+        counts = (
+            test.images,
+            len({leak.test for leak in test.leaks}),
+            *(how.count(kind) for kind in ("bytes", "near", "mirrored")),
+            len({leak.train for leak in test.leaks}),
+            test.unreadable,
+        )
+        table.add_row(test.name, *(f"{count:,}" for count in counts))
+    return table
+
+
+def _leak(train: Source, i: int, test: Source, j: int, score: float, how: str) -> Leak:
+    train_class, test_class = train.class_names[train.labels[i]], test.class_names[test.labels[j]]
+    return Leak(train.key(i), test.key(j), test.name, score, how, train_class, test_class)
+
+
+def _test_split(where: str | Path) -> str:
+    splits = splits_of(where)
+    for split in TEST_SPLITS:
+        if split in splits:
+            return split
+    raise ConfigError(
+        f"{where} has no split {' or '.join(TEST_SPLITS)}; it has: {', '.join(splits)}. Name one"
+    )
+
+
+def _object(path: str | Path, number: int, line: str) -> dict[str, object]:
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise DataError(f"{path}, line {number}: not JSON: {error}") from error
+    if not isinstance(row, dict):
+        raise DataError(f"{path}, line {number}: {line[:60]!r} is not a JSON object")
+    return row

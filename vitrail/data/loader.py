@@ -1,0 +1,303 @@
+"""Examples -> batches on a device, in an order that can be entered at any step.
+
+    position p of an endless stream -> (epoch, index) -> one example, everything random about it included
+
+Step s of a global batch of B is the positions s B ... s B + B - 1: the first epoch's permutation of the data, then
+the second's, with nothing dropped between. The order comes from (seed, epoch); crop, flip, RandAugment and patch
+mask of an example from (seed, epoch, index); mixing partners and weights from (seed, step), over the global batch.
+So a batch is the same whoever makes it: with any number of workers, at the start of a run or in the middle, and on
+R processes, of which process r makes the slots r B/R ... (r + 1) B/R - 1.
+
+A batch is a dict of tensors. b = B / R; h x w the pipeline's image size; N patches.
+    image    (b, 3, h, w)   what the model takes; bytes until it is on the device
+    label    (b,) int64
+    weight   (b,) float32   0 for a broken example and for the padding of the last evaluation batch, else 1
+    index    (b,) int64     in the source; -1 for padding
+    partner_label, share    (b,)        with mixing: the target is share * label + (1 - share) * partner_label
+    corruption, other       (b, N)      with masking: masking.py
+"""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from vitrail.data import augment
+from vitrail.data.bad_files import BadExample, BadFiles
+from vitrail.data.masking import Masking, draw_mask
+from vitrail.data.preprocess import Pipeline
+from vitrail.data.sources import Source
+from vitrail.errors import ConfigError, DataError
+
+Batch = dict[str, Tensor]
+Made = tuple[Batch, list[BadExample]]
+
+# What a random generator is for: the last word of its seed, so that no two purposes share a stream.
+ORDER, EXAMPLE, MIX, MASK = range(4)
+
+
+@dataclass(frozen=True)
+class Loading:
+    """How batches are made."""
+
+    batch: int = 256  # B, examples in a global batch
+    seed: int = 0
+    workers: int = 0  # processes that decode; 0: this one
+    mixup: float = 0.0  # p of Beta(p, p); 0: none
+    cutmix: float = 0.0  # likewise; with both, each batch gets one or the other by a fair coin
+    masking: Masking | None = None  # patches to corrupt, for masked patch prediction
+    rank: int = 0  # this process, of
+    world: int = 1  # so many that share the global batch
+    max_bad: float = 0.01  # part of the examples that may be broken before the run stops
+
+    def __post_init__(self) -> None:
+        if self.batch < 1 or self.world < 1 or not 0 <= self.rank < self.world or self.workers < 0:
+            raise ConfigError(f"batch {self.batch}, rank {self.rank} of {self.world}, {self.workers} workers")
+        if self.batch % self.world:
+            raise ConfigError(f"a global batch of {self.batch} cannot be shared by {self.world} processes")
+        if min(self.mixup, self.cutmix) < 0:
+            raise ConfigError(f"mixup={self.mixup}, cutmix={self.cutmix} must not be negative")
+
+
+class Loader:
+    """The batches of a training run, or with `evaluation` each example once, in order, the last batch padded."""
+
+    def __init__(
+        self,
+        source: Source,
+        pipeline: Pipeline,
+        loading: Loading,
+        *,
+        evaluation: bool = False,
+        bad_files: BadFiles | None = None,
+    ) -> None:
+        self.stream = Stream(source, pipeline, loading, evaluation)
+        self.bad_files = BadFiles(len(source), loading.max_bad) if bad_files is None else bad_files
+
+    @property
+    def steps(self) -> int:
+        """Of one pass over the data, the last of them not always full."""
+        return -(-len(self.stream.source) // self.stream.loading.batch)
+
+    def batch(self, step: int, device: torch.device | str = "cpu") -> Batch:
+        """The batch of one step, made here and now."""
+        return next(self.batches(step, step + 1, device, workers=0))
+
+    def batches(
+        self,
+        start: int = 0,
+        stop: int | None = None,
+        device: torch.device | str = "cpu",
+        *,
+        workers: int | None = None,
+    ) -> Iterator[Batch]:
+        """Steps start ... stop - 1; without `stop`, all of an evaluation, and a training run without end."""
+        if stop is None and self.stream.evaluation:
+            stop = self.steps
+        steps: Iterable[int] = itertools.count(start) if stop is None else range(start, stop)
+        device = torch.device(device)
+        count = self.stream.loading.workers if workers is None else workers
+        prepared = (self._checked(made) for made in self._made(steps, device, count))
+        return (self.stream.finish(batch) for batch in ahead(prepared, device))
+
+    def _made(self, steps: Iterable[int], device: torch.device, workers: int) -> Iterator[Made]:
+        if not workers:
+            yield from (self.stream[step] for step in steps)
+            return
+        # A server that forks workers: unlike a fork of this process it is safe beside threads and CUDA.
+        multiprocessing.set_forkserver_preload([__name__])
+        loader: DataLoader[Made] = DataLoader(
+            self.stream,
+            batch_size=None,
+            sampler=steps,
+            num_workers=workers,
+            multiprocessing_context="forkserver",
+            worker_init_fn=begin_worker,
+            pin_memory=device.type == "cuda",
+        )
+        yield from loader
+
+    def _checked(self, made: Made) -> Batch:
+        batch, bad = made
+        self.bad_files.add(bad)
+        return batch
+
+
+class Stream(Dataset[Made]):
+    """step -> this process's part of its batch. What a worker holds; the same in each of them."""
+
+    def __init__(self, source: Source, pipeline: Pipeline, loading: Loading, evaluation: bool) -> None:
+        self.source, self.pipeline, self.loading, self.evaluation = source, pipeline, loading, evaluation
+        self.order = Order(len(source), None if evaluation else loading.seed)
+        self.mixes = bool(loading.mixup or loading.cutmix)
+        if not len(source):
+            raise DataError(f"{source.name} has no examples")
+        if pipeline.image_size is None:
+            raise ConfigError(f"'{pipeline}' makes images of many sizes; a batch needs one")
+        self.image_size = pipeline.image_size
+        if evaluation and (pipeline.random or self.mixes or loading.masking):
+            raise ConfigError(f"evaluation takes nothing random: '{pipeline}', {loading}")
+
+    def __getitem__(self, step: int) -> Made:
+        b = self.loading.batch // self.loading.world
+        slots = np.arange(b) + self.loading.rank * b
+        mixing = self._mixing(step) if self.mixes else None
+        partner = np.zeros(0, np.int64)
+        if mixing is not None:
+            slots, partner = with_partners(slots, mixing.partner)
+        places = [self.order.at(step * self.loading.batch + int(slot)) for slot in slots]
+        batch, bad = self._read(places, b)
+        if mixing is not None:
+            own = slots[:b]
+            # Where the partner is broken, the example stays as it is.
+            share = np.where(batch["weight"].numpy()[partner] > 0, mixing.weight[own], 1.0)
+            batch["partner"] = torch.from_numpy(partner)
+            batch["share"] = torch.from_numpy(share.astype(np.float32))
+            if mixing.box is not None:
+                batch["box"] = torch.from_numpy(np.where(share[:, None] < 1, mixing.box[own], 0))
+        for name in ("weight", "index"):
+            batch[name] = batch[name][:b]
+        return batch, bad
+
+    def _read(self, places: list[tuple[int, int]], b: int) -> Made:
+        """The examples at (epoch, index); the first b are this process's own, those beyond only partners."""
+        dtype = torch.uint8 if self.pipeline.crosses_as_bytes else torch.float32
+        image = torch.zeros(len(places), 3, *self.image_size, dtype=dtype)
+        label, weight = torch.zeros(len(places), dtype=torch.int64), torch.zeros(len(places))
+        masks, bad = [], []
+        for slot, (epoch, index) in enumerate(places):
+            if self.loading.masking is not None and slot < b:
+                masks.append(
+                    draw_mask(self.loading.masking, generator(self.loading.seed, epoch, index, MASK))
+                )
+            if index < 0:
+                continue
+            try:
+                image[slot] = self._pixels(epoch, index)
+                label[slot], weight[slot] = int(self.source.labels[index]), 1.0
+            except DataError as error:
+                bad.append(BadExample(index, self.source.key(index), str(error)))
+        indices = torch.tensor([index for _, index in places])
+        batch = {"image": image, "label": label, "weight": weight, "index": indices}
+        for k, name in enumerate(("corruption", "other") if masks else ()):
+            batch[name] = torch.from_numpy(np.stack([mask[k] for mask in masks]))  # (b, N)
+        return batch, bad
+
+    def _pixels(self, epoch: int, index: int) -> Tensor:
+        rng = generator(self.loading.seed, epoch, index, EXAMPLE) if self.pipeline.random else None
+        example = self.source.read(index)
+        if isinstance(example.image, bytes):
+            return self.pipeline.load(example.image, rng, name=example.key)
+        return self.pipeline.host(example.image, rng)
+
+    def _mixing(self, step: int) -> augment.Mixing:
+        """Of the global batch."""
+        c, rng = self.loading, generator(self.loading.seed, step, 0, MIX)
+        by_cutmix = bool(c.cutmix) and (not c.mixup or rng.random() < 0.5)
+        if by_cutmix:
+            return augment.draw_cutmix(c.batch, self.image_size, c.cutmix, rng)
+        mixing = augment.draw_mixup(c.batch, c.mixup, rng)
+        # Where both are used, every batch has boxes, so that its form does not change from step to step.
+        return (
+            augment.Mixing(mixing.partner, mixing.weight, np.zeros((c.batch, 4), np.int64))
+            if c.cutmix
+            else mixing
+        )
+
+    def finish(self, batch: Batch) -> Batch:
+        """On the device: the rest of the preprocessing, and mixing."""
+        x = self.pipeline.device(batch.pop("image"))
+        if not self.mixes:
+            return {"image": x, **batch}
+        partner, share, box = batch.pop("partner"), batch["share"], batch.pop("box", None)
+        label = batch["label"]
+        batch["label"], batch["partner_label"] = label[: len(partner)], label[partner]
+        if box is None:
+            return {"image": augment.mixup(x, partner, share), **batch}
+        cut = (box[:, 2] * box[:, 3] > 0).to(x.dtype)[
+            :, None, None, None
+        ]  # (b, 1, 1, 1); 0: mixup, or not mixed
+        return {
+            "image": cut * augment.cutmix(x, partner, box) + (1 - cut) * augment.mixup(x, partner, share),
+            **batch,
+        }
+
+
+class Order:
+    """position -> (epoch, index): each epoch a permutation of its own; without a seed, one pass in order."""
+
+    def __init__(self, n: int, seed: int | None) -> None:
+        self.n, self.seed = n, seed
+        self.permutations: dict[int, np.ndarray] = {}  # of the epochs in use
+
+    def at(self, position: int) -> tuple[int, int]:
+        """Past the end of a pass in order there is padding, index -1."""
+        epoch, place = divmod(position, self.n)
+        if self.seed is None:
+            return 0, place if not epoch else -1
+        if epoch not in self.permutations:
+            # A batch lies in one or two epochs, but for tiny data: keep the last few.
+            self.permutations = {e: p for e, p in self.permutations.items() if epoch - 2 <= e <= epoch + 2}
+            rng = generator(self.seed, epoch, 0, ORDER)
+            self.permutations[epoch] = rng.permutation(self.n).astype(np.int64)
+        return epoch, int(self.permutations[epoch][place])
+
+
+def generator(seed: int, epoch: int, index: int, purpose: int) -> np.random.Generator:
+    return np.random.default_rng((seed, epoch, index, purpose))
+
+
+def with_partners(slots: np.ndarray, partner: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Own slots -> slots to read, own first, and for each own one the row of its partner among them."""
+    beyond = np.setdiff1d(partner[slots], slots)
+    read = np.concatenate([slots, beyond])
+    row = {int(slot): i for i, slot in enumerate(read)}
+    return read, np.array([row[int(p)] for p in partner[slots]])
+
+
+def ahead(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
+    """The batches on the device; on CUDA the next one is copied while this one is used."""
+    if device.type != "cuda":
+        yield from ({name: t.to(device) for name, t in batch.items()} for batch in batches)
+        return
+    side = torch.cuda.Stream(device)
+
+    def copied(batch: Batch) -> Batch:
+        with torch.cuda.stream(side):
+            return {name: t.to(device, non_blocking=True) for name, t in batch.items()}
+
+    waiting: Batch | None = None
+    for batch in batches:
+        coming = copied(batch)
+        if waiting is not None:
+            yield waiting
+        torch.cuda.current_stream(device).wait_stream(side)
+        for t in coming.values():
+            t.record_stream(torch.cuda.current_stream(device))
+        waiting = coming
+    if waiting is not None:
+        yield waiting
+
+
+def begin_worker(_: int) -> None:
+    """Ctrl-C reaches the workers too: the process that owns them ends them. Should it die first, so do they."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=end_with_owner, daemon=True).start()
+
+
+def end_with_owner() -> None:
+    # torch's own watch looks at the parent, which here is the fork server, and that waits for its workers.
+    owner = multiprocessing.parent_process()
+    assert owner is not None
+    owner.join()
+    os._exit(1)

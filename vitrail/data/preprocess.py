@@ -1,0 +1,176 @@
+"""Preprocessing as one line of text: 'resize_small(256)|central_crop(224)|uint8|to_range(-1, 1)'.
+
+The line is stored with every model; training, evaluation, prediction and export all run it, through the
+`Pipeline` that `parse` makes of it. Data flow: file bytes -> decode.py -> `Pipeline.host`, an image at a time, in
+the workers of the loader -> bytes across the bus -> `Pipeline.device`, the whole batch.
+
+A line is ops separated by `|`: pixel ops (pixel_ops.py, augment.py), then at most one value op (value_ops.py).
+grammar.py says how an op is written. PRESETS are the lines of published code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitrail.data.augment import RandomCrop
+from vitrail.data.decode import decode
+from vitrail.data.grammar import op_text, parse_op
+from vitrail.data.pixel_ops import CentralCrop, PixelOp, Resize, ResizeSmall, Uint8, resized_and_cropped
+from vitrail.data.resize import Pixels
+from vitrail.data.value_ops import ValueOp
+from vitrail.errors import ConfigError, ImageError
+
+MAX_LINE = 2_000  # characters; a line can come from a downloaded model
+
+_IMAGENET = "normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))"
+_BIG_VISION = "inception_crop(224)|flip_lr|uint8(down)"
+
+PRESETS: dict[str, str] = {
+    # google-research/vision_transformer: fractions throughout, no antialiasing, evaluation without a centre crop
+    "official_train": "inception_crop(384)|flip_lr|to_range(-1, 1)",
+    "official_eval": "resize(384)|to_range(-1, 1)",
+    # google-research/big_transfer, BiT-HyperRule: for images under 96 x 96, and for all others
+    "bit_small_train": "resize(160)|random_crop(128)|flip_lr|to_range(-1, 1)",
+    "bit_small_eval": "resize(128)|to_range(-1, 1)",
+    "bit_large_train": "resize(512)|random_crop(480)|flip_lr|to_range(-1, 1)",
+    "bit_large_eval": "resize(480)|to_range(-1, 1)",
+    # google-research/big_vision: bytes after each resize, the fraction cut off. AugReg adds RandAugment
+    "big_vision_pretrain": f"{_BIG_VISION}|to_range(-1, 1)",
+    "big_vision_pretrain_light1": f"{_BIG_VISION}|randaugment(2, 0)|uint8|to_range(-1, 1)",
+    "big_vision_pretrain_light2": f"{_BIG_VISION}|randaugment(2, 10)|uint8|to_range(-1, 1)",
+    "big_vision_pretrain_medium": f"{_BIG_VISION}|randaugment(2, 15)|uint8|to_range(-1, 1)",
+    "big_vision_pretrain_strong": f"{_BIG_VISION}|randaugment(2, 20)|uint8|to_range(-1, 1)",
+    "big_vision_eval": "resize_small(256)|central_crop(224)|uint8(down)|to_range(-1, 1)",
+    "big_vision_transfer_train": "resize_small(448)|random_crop(384)|flip_lr|uint8(down)|to_range(-1, 1)",
+    "big_vision_transfer_eval": "resize_small(448)|central_crop(384)|uint8(down)|to_range(-1, 1)",
+    "big_vision_fewshot": "resize(256)|central_crop(224)|uint8(down)|to_range(-1, 1)",
+    # PyTorch libraries on PIL images, bit for bit; `timm` its general default, `timm_vit` that of its AugReg ViTs
+    "torchvision_eval": f"resize_small(256, pillow_bilinear, down)|central_crop(224, nearest)|uint8|{_IMAGENET}",
+    "timm_eval": f"resize_small(256, pillow_bicubic, down)|central_crop(224, nearest)|uint8|{_IMAGENET}",
+    "timm_vit_eval": "resize_small(248, pillow_bicubic, down)|central_crop(224, nearest)|uint8|normalize(0.5, 0.5)",
+    "transformers_eval": "resize(224, pillow_bilinear)|uint8|normalize(0.5, 0.5)",
+}
+
+
+def default_line(image_size: tuple[int, int]) -> str:
+    """The line of our own models: square, the middle 7/8 of the short side; otherwise, the image squashed."""
+    height, width = image_size
+    if height == width:
+        return f"resize_small({round(height * 8 / 7)})|central_crop({height})|uint8|to_range(-1, 1)"
+    return f"resize({height}, {width}, area)|uint8|to_range(-1, 1)"
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """The ops of a line. str() is the line in its canonical form, and parses to an equal pipeline."""
+
+    pixel_ops: tuple[PixelOp, ...]
+    value_op: ValueOp | None = None
+
+    def __post_init__(self) -> None:
+        kind = "bytes"
+        for op in self.pixel_ops:
+            kind = op.kind(kind)
+        _check_crops_fit(self.pixel_ops)
+
+    def __str__(self) -> str:
+        texts = [op_text(op) for op in self.pixel_ops]
+        return "|".join([*texts, op_text(self.value_op)] if self.value_op else texts)
+
+    def __call__(self, image: Pixels, rng: np.random.Generator | None = None) -> Tensor:
+        """One image, uint8 (H, W, 3), through the whole line: float32 (3, h, w)."""
+        return self.device(self.host(image, rng)[None])[0]  # (3, h, w)
+
+    def host(self, image: Pixels, rng: np.random.Generator | None = None) -> Tensor:
+        """The part before the bus, uint8 (3, h, w), if the pixel ops end in `uint8`; else all, float32."""
+        if self.random and rng is None:
+            raise ConfigError(f"'{self}' has random ops; it needs a numpy Generator, rng=...")
+        image = _applied(self.pixel_ops, image, rng)
+        x = torch.from_numpy(np.array(image.transpose(2, 0, 1), order="C"))  # (3, h, w), a copy
+        return x if self.crosses_as_bytes else self._values(x)
+
+    def load(self, data: bytes, rng: np.random.Generator | None = None, *, name: str = "<bytes>") -> Tensor:
+        """host(decode(data)); errors say `name`."""
+        image = decode(data, name=name)
+        try:
+            return self.host(image, rng)
+        except ImageError as error:
+            raise ImageError(f"{name}: {error}") from error
+
+    def device(self, batch: Tensor) -> Tensor:
+        """What host() left to be done, on a batch (B, 3, h, w) wherever it is: float32 (B, 3, h, w)."""
+        return self._values(batch) if self.crosses_as_bytes else batch
+
+    def _values(self, x: Tensor) -> Tensor:
+        return self.value_op(x.float()) if self.value_op else x.float()
+
+    @property
+    def crosses_as_bytes(self) -> bool:
+        return bool(self.pixel_ops) and isinstance(self.pixel_ops[-1], Uint8)
+
+    @property
+    def random(self) -> bool:
+        return any(op.random for op in self.pixel_ops)
+
+    @property
+    def image_size(self) -> tuple[int, int] | None:
+        """The (height, width) of every output; None where it depends on the input."""
+        size: tuple[int, int] | None = None
+        for op in self.pixel_ops:
+            size = op.size(size)
+        return size
+
+    def at(self, image_size: tuple[int, int]) -> Pipeline:
+        """The line for another output size, in its proportions: 256 then 224 becomes 439 then 384.
+
+        Ops before the first resize count in the pixels of the source, and stay.
+        """
+        old = self.image_size
+        first = next((i for i, op in enumerate(self.pixel_ops) if op.resizes), None)
+        if old is None or first is None:
+            raise ConfigError(f"'{self}' has no output size that a resize decides, so it has no other size")
+        by = image_size[0] / old[0], image_size[1] / old[1]
+        scaled = tuple(op.scaled(by) for op in self.pixel_ops[first:])
+        return Pipeline(self.pixel_ops[:first] + scaled, self.value_op)
+
+
+def parse(line: str) -> Pipeline:
+    """The pipeline of a line. ConfigError names the op, its arguments, the ops there are, and the line."""
+    if len(line) > MAX_LINE:
+        raise ConfigError(f"a preprocessing line of {len(line):,} characters; allowed: {MAX_LINE:,}")
+    try:
+        ops = [parse_op(text.strip()) for text in line.split("|")]
+        for op in ops[:-1]:
+            if isinstance(op, ValueOp):
+                raise ConfigError(f"{op.name} sets the range of values, and comes last")
+        value_op = ops[-1] if isinstance(ops[-1], ValueOp) else None
+        return Pipeline(tuple(op for op in ops if isinstance(op, PixelOp)), value_op)
+    except ConfigError as error:
+        raise ConfigError(f"{error}; in the preprocessing line '{line}'") from None
+
+
+def _applied(ops: tuple[PixelOp, ...], image: Pixels, rng: np.random.Generator | None) -> Pixels:
+    match ops:
+        case (Resize() | ResizeSmall() as first, CentralCrop() as then, *rest):
+            return _applied(tuple(rest), resized_and_cropped(image, first, then), rng)
+        case (op, *rest):
+            return _applied(tuple(rest), op(image, rng), rng)
+        case _:
+            return image
+
+
+def _check_crops_fit(ops: tuple[PixelOp, ...]) -> None:
+    """A crop that can fit into no image that reaches it is found here, not once for each image."""
+    size: tuple[int, int] | None = None
+    for before, op in pairwise(ops):
+        size = before.size(size)
+        if isinstance(op, CentralCrop | RandomCrop):
+            height, width = op.output
+            too_large = size is not None and (height > size[0] or width > size[1])
+            if too_large or (isinstance(before, ResizeSmall) and min(height, width) > before.short):
+                raise ConfigError(f"{op_text(op)} is larger than what {op_text(before)} makes")

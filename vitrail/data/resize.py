@@ -1,0 +1,120 @@
+"""Resizing one image, by the arithmetic of the code whose weights we run.
+
+Used by the ops of pixel_ops.py and augment.py that resize. Images are (H, W, 3) arrays of bytes or float32.
+
+  bilinear         TensorFlow's: half-pixel centres, no antialiasing; float32 (official ViT, BiT, big_vision)
+  area             TensorFlow's: the mean of the rectangle that an output pixel covers; float32 (big_vision)
+  pillow_bilinear  Pillow's: antialiased when it shrinks; bytes in, bytes out (torchvision on PIL images)
+  pillow_bicubic   the same (timm)
+  pillow_lanczos   the same
+  torch_bilinear   torch's, antialiased, on bytes: within a level or two of Pillow's, and faster (transformers 5)
+  torch_bicubic    the same; further from Pillow's where the filter overshoots
+
+TensorFlow's two are sums of a few neighbours, taken in a fixed order: the same bits on every machine. (torch's
+bilinear without antialiasing is up to 1e-5 of the range away, and its area has whole-pixel borders.)
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch.nn.functional import interpolate
+
+from vitrail.data.decode import MAX_PIXELS
+from vitrail.errors import ImageError
+
+Pixels: TypeAlias = NDArray[np.uint8] | NDArray[np.float32]
+Box: TypeAlias = tuple[int, int, int, int]  # top, left, height, width
+Taps: TypeAlias = tuple[NDArray[np.intp], NDArray[np.float32]]
+
+PILLOW = {
+    "pillow_bilinear": Image.Resampling.BILINEAR,
+    "pillow_bicubic": Image.Resampling.BICUBIC,
+    "pillow_lanczos": Image.Resampling.LANCZOS,
+}
+TORCH = {"torch_bilinear": "bilinear", "torch_bicubic": "bicubic"}
+OF_BYTES = (*PILLOW, *TORCH)  # bytes in, bytes out
+
+
+def resize(image: Pixels, size: tuple[int, int], method: str, window: Box | None = None) -> Pixels:
+    """The image at `size` (height, width), by one of METHODS; or only a window of that, with the same bits."""
+    height, width = size
+    if height * width > MAX_PIXELS:
+        given = f"{image.shape[0]} x {image.shape[1]}"
+        raise ImageError(f"an image of {given} would become {height} x {width}: over {MAX_PIXELS:,} pixels")
+    top, left, h, w = window or (0, 0, height, width)
+    if method in TENSORFLOW:
+        vertical, horizontal = (
+            TENSORFLOW[method](image.shape[0], height),
+            TENSORFLOW[method](image.shape[1], width),
+        )
+        return _from_taps(image, _part(vertical, top, h), _part(horizontal, left, w))
+    assert image.dtype == np.uint8
+    if method in PILLOW:
+        resized = np.array(
+            Image.fromarray(image).resize((width, height), PILLOW[method])
+        )  # (height, width, 3)
+    else:
+        x = torch.from_numpy(np.require(image, requirements=["C", "W"])).permute(2, 0, 1)[
+            None
+        ]  # (1, 3, H, W)
+        x = interpolate(
+            x, size, mode=TORCH[method], antialias=True, align_corners=False
+        )  # (1, 3, height, width)
+        resized = np.asarray(x[0].permute(1, 2, 0))  # (height, width, 3)
+    return resized[top : top + h, left : left + w]  # (h, w, 3)
+
+
+def _part(taps: Taps, start: int, length: int) -> Taps:
+    index, weight = taps
+    return index[:, start : start + length], weight[:, start : start + length]  # (taps, length)
+
+
+def _from_taps(image: Pixels, vertical: Taps, horizontal: Taps) -> NDArray[np.float32]:
+    """Both directions as sums of whole rows, which is fast; (h, w, 3), with the memory in planes (3, h, w)."""
+    columns, weight = horizontal
+    first, last = int(columns.min()), int(columns.max())
+    h, w, W = vertical[0].shape[1], columns.shape[1], last + 1 - first
+    x = image[:, first : last + 1].reshape(len(image), W * 3)  # (H, W * 3)
+    x = np.ascontiguousarray(_sum_of_rows(x, vertical).T).reshape(W, 3 * h)  # (W, 3 * h)
+    x = np.ascontiguousarray(_sum_of_rows(x, (columns - first, weight)).T)  # (3 * h, w)
+    return x.reshape(3, h, w).transpose(1, 2, 0)  # (h, w, 3)
+
+
+def _sum_of_rows(rows: Pixels, taps: Taps) -> NDArray[np.float32]:
+    """sum over taps t of weight[t] * rows[index[t]]."""
+    index, weight = taps
+    total: NDArray[np.float32] = rows[index[0]] * weight[0][:, None]
+    for t in range(1, len(index)):
+        total += rows[index[t]] * weight[t][:, None]
+    return total
+
+
+def _bilinear_taps(length: int, new: int) -> Taps:
+    """Each output pixel's two neighbours and their weights, both (2, new); in float32, as TensorFlow does."""
+    scale = np.float32(length) / np.float32(new)
+    centre = (np.arange(new, dtype=np.float32) + np.float32(0.5)) * scale - np.float32(0.5)
+    low = np.floor(centre)
+    fraction = centre - low
+    index = np.stack([low, np.ceil(centre)]).clip(0, length - 1).astype(np.intp)  # (2, new)
+    return index, np.stack([1 - fraction, fraction])  # (2, new)
+
+
+def _area_taps(length: int, new: int) -> Taps:
+    """The inputs that each output pixel covers, and the share of it that each fills: both (taps, new)."""
+    scale = np.float32(length) / np.float32(new)
+    start = np.arange(new, dtype=np.float32) * scale
+    end = np.arange(1, new + 1, dtype=np.float32) * scale
+    first = np.floor(start)
+    taps = int((np.ceil(end) - first).max())
+    index = first + np.arange(taps, dtype=np.float32)[:, None]  # (taps, new)
+    share = np.minimum(index + 1, end) - np.maximum(index, start)
+    return index.clip(max=length - 1).astype(np.intp), share.clip(min=0) / scale
+
+
+TENSORFLOW = {"bilinear": _bilinear_taps, "area": _area_taps}
+METHODS = (*TENSORFLOW, *OF_BYTES)

@@ -1,0 +1,91 @@
+"""The record that makes sharding resumable: what was planned for a split, from which data, and what is done of
+it.
+
+`.shard-SPLIT.json` in the folder of the shards; its name begins with a dot, so that readers of data pass over
+it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from vitrail.errors import DataError
+
+FORMAT = 1  # of the manifest and of what is written: another one counts as other settings
+
+
+@dataclass
+class Manifest:
+    """The plan of one split and what is done of it; `.shard-SPLIT.json` in the folder."""
+
+    format: int
+    split: str
+    source: str
+    fingerprint: str  # of the source
+    classes: str  # digest of the class names
+    examples: int
+    shard_mb: int
+    check: bool
+    done: list[dict[str, Any] | None]  # of each shard: rows, bytes, broken examples; None: not yet
+
+    def ranges(self) -> list[tuple[int, int]]:
+        """The examples of each shard: as equal as whole numbers allow."""
+        shards = len(self.done)
+        return list(pairwise(self.examples * i // shards for i in range(shards + 1)))
+
+    def file_name(self, number: int) -> str:
+        return f"{self.split}-{number:05d}-of-{len(self.done):05d}.parquet"
+
+    def check_same(self, wanted: Manifest, folder: Path) -> None:
+        """Refuse to go on with shards that are not those that are wanted."""
+        if (self.fingerprint, self.examples) != (wanted.fingerprint, wanted.examples):
+            what = "other data"
+        elif (self.format, self.shard_mb, self.check) != (wanted.format, wanted.shard_mb, wanted.check):
+            what = "other settings"
+        else:
+            return
+        raise DataError(
+            f"{folder}: its split {self.split!r} was made from {what}: {self.source}, {self.examples} examples, "
+            f"shard_mb {self.shard_mb}, check {self.check}; choose another folder, or empty this one"
+        )
+
+    def forget_changed(self, folder: Path) -> None:
+        """Shards that are gone, or not of the size that was noted, count as not done."""
+        for number, done in enumerate(self.done):
+            file = folder / self.file_name(number)
+            if done is not None and not (file.exists() and file.stat().st_size == done["bytes"]):
+                self.done[number] = None
+
+    def save(self, folder: Path) -> None:
+        write_whole(folder / f".shard-{self.split}.json", json.dumps(asdict(self), indent=1).encode())
+
+    @classmethod
+    def all_in(cls, folder: Path) -> list[Manifest]:
+        """The manifests of all splits in a folder."""
+        return [cls.load(path) for path in sorted(folder.glob(".shard-*.json"))]
+
+    @classmethod
+    def load(cls, path: Path) -> Manifest:
+        try:
+            return cls(**json.loads(path.read_bytes()))
+        except (ValueError, TypeError) as error:
+            raise DataError(f"{path}: not a manifest of shards: {error}") from error
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """A small file, whole or not at all."""
+    part = path.with_name(f".{path.name}.part")
+    part.write_bytes(data)
+    flush(part)
+    part.replace(path)
+
+
+def flush(path: Path) -> None:
+    """See that a file is on the disk before its name says so."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())

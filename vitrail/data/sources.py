@@ -1,0 +1,242 @@
+"""Where examples come from: the one shape that every data set has here, and the one door to open it.
+
+    where ──► open_source(where, split) ──► Source ──► read(i) ──► Example(image, label, key) ──► decode.py
+
+A `where` is, in this order: `shapes...` (shapes.py), `hf:owner/name` (hub.py), a path that exists, a name of
+the catalog (catalog.py). A path is, by what it holds: a `.npz` file (arrays.py), Parquet shards (parquet.py),
+tar shards (tar.py), a folder of images (folder.py). Options follow a question mark, as in
+`photos?seed=1&test=0.2`. Each reader is imported when it is needed, so that a folder of images never loads
+pyarrow.
+
+Sources give random access, are picklable, and open their files in the process that reads. They never replace
+one example by another: a broken one raises DataError from `read`, or ImageError from `decode`, and the reader
+of the source decides.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+from urllib.parse import parse_qsl
+
+import numpy as np
+
+from vitrail.data.splits import assemble, parse_split
+from vitrail.errors import ConfigError, DataError, ImageError
+
+COMPRESSED = (".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".tar.zst")
+MAX_FILE_BYTES = 1 << 30  # an encoded image larger than this is refused before it is read
+
+
+@dataclass(frozen=True)
+class Example:
+    """One image, still encoded where it is stored so, with its label."""
+
+    image: bytes | np.ndarray  # an encoded file, or uint8 (H, W, 3) RGB pixels
+    label: int
+    key: str  # stable, human-readable id inside the source: relative path, shard:row, member name
+
+
+@runtime_checkable
+class Source(Protocol):
+    """A split of a data set, with random access. `labels` are known without decoding any image."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def class_names(self) -> list[str]: ...
+
+    @property
+    def labels(self) -> np.ndarray:  # int64 (n,)
+        ...
+
+    def __len__(self) -> int: ...
+
+    def key(self, index: int) -> str: ...
+
+    def read(self, index: int) -> Example: ...
+
+    def fingerprint(self) -> str:
+        """Changes when the data changes (names, sizes, modification times); reads no image."""
+        ...
+
+
+def open_source(
+    where: str | Path, split: str = "train", *, root: str | Path | None = None, download: bool = False
+) -> Source:
+    """Open the part `split` (see splits.py) of the data set `where`.
+
+    `root` is where catalog names are looked up (else the variable VITRAIL_DATA, see catalog.py); nothing is
+    fetched from the network unless `download` is set.
+    """
+    base, options = split_options(str(where))
+    parts = parse_split(split)
+    opened = {
+        name: _open_split(base, name, options, root=root, download=download)
+        for name in dict.fromkeys(part.name for part in parts)
+    }
+    return assemble([(opened[part.name], part) for part in parts])
+
+
+def splits_of(where: str | Path, *, root: str | Path | None = None, download: bool = False) -> list[str]:
+    """The names of the splits that `where` has, train first."""
+    base, options = split_options(str(where))
+    if _is_shapes(base):
+        from vitrail.data.shapes import SPLITS
+
+        return list(SPLITS)
+    if base.startswith("hf:"):
+        from vitrail.data.hub import hub_splits
+
+        return hub_splits(base, download=download)
+    path = Path(base).expanduser()
+    if path.exists():
+        return path_splits(path, options)
+    from vitrail.data.catalog import catalog_splits
+
+    _check_name(base)
+    return catalog_splits(base, root=root, download=download)
+
+
+def split_options(where: str) -> tuple[str, dict[str, str]]:
+    """`photos?seed=1&test=0.2` -> (`photos`, {seed: 1, test: 0.2}); a path that exists is taken as it is."""
+    base, mark, query = where.partition("?")
+    if not mark or Path(where).expanduser().exists():
+        return where, {}
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True)
+    except ValueError as error:
+        raise ConfigError(
+            f"options {query!r} in {where!r} cannot be read: write them as ?name=value&name=value"
+        ) from error
+    options = dict(pairs)
+    if len(options) != len(pairs):
+        raise ConfigError(f"options {query!r} in {where!r} set the same name twice")
+    return base, options
+
+
+def take_options(where: str, options: dict[str, str], allowed: tuple[str, ...]) -> None:
+    """Refuse an option that the kind of data set at `where` does not have."""
+    unknown = sorted(set(options) - set(allowed))
+    if unknown:
+        has = f"its options are: {', '.join(allowed)}" if allowed else "it takes no options"
+        raise ConfigError(f"{where!r} has no option {', '.join(unknown)}: {has}")
+
+
+def read_image_file(path: str, key: str) -> bytes:
+    """The bytes of one encoded image; DataError or ImageError name `key` and the reason."""
+    try:
+        with FileIO(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > MAX_FILE_BYTES:
+                raise ImageError(f"{key}: {size:,} bytes; at most {MAX_FILE_BYTES:,} are read as one image")
+            data = file.readall()
+    except OSError as error:
+        raise DataError(f"{key}: cannot be read: {error.strerror or error}") from error
+    if not data:
+        raise ImageError(f"{key}: the file is empty")
+    return data
+
+
+def _open_split(
+    base: str, split: str, options: dict[str, str], *, root: str | Path | None, download: bool
+) -> Source:
+    if _is_shapes(base):
+        from vitrail.data.shapes import open_shapes
+
+        return open_shapes(base, split, options)
+    if base.startswith("hf:"):
+        from vitrail.data.hub import open_hub
+
+        return open_hub(base, split, options, download=download)
+    path = Path(base).expanduser()
+    if path.exists():
+        return open_path(path, split, options)
+    from vitrail.data.catalog import open_catalog
+
+    _check_name(base)
+    return open_catalog(base, split, options, root=root, download=download)
+
+
+def open_path(path: Path, split: str, options: dict[str, str]) -> Source:
+    """Open what lies at `path`, by what it holds."""
+    match layout_of(path):
+        case "arrays":
+            from vitrail.data.arrays import open_arrays
+
+            take_options(str(path), options, ())
+            return open_arrays(path, split)
+        case "parquet":
+            from vitrail.data.parquet import open_parquet
+
+            take_options(str(path), options, ("image", "label"))
+            return open_parquet(path, split, **options)
+        case "tar":
+            from vitrail.data.tar import open_tar
+
+            take_options(str(path), options, ())
+            return open_tar(path, split)
+        case _:
+            from vitrail.data.folder import open_folder
+
+            return open_folder(path, split, options)
+
+
+def layout_of(path: Path) -> str:
+    """arrays, parquet, tar or folder: decided by file names alone."""
+    if path.is_file():
+        layouts = {".npz": "arrays", ".parquet": "parquet", ".tar": "tar"}
+        if path.suffix.lower() not in layouts:
+            raise DataError(
+                f"{path}: not a data set; a data set is a folder, or a file that ends in {', '.join(layouts)}"
+            )
+        return layouts[path.suffix.lower()]
+    from vitrail.data.shard_files import has_shards, names_in
+
+    if not path.is_dir():
+        raise DataError(f"{path}: neither a file nor a folder")
+    parquet, tar = has_shards(path, ".parquet"), has_shards(path, ".tar")
+    if parquet and tar:
+        raise DataError(f"{path}: holds both Parquet and tar shards; put them into two folders")
+    if not parquet and not tar and any(name.endswith(COMPRESSED) for name in names_in(path)):
+        raise DataError(f"{path}: compressed tar shards have no random access; unpack them to .tar first")
+    return "parquet" if parquet else "tar" if tar else "folder"
+
+
+def path_splits(path: Path, options: dict[str, str]) -> list[str]:
+    """The splits of what lies at `path`."""
+    match layout_of(path):
+        case "arrays":
+            from vitrail.data.arrays import array_splits
+
+            return array_splits(path)
+        case "parquet" | "tar" as layout:
+            from vitrail.data.shard_files import find_shards
+
+            return list(find_shards(path, f".{layout}"))
+        case _:
+            from vitrail.data.folder import folder_splits
+
+            return folder_splits(path, options)
+
+
+def _is_shapes(base: str) -> bool:
+    return base == "shapes" or base.startswith("shapes:")
+
+
+def _check_name(base: str) -> None:
+    """`base` is no path that exists, so it has to be a name of the catalog."""
+    from vitrail.data.catalog import CATALOG
+
+    if base not in CATALOG:
+        near = difflib.get_close_matches(base, CATALOG, n=1)
+        raise DataError(
+            f"no data set {base!r}: there is no such path, and no such name"
+            + (f" (did you mean {near[0]!r}?)" if near else "")
+            + f". Names: shapes, {', '.join(CATALOG)}; hf:owner/name for the Hugging Face hub"
+        )

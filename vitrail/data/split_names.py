@@ -1,0 +1,46 @@
+"""The names of splits: one word each for train, validation and test, however a folder or a file spells it.
+
+Used by every reader that finds its splits by the names of files and folders, and by splits.py for what is
+asked for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from vitrail.errors import DataError
+
+WORDS = {
+    "train": "train", "training": "train",
+    "validation": "validation", "valid": "validation", "val": "validation", "dev": "validation",
+    "test": "test", "testing": "test",
+}  # fmt: skip
+
+
+def canonical(name: str) -> str:
+    """`val` -> `validation`; a name that is no known word stays."""
+    return WORDS.get(name.lower(), name)
+
+
+def find_split(asked: str, available: Sequence[str], where: str) -> str:
+    """The split of `where` that `asked` means; DataError lists what there is."""
+    for name in (asked, canonical(asked)):
+        if name in available:
+            return name
+    raise DataError(f"{where} has no split {asked!r}; it has: {', '.join(available) or 'none'}")
+
+
+def in_order(names: Sequence[str]) -> list[str]:
+    """train, validation, test, then the others by name."""
+    first = ["train", "validation", "test"]
+    return [name for name in first if name in names] + sorted(name for name in names if name not in first)
+
+
+def split_in_stem(stem: str) -> str | None:
+    """The split word in a name: `cifar10-train` -> train, `val200` -> validation; None: no word, or several.
+
+    Words stand between `-`, `_`, `.`, blanks and digits, as the Hugging Face `datasets` package has it.
+    """
+    found = {WORDS[word] for word in re.split(r"[-_.\s\d]+", stem.lower()) if word in WORDS}
+    return found.pop() if len(found) == 1 else None
