@@ -9,7 +9,10 @@ from hypothesis.extra import numpy as hnp
 from vitrail.checkpoints.npz import read_npz, write_npz
 from vitrail.errors import CheckpointError
 
-ARRAYS = {"a/kernel": np.arange(12, dtype=np.float32).reshape(3, 4), "b": np.asfortranarray(np.ones((2, 3), np.float16))}
+ARRAYS = {
+    "a/kernel": np.arange(12, dtype=np.float32).reshape(3, 4),
+    "b": np.asfortranarray(np.ones((2, 3), np.float16)),
+}
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])

@@ -177,6 +177,28 @@ def test_sets_in_one_piece_are_split_here(
     assert len(open_source(f"{name}?test=0.5", "test", root=tmp_path)) == 20
 
 
+def test_nothing_is_fetched_unless_asked(
+    torchvision: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched: list[str] = []
+
+    def download(dataset: object) -> None:
+        fetched.append(type(dataset).__name__)
+        for i in range(10):
+            put(tmp_path / "eurosat/2750/River" / f"{i}.jpg")
+
+    monkeypatch.setattr(torchvision.datasets.EuroSAT, "download", download)
+    with pytest.raises(DataError, match="download=True fetches it"):
+        open_source("eurosat", root=tmp_path)
+    assert fetched == []
+    assert splits_of("eurosat", root=tmp_path, download=True) == ["train", "validation", "test"]
+    assert fetched == []
+    assert len(open_source("eurosat", root=tmp_path, download=True)) == 8
+    assert fetched == ["EuroSAT"]
+    assert len(open_source("eurosat", "test", root=tmp_path)) == 1
+    assert fetched == ["EuroSAT"]
+
+
 @pytest.fixture
 def cifar(torchvision: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
     """A CIFAR-10 of 10 training and 2 test images, whose checksums torchvision is told."""

@@ -58,6 +58,9 @@ def test_splits_and_classes_called_like_splits(tmp_path: Path) -> None:
     put(tmp_path / "c/train/1.jpg")  # no class folders anywhere
     put(tmp_path / "c/test/1.jpg")
     assert set(find_splits(tmp_path / "c")) == {"train", "test"}
+    put(tmp_path / "e/train/bus/1.jpg")
+    put(tmp_path / "e/test/1.jpg")  # images without classes: no split
+    assert find_splits(tmp_path / "e") == {"train": "train"}
     put(tmp_path / "d/val/bus/1.jpg")
     put(tmp_path / "d/dev/bus/1.jpg")
     with pytest.raises(DataError, match="two folders for one split"):

@@ -175,6 +175,12 @@ def test_of_an_animation_the_first_frame(format: str) -> None:
     assert (decode(data) == RED).all()
 
 
+def test_of_a_camera_file_with_previews_the_first_picture() -> None:
+    data = encoded(photo(), "MPO", save_all=True, append_images=[Image.new("RGB", (20, 10), RED)])
+    assert Image.open(BytesIO(data)).format == "MPO"
+    np.testing.assert_array_equal(decode(data), decode(encoded(photo(), "JPEG")))
+
+
 def test_a_bomb_is_refused_from_its_header() -> None:
     data = png(width=30_000, height=30_000, bits=8, colour=0, rows=b"")
     with pytest.raises(ImageError, match=r"bomb\.png: .*30000 x 30000|bomb\.png: .*900000000"):

@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from vitrail.data import parquet
 from vitrail.data.parquet import ParquetSource, open_parquet
 from vitrail.data.sources import open_source, splits_of
 from vitrail.errors import ConfigError, DataError
@@ -171,19 +170,6 @@ def test_metadata_that_is_nonsense(tmp_path: Path) -> None:
     pq.write_table(table, tmp_path / "train.parquet")
     with pytest.raises(DataError, match="huggingface metadata cannot be read"):
         open_parquet(tmp_path, "train")
-
-
-def test_the_cache_is_bounded_and_reading_does_not_depend_on_it(
-    shards: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(parquet, "CACHE_BYTES", 60)  # about two row groups
-    monkeypatch.setattr(parquet, "OPEN_FILES", 1)
-    source = open_parquet(shards, "train")
-    order = np.random.default_rng(0).permutation(np.tile(np.arange(12), 5))
-    for index in order:
-        assert source.read(int(index)).image == f"image {index}".encode()
-        assert source._cache._bytes == sum(group.nbytes for group in source._cache._groups.values()) <= 60
-        assert len(source._cache._open) == 1
 
 
 def test_pickles_without_its_cache_and_reads_in_another_process(shards: Path) -> None:

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from vitrail.data.augment import inception_box
 from vitrail.data.preprocess import PRESETS, Pipeline, default_line, parse
 from vitrail.errors import ConfigError, ImageError, VitrailError
 
@@ -297,6 +298,33 @@ def test_alone_in_a_batch_and_from_the_file(line: str) -> None:
         file = BytesIO()
         Image.fromarray(image).save(file, "PNG")
         assert torch.equal(pipeline.load(file.getvalue(), rng(i)), host[i])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_the_device_makes_the_bits_of_the_host() -> None:
+    batch = torch.from_numpy(rng().integers(0, 256, (8, 3, 33, 35), dtype=np.uint8))
+    for line in (
+        EVAL,
+        PRESETS["torchvision_eval"],
+        "uint8|normalize((0.481, 0.457, 0.408), (0.268, 0.261, 0.275))",
+    ):
+        pipeline = parse(line)
+        assert torch.equal(pipeline.device(batch.cuda()).cpu(), pipeline.device(batch))
+
+
+def test_the_fast_antialiased_crop_is_the_plain_one_to_a_level() -> None:
+    file = BytesIO()
+    y, x = np.mgrid[0:300, 0:400]
+    waves = np.stack([np.sin(x / 9), np.sin(y / 7), np.sin((x + 2 * y) / 5)], axis=2)
+    Image.fromarray((waves * 127 + 128).astype(np.uint8)).save(file, "JPEG")
+    whole = Image.open(BytesIO(file.getvalue())).convert("RGB")
+    for seed in range(10):
+        ours = parse("inception_crop(96, torch_bilinear)|uint8").load(file.getvalue(), rng(seed))
+        top, left, h, w = inception_box(300, 400, rng(seed))
+        cut = whole.crop((left, top, left + w, top + h))
+        plain = np.asarray(cut.resize((96, 96), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
+        assert np.abs(ours.numpy().astype(int) - plain).mean() < 0.5
 
 
 @settings(max_examples=60, deadline=None)

@@ -84,6 +84,9 @@ def test_broken_examples_are_left_out_and_listed(photos: Path, tmp_path: Path) -
     report = shard(photos, tmp_path / "out", split="test")
     assert (report.examples, report.broken) == (4, 1)
     listed = [json.loads(line) for line in (tmp_path / "out/bad_files.jsonl").read_text().splitlines()]
+    assert [open_source(photos, entry["split"]).key(entry["index"]) for entry in listed] == [
+        e["key"] for e in listed
+    ]
     assert [(entry["split"], entry["key"]) for entry in listed] == [
         ("test", "test/dog/text.jpg"),
         ("train", "train/cat/empty.png"),

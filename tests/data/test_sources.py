@@ -140,6 +140,12 @@ def test_layouts(tmp_path: Path) -> None:
         open_source(tmp_path / "notes.txt")
 
 
+def test_what_is_neither_a_file_nor_a_folder(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DataError, match="pipe: neither a file nor a folder"):
+        open_source(tmp_path / "pipe")
+
+
 def test_options(tmp_path: Path) -> None:
     assert split_options("photos?seed=1&test=0.2") == ("photos", {"seed": "1", "test": "0.2"})
     assert split_options("photos") == ("photos", {})

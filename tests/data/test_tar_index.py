@@ -63,6 +63,7 @@ def test_links_and_folders_are_passed_over(tmp_path: Path) -> None:
         ({"0.jpg": b"", "0.json": b'{"label": 2}', "0.cls": b"1"}, "two labels for '0': '2' and '1'"),
         ({"0.jpg": b"", "0.json": b"{"}, "the label in '0.json' cannot be read"),
         ({"0.jpg": b"", "0.cls": b"\xff"}, "the label in '0.cls' cannot be read"),
+        ({"0.jpg": b"", "0.json": b"[" * 100_000}, "the label in '0.json' cannot be read"),
         ({"0.jpg": b"", "0.cls": b" " * (1 << 21)}, "too many for a label"),
     ],
 )

@@ -117,7 +117,8 @@ def at_image_size(
     old = checkpoint.config
     if image_size is None:
         return checkpoint
-    config = dataclasses.replace(old, image_size=image_size)
+    size = (image_size, image_size) if isinstance(image_size, int) else image_size
+    config = dataclasses.replace(old, image_size=size)
     if config.image_size == old.image_size:
         return checkpoint
     weights = checkpoint.weights

@@ -92,7 +92,9 @@ def write(checkpoint: Checkpoint, path: Path) -> list[str]:
         try:
             dialect = Dialect(**checkpoint.provenance["dialect"])
         except (KeyError, TypeError) as error:
-            raise CheckpointError(f"the provenance of this model does not tell its npz dialect ({error})") from error
+            raise CheckpointError(
+                f"the provenance of this model does not tell its npz dialect ({error})"
+            ) from error
     checkpoint = with_counterpart(checkpoint, known=known)
     config, weights = checkpoint.config, checkpoint.weights
     table = weights.get("positions.table")

@@ -17,16 +17,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from vitrail.checkpoints import mapping, torch_files
 from vitrail.checkpoints.checkpoint import Checkpoint, parameter_shapes
 from vitrail.checkpoints.huggingface_images import images_card, read_images
+from vitrail.checkpoints.json_kinds import checked
 from vitrail.checkpoints.mapping import Entry
 from vitrail.checkpoints.plain import plain, refuse_unless_token, with_table
 from vitrail.checkpoints.sizes import Size, count, grid_of, heads_of, pair
 from vitrail.checkpoints.torch_files import Found
+from vitrail.checkpoints.torch_names import layer, renamed, with_zero_biases
 from vitrail.errors import CheckpointError
 from vitrail.models.hybrid import HybridConfig
 from vitrail.models.vit import ViTConfig
@@ -51,6 +52,18 @@ ACTIVATIONS = {
 }  # fmt: skip
 ACTIVATION_NAMES = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh"}
 NORM_EPS = 1e-12  # ViTConfig's default
+KINDS: dict[str, tuple[str, ...]] = {
+    "model_type": ("text",),
+    "architectures": ("a list of texts",),
+    "hidden_act": ("text",),
+    "pooler_act": ("text",),
+    "num_attention_heads": ("a whole number",),
+    "image_size": ("one whole number or two",),
+    "layer_norm_eps": ("a number",),
+    "hidden_dropout_prob": ("a number",),
+    "attention_probs_dropout_prob": ("a number",),
+    "id2label": ("texts by number",),
+}
 QKV = ("query", "key", "value")
 
 
@@ -60,13 +73,13 @@ def recognises(tensors: Mapping[str, Tensor]) -> bool:
 
 def read(found: Found, *, heads: int | None = None, image_size: Size | None = None) -> Checkpoint:
     """`image_size` is asked for only where neither config.json nor a square grid tells it."""
-    where, card = found.where, found.configs.get(CONFIG, {})
+    where, card = found.where, checked(found.configs.get(CONFIG, {}), KINDS, found.where)
     if card.get("model_type", "vit") != "vit" or "architecture" in card:
         kind = card.get("model_type", card.get("architecture"))
         raise CheckpointError(
             f"{where}: the config.json beside it is of a {kind!r}, not of transformers' 'vit'"
         )
-    t = {on_disk(key): w for key, w in found.tensors.items()}
+    t = renamed(found.tensors, on_disk, where)
     architecture = next(iter(card.get("architectures") or []), None)
     origin = {"format": "huggingface", **found.origin, "architecture": architecture}
     ignored = [key for key in t if key.startswith("pooler.")] if "classifier.weight" in t else []
@@ -75,13 +88,12 @@ def read(found: Found, *, heads: int | None = None, image_size: Size | None = No
     t = {key: w for key, w in t.items() if key not in ignored}
     try:
         config, origin["heads"] = config_of(t, card, heads, image_size, where)
-    except (KeyError, IndexError, TypeError, ValueError) as error:
+    except (KeyError, IndexError, ValueError) as error:
         raise CheckpointError(f"{where}: the architecture cannot be inferred ({error})") from error
     biases = [
         f"encoder.layer.{i}.attention.attention.{part}.bias" for i in range(config.depth) for part in QKV
     ]
-    if not any(key in t for key in biases):  # qkv_bias: false
-        t |= {key: torch.zeros(config.width) for key in biases}
+    t = with_zero_biases(t, biases, config.width)
     weights = mapping.read(list(entries_of(config)), t, parameter_shapes(config), where)
     line = read_images(found.configs.get(IMAGES), config, where)
     return Checkpoint(config, weights, line, class_names_of(card, config.classes, where), origin)
@@ -146,11 +158,6 @@ def entries_of(config: ViTConfig) -> Iterator[Entry]:
         yield from layer("head.classifier", "classifier")
 
 
-def layer(ours: str, *theirs: str) -> Iterator[Entry]:
-    for part in ("weight", "bias"):
-        yield Entry(f"{ours}.{part}", tuple(f"{name}.{part}" for name in theirs))
-
-
 def config_of(
     t: Mapping[str, Tensor], card: dict[str, Any], asked: int | None, image_size: Size | None, where: str
 ) -> tuple[ViTConfig, str]:
@@ -197,13 +204,13 @@ def config_of(
 def class_names_of(card: dict[str, Any], classes: int, where: str) -> list[str] | None:
     """id2label, unless it is the LABEL_0, LABEL_1 that transformers fills in, or there is no classifier."""
     labels = card.get("id2label")
-    if not classes or not isinstance(labels, dict):
+    if not classes or labels is None:
         return None
-    if sorted(labels) != sorted(str(i) for i in range(classes)):
+    if len(labels) != classes:
         raise CheckpointError(
             f"{where}: the id2label of its config.json has {len(labels)} names for {classes} classes"
         )
-    names = [str(labels[str(i)]) for i in range(classes)]
+    names = [labels[str(i)] for i in range(classes)]
     return None if names == [f"LABEL_{i}" for i in range(classes)] else names
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from vitrail.checkpoints.json_kinds import checked
 from vitrail.checkpoints.transforms import HALF, Transform, Triple, line_of, transform_of, triple
 from vitrail.data import preprocess as pp
 from vitrail.errors import ConfigError
@@ -24,20 +25,31 @@ DEFAULTS: dict[str, Any] = {
     "do_normalize": True, "image_mean": HALF, "image_std": HALF,
 }  # fmt: skip
 
+KINDS: dict[str, tuple[str, ...]] = {
+    **{name: ("true or false",) for name in DEFAULTS if name.startswith("do_")},
+    "do_pad": ("true or false",),
+    "size": ("a whole number or an object of them",),
+    "crop_size": ("a whole number or an object of them",),
+    "resample": ("a whole number",),
+    "rescale_factor": ("a number",),
+    "image_mean": ("a list of numbers", "a number"),
+    "image_std": ("a list of numbers", "a number"),
+}
+
 
 def read_images(card: dict[str, Any] | None, config: ViTConfig, where: str) -> str:
     """The line of the file, or of ViTImageProcessor without one; empty where there is none, which is noted."""
     if config.channels != 3:
         return ""
     settings = {"size": {"height": config.image_size[0], "width": config.image_size[1]}, **DEFAULTS}
-    settings |= {key: value for key, value in (card or {}).items() if value is not None}
+    settings |= checked(card or {}, KINDS, where)
     try:
         pipeline = pp.parse(line_of(transform(settings)))
         if pipeline.image_size in (None, config.image_size):
             return str(pipeline)
         note(f"{where}: preprocessor_config.json is for {pipeline.image_size}; scaled to {config.image_size}")
         return str(pipeline.at(config.image_size))
-    except (ConfigError, KeyError, TypeError, ValueError) as error:
+    except (ConfigError, KeyError) as error:
         note(f"{where}: what its preprocessor_config.json says has no counterpart here ({error})")
         return ""
 
@@ -71,9 +83,7 @@ def transform(settings: dict[str, Any]) -> Transform:
     if resample not in RESAMPLE:
         raise ConfigError(f"resample {resample!r} is none of Pillow's {RESAMPLE}")
     resize = (
-        int(size["shortest_edge"])
-        if isinstance(size, dict) and set(size) == {"shortest_edge"}
-        else sides(size)
+        size["shortest_edge"] if isinstance(size, dict) and set(size) == {"shortest_edge"} else sides(size)
     )
     crop = sides(settings["crop_size"]) if settings["do_center_crop"] else None
     return Transform(resize, crop, RESAMPLE[resample], *values(settings), crop_rounding="down")
@@ -83,15 +93,21 @@ def values(settings: dict[str, Any]) -> tuple[Triple, Triple]:
     """mean and std of values in [0, 1]: (k x - mean) / std = (x - mean / k) / (std / k), x bytes over 255."""
     k = settings["rescale_factor"] * 255 if settings["do_rescale"] else 255.0
     k = 1.0 if abs(k - 1) < 1e-6 else k
+    if k <= 0:
+        raise ConfigError(f"rescale_factor {settings['rescale_factor']} is not above 0")
     if not settings["do_normalize"]:
         return triple(0.0), triple(1 / k)
-    mean, std = (triple(tuple(settings[key])) for key in ("image_mean", "image_std"))
+    mean, std = (triple(numbers(settings[key])) for key in ("image_mean", "image_std"))
     return (mean[0] / k, mean[1] / k, mean[2] / k), (std[0] / k, std[1] / k, std[2] / k)
+
+
+def numbers(value: Any) -> tuple[float, ...]:
+    return (float(value),) if isinstance(value, int | float) else tuple(value)
 
 
 def sides(size: Any) -> tuple[int, int]:
     """One number, as old files have it, is a square."""
-    return (size, size) if isinstance(size, int) else (int(size["height"]), int(size["width"]))
+    return (size, size) if isinstance(size, int) else (size["height"], size["width"])
 
 
 def named(size: tuple[int, int]) -> dict[str, int]:

@@ -45,16 +45,15 @@ def read_member(
     archive: zipfile.ZipFile, member: zipfile.ZipInfo, mapped: mmap.mmap, path: Path
 ) -> np.ndarray:
     where = f"{path}: {member.filename}"
-    stored = member.compress_type == zipfile.ZIP_STORED and not member.flag_bits & 1
-    if stored:
+    if member.compress_type == zipfile.ZIP_STORED and not member.flag_bits & 1:
         header = LOCAL_HEADER.unpack_from(mapped, member.header_offset)
         start = member.header_offset + LOCAL_HEADER.size + header[9] + header[10]
         content = memoryview(mapped)[start : start + member.file_size]
         if zlib.crc32(content) != member.CRC:
             raise CheckpointError(f"{where} is damaged: its checksum is not the one written with it")
-        head = io.BytesIO(content[: 1 << 16])
     else:
-        head = io.BytesIO(archive.read(member))  # zipfile checks the size and the CRC
+        content = memoryview(bytearray(archive.read(member)))  # zipfile checks the size and the CRC
+    head = io.BytesIO(content[: 1 << 16])
     version = npy.read_magic(head)
     if version not in HEADERS:
         raise CheckpointError(f"{where} is .npy version {version}; known are {', '.join(map(str, HEADERS))}")
@@ -62,12 +61,9 @@ def read_member(
     if dtype.hasobject:
         raise CheckpointError(f"{where} holds pickled Python objects, which are never loaded")
     count = int(np.prod(shape, dtype=np.int64))
-    if member.file_size != head.tell() + count * dtype.itemsize:
-        raise CheckpointError(f"{where} says {shape} of {dtype} but has {member.file_size} bytes")
-    if stored:
-        flat = np.frombuffer(mapped, dtype, count, start + head.tell())
-    else:
-        flat = np.frombuffer(bytearray(head.getbuffer()[head.tell() :]), dtype, count)
+    if len(content) != head.tell() + count * dtype.itemsize:
+        raise CheckpointError(f"{where} says {shape} of {dtype} but has {len(content)} bytes")
+    flat = np.frombuffer(content, dtype, count, head.tell())
     return flat.reshape(shape, order="F" if fortran else "C")
 
 

@@ -51,7 +51,9 @@ def grid_of(
         return height // stride, width // stride
     said = "which are not a square"
     if configured is not None:
-        said = f"but its config file says images of {pair(configured)}, which have {patches(configured, stride)}"
+        said = (
+            f"but its config file says images of {pair(configured)}, which have {patches(configured, stride)}"
+        )
     raise CheckpointError(
         f"{where} has positions for {counts[0]} patches of {stride} pixels, {said}: say image_size=(height, width)"
     )

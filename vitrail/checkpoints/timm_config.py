@@ -12,9 +12,10 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
-from vitrail.checkpoints.sizes import Size, pair
+from vitrail.checkpoints.json_kinds import checked
+from vitrail.checkpoints.sizes import pair
 from vitrail.checkpoints.transforms import HALF, IMAGENET_MEAN, IMAGENET_STD, Transform, line_of, triple
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.models.names import TIMM_SIZES, Config
@@ -41,6 +42,26 @@ TRACED = {
     "dynamic_img_size", "dynamic_img_pad",
 }  # fmt: skip
 READ = {"img_size", "num_heads", "act_layer", "norm_layer", "global_pool", "pool_include_prefix", *DROPOUTS}
+KINDS: dict[str, tuple[str, ...]] = {
+    "architecture": ("text",),
+    "global_pool": ("text",),
+    "model_args": ("an object",),
+    "pretrained_cfg": ("an object",),
+    "label_names": ("a list of texts", "texts by number"),
+    "label_descriptions": ("texts by name",),
+    "input_size": ("three whole numbers",),
+    "interpolation": ("text",),
+    "crop_pct": ("a number",),
+    "crop_mode": ("text",),
+    "mean": ("a list of numbers",),
+    "std": ("a list of numbers",),
+    "img_size": ("one whole number or two",),
+    "num_heads": ("a whole number",),
+    "act_layer": ("text",),
+    "norm_layer": ("text",),
+    "pool_include_prefix": ("true or false",),
+    **dict.fromkeys(DROPOUTS, ("a number",)),
+}
 # What timm takes for a pretrained_cfg that does not say; and for weights without one, by their kind.
 UNSAID = {"interpolation": "bicubic", "crop_pct": 0.875, "mean": IMAGENET_MEAN, "std": IMAGENET_STD}
 DEFAULTS: dict[str, dict[str, Any]] = {
@@ -62,17 +83,15 @@ class Said:
     def heads(self) -> int | None:
         """As passed, else as all of timm's functions for this size have it."""
         if "num_heads" in self.args:
-            return int(self.args["num_heads"])
+            return cast(int, self.args["num_heads"])
         size = re.match(r"(vit|deit|flexivit|eva)_([a-z0-9]+)(_|$)", self.architecture or "")
         known = TIMM_SIZES.get(size[2]) if size else None
         return VARIANTS[known][3] if known else None
 
     @property
     def image_size(self) -> tuple[int, int] | None:
-        size: Size | None = (
-            self.args.get("img_size") or (self.pretrained or {}).get("input_size", ())[1:] or None
-        )
-        return None if size is None else pair(size)
+        size: Any = self.args.get("img_size", (self.pretrained or {}).get("input_size", ())[1:])
+        return pair(size) if size else None
 
     @property
     def dropouts(self) -> dict[str, float]:
@@ -100,17 +119,16 @@ class Said:
 def read(card: dict[str, Any] | None, where: str) -> Said:
     if card is None:
         return Said()
-    pretrained = card.get("pretrained_cfg", card)  # one flat object in old files
-    architecture = card.get("architecture")
-    args = card.get("model_args") or {}
-    if not isinstance(architecture, str) or not isinstance(pretrained, dict) or not isinstance(args, dict):
+    card = checked(card, KINDS, where)
+    if "architecture" not in card:
         raise CheckpointError(f"{where}: the config.json beside it is not timm's: it names no architecture")
-    name = architecture.split(".")[0]
-    quirks = next((quirk for pattern, quirk in QUIRKS.items() if re.fullmatch(pattern, name)), {})
+    architecture, args = card["architecture"].split(".")[0], checked(card.get("model_args", {}), KINDS, where)
+    pretrained = checked(card.get("pretrained_cfg", card), KINDS, where)  # one flat object in old files
+    quirks = next((quirk for pattern, quirk in QUIRKS.items() if re.fullmatch(pattern, architecture)), {})
     pool = {"global_pool": card["global_pool"]} if card.get("global_pool") else {}
-    args = {**quirks, **pool, **{key: value for key, value in args.items() if value is not None}}
+    args = {**quirks, **pool, **args}
     if unknown := sorted(set(args) - TRACED - READ):
-        raise CheckpointError(f"{where}: {name} with {', '.join(unknown)} has no counterpart here")
+        raise CheckpointError(f"{where}: {architecture} with {', '.join(unknown)} has no counterpart here")
     if args.get("norm_layer", "layernorm") != "layernorm":
         raise CheckpointError(
             f"{where}: norm_layer {args['norm_layer']!r} has no counterpart here: layernorm"
@@ -138,9 +156,9 @@ def preprocessing(said: Said, config: Config) -> str:
     if mode == "center" and height != width:
         # timm scales until both sides cover the crop; of the ops here, the short side at the longer comes nearest.
         note("timm's preprocessing for images that are not square is met only nearly")
-    mean, std = (triple(tuple(settings[key])) for key in ("mean", "std"))
     resize = max(scaled) if mode == "center" else (scaled[0], scaled[1])
     try:
+        mean, std = (triple(tuple(settings[key])) for key in ("mean", "std"))
         return line_of(Transform(resize, (height, width), settings["interpolation"], mean, std))
     except ConfigError as error:
         note(f"this model's preprocessing has no counterpart here: {error}")

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from vitrail.checkpoints.mapping import Entry
+from vitrail.checkpoints.torch_names import layer, with_zero_biases
 from vitrail.models.hybrid import HybridConfig
 from vitrail.models.names import Config
 from vitrail.models.resnet import BiTConfig, StemConfig
@@ -104,11 +104,6 @@ def unit_entries(ours: str, theirs: str) -> Iterator[Entry]:
         yield from layer(f"{ours}.norm{n}", f"{theirs}.norm{n}")
 
 
-def layer(ours: str, theirs: str) -> Iterator[Entry]:
-    for part in ("weight", "bias"):
-        yield Entry(f"{ours}.{part}", (f"{theirs}.{part}",))
-
-
 def squeezed(w: Tensor) -> Tensor:
     """A 1x1 convolution (classes, D, 1, 1) as the matrix that it is."""
     return w.squeeze(3).squeeze(2)  # (classes, D)
@@ -116,12 +111,10 @@ def squeezed(w: Tensor) -> Tensor:
 
 def completed(tensors: Mapping[str, Tensor], config: Config) -> dict[str, Tensor]:
     """With zeros where timm's model has nothing: the bias of q, k and v, the position of the class token."""
-    made = dict(tensors)
     if isinstance(config, BiTConfig):
-        return made
+        return dict(tensors)
     biases = [f"blocks.{i}.attn.qkv.bias" for i in range(config.depth)]
-    if not any(key in tensors for key in biases):
-        made |= {key: torch.zeros(3 * config.width) for key in biases}
+    made = with_zero_biases(tensors, biases, 3 * config.width)
     table = tensors.get("pos_embed")
     if config.class_token and table is not None and table.ndim == 3 and table.shape[1] == config.tokens - 1:
         made["pos_embed"] = F.pad(table, (0, 0, 1, 0))  # (1, 1 + N, D)

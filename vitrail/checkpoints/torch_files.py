@@ -10,6 +10,7 @@ Writing happens inside runtime.files.atomic_file or atomic_folder, which make it
 from __future__ import annotations
 
 import json
+import re
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt", ".tar")
 CONFIGS = ("config.json", "preprocessor_config.json")
 # Where training scripts put the weights, best first; what DataParallel and torch.compile leave in names.
 WRAPPERS = ("state_dict_ema", "model_ema", "state_dict", "model")
-PREFIXES = ("module.", "_orig_mod.")
+PREFIX = re.compile(r"(module\.|_orig_mod\.)+")
 
 
 @dataclass(frozen=True)
@@ -115,9 +116,8 @@ def read_torch(path: Path) -> dict[str, Tensor]:
         content = next((content[key] for key in WRAPPERS if key in content), content)
     if not isinstance(content, dict):
         raise CheckpointError(f"{path} holds a {type(content).__name__}, not a dict of names and tensors")
-    for prefix in PREFIXES:
-        if all(str(name).startswith(prefix) for name in content):
-            content = {str(name).removeprefix(prefix): w for name, w in content.items()}
+    if all(PREFIX.match(str(name)) for name in content):
+        content = {PREFIX.sub("", name, count=1): w for name, w in content.items()}
     return checked(content, path)
 
 

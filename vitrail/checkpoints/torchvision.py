@@ -21,6 +21,7 @@ from vitrail.checkpoints.mapping import Entry
 from vitrail.checkpoints.plain import plain, refuse_unless_token, with_table
 from vitrail.checkpoints.sizes import Size, count, grid_of, heads_of
 from vitrail.checkpoints.torch_files import Found
+from vitrail.checkpoints.torch_names import layer, renamed
 from vitrail.checkpoints.transforms import IMAGENET_MEAN, IMAGENET_STD, Transform, line_of
 from vitrail.errors import CheckpointError
 from vitrail.models.hybrid import HybridConfig
@@ -49,7 +50,7 @@ def recognises(tensors: Mapping[str, Tensor]) -> bool:
 def read(found: Found, *, heads: int | None = None, image_size: Size | None = None) -> Checkpoint:
     """`image_size` is not needed: its grids are square."""
     where = found.where
-    t = {renamed(key): w for key, w in found.tensors.items()}
+    t = renamed(found.tensors, new_name, where)
     try:
         config, who = config_of(t, heads, image_size, where)
     except (KeyError, IndexError, ValueError) as error:
@@ -85,7 +86,7 @@ def write(checkpoint: Checkpoint, path: Path) -> list[str]:
     return reader_notes(c, checkpoint.preprocess)
 
 
-def renamed(key: str) -> str:
+def new_name(key: str) -> str:
     for old, new in OLD_NAMES.items():
         key = key.replace(old, new)
     return key
@@ -109,11 +110,6 @@ def entries_of(config: ViTConfig) -> Iterator[Entry]:
         yield from layer("head.pre_logits", "heads.pre_logits")
     if config.classes:
         yield from layer("head.classifier", "heads.head")
-
-
-def layer(ours: str, theirs: str) -> Iterator[Entry]:
-    for part in ("weight", "bias"):
-        yield Entry(f"{ours}.{part}", (f"{theirs}.{part}",))
 
 
 def config_of(

@@ -83,6 +83,8 @@ def mean_and_std(op: ValueOp | None) -> tuple[Triple, Triple]:
 
 def triple(value: float | tuple[float, ...]) -> Triple:
     numbers = value if isinstance(value, tuple) else (value,)
+    if len(numbers) not in (1, 3):
+        raise ConfigError(f"{numbers} for 3 channels: one number or three")
     r, g, b = numbers * 3 if len(numbers) == 1 else numbers
     return r, g, b
 

@@ -1,7 +1,8 @@
 """Finding the images of a folder: which sub-folders are splits, which are classes, which files are images.
 
 - A sub-folder is a split if its name is a split word (split_names.py) and folders lie in it; so a class may
-  be called `train`. If all sub-folders have such names they are splits, whatever is in them.
+  be called `train`, and a `test` of images without classes is no split. If all sub-folders have such names
+  and none holds folders, they are taken for splits, and opening one says that its class folders are missing.
 - Every other sub-folder is a class, named as the folder (in Unicode form NFC), and has to hold an image.
 - Images are found at any depth below the class, by extension, in any case. Names that begin with a dot are
   passed over; everything else that is not taken is counted in `skipped` with the reason.
@@ -51,8 +52,9 @@ def find_splits(root: Path) -> dict[str, str]:
     """{train: train, validation: val, ...}: the folders that are splits; empty: they are classes."""
     folders = _folders(root, "", Counter())
     words = [name for name in folders if name.lower() in WORDS]
-    if len(words) < len(folders):
-        words = [name for name in words if _folders(root, name, Counter())]
+    filled = [name for name in words if _folders(root, name, Counter())]
+    if filled or len(words) < len(folders):
+        words = filled
     splits = {WORDS[name.lower()]: name for name in words}
     if len(splits) < len(words):
         raise DataError(f"{root}: two folders for one split among {', '.join(words)}")

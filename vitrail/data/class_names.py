@@ -102,7 +102,7 @@ def _read(folder: Path, name: str) -> tuple[str | None, Path]:
 def _parse_json(text: str, source: Path) -> list[str] | dict[str, str]:
     try:
         table = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{source}: not JSON: {error}") from error
     names = table.values() if isinstance(table, dict) else table
     if not isinstance(table, list | dict) or not all(isinstance(name, str) for name in names):

@@ -40,7 +40,9 @@ MAX_PIXELS = 178_956_970  # half a GiB of RGB; the size at which Pillow refuses 
 # What may be opened. A format whose reader starts another program (EPS) is not among them.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF")
 
-JPEG_DECODER = "simplejpeg" if find_spec("simplejpeg") else "pillow"
+# Imported here, so that an installation of it that does not work is seen at once, and not as broken images.
+_simplejpeg = importlib.import_module("simplejpeg") if find_spec("simplejpeg") else None
+JPEG_DECODER = "pillow" if _simplejpeg is None else "simplejpeg"
 
 TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -83,12 +85,11 @@ def rgb_pixels(image: Image.Image, *, name: str = "<image>") -> NDArray[np.uint8
 
 def _by_simplejpeg(data: bytes, image: Image.Image) -> NDArray[np.uint8] | None:
     """The pixels of an upright JPEG in colour or grey; None: not one of these, or damaged."""
-    if image.format != "JPEG" or image.mode not in ("RGB", "L") or _orientation(image) in TURNS:
+    assert _simplejpeg is not None
+    if image.format not in ("JPEG", "MPO") or image.mode not in ("RGB", "L") or _orientation(image) in TURNS:
         return None
     try:
-        pixels: NDArray[np.uint8] = importlib.import_module("simplejpeg").decode_jpeg(
-            data, "RGB", strict=True
-        )
+        pixels: NDArray[np.uint8] = _simplejpeg.decode_jpeg(data, "RGB", strict=True)
     except ValueError:
         return None
     return pixels if pixels.shape[:2] == (image.height, image.width) else None

@@ -15,7 +15,7 @@ wider picture.
 
 A flat image, whose thumbnail deviates by less than FLAT grey levels, holds no picture to compare: only its
 bytes are. Of each image the MOST most similar candidates are verified. Nothing is random. Memory is bounded:
-the scans, 1 KiB for each image of the second set, and one block of similarities.
+the scans, 2 KiB for each image of the second set, and one block of similarities.
 """
 
 from __future__ import annotations
@@ -40,9 +40,12 @@ MOST = 64
 FREQUENCIES = 8
 BLOCK = 2048  # rows and columns of similarities in memory at a time
 INNER = 0.9  # what a crop of 5% at both ends leaves of a side
+SQUEEZED = 0.75  # what the central square of a 4:3 picture shows of the longer side
+OBLONG = 0.95  # short over long side below which an image is not square
 
-# The views compared: of the first set, of the second. `square` is the central square, and is for images that
-# are not square themselves.
+# The views compared: of the first set, of the second. `square`, of an oblong image, is its central square.
+# `narrow` and `low`, of a square image, are the middle of its width and of its height: what the central square
+# shows of a picture that was squeezed to be square.
 VIEWS = (
     ("whole", "whole"),
     ("inner", "whole"),
@@ -51,7 +54,12 @@ VIEWS = (
     ("whole", "square"),
     ("inner square", "whole"),
     ("whole", "inner square"),
+    ("narrow", "whole"),
+    ("whole", "narrow"),
+    ("low", "whole"),
+    ("whole", "low"),
 )
+INSIDE_VIEWS = VIEWS[:7]  # inside one set all images were made square in the same way
 CANDIDATE = np.dtype([("i", "i8"), ("j", "i8"), ("view", "i1"), ("mirrored", "?"), ("alike", "f4")])
 
 
@@ -76,7 +84,8 @@ def find_pairs(
     Equal files are listed against the earliest of them in the second set, not each with each.
     """
     other = first if second is None else second
-    vectors = {view: _vectors(other, view, 0, len(other)) for view in sorted({view for _, view in VIEWS})}
+    views = INSIDE_VIEWS if second is None else VIEWS
+    vectors = {view: _vectors(other, view, 0, len(other)) for view in sorted({view for _, view in views})}
     task = progress.add_task("comparing", total=len(first)) if progress else None
     found = [_same_bytes(first, second)]
     for start in range(0, len(first), BLOCK):
@@ -123,12 +132,11 @@ def _candidates(
     first: Scan, start: int, stop: int, vectors: dict[str, Tensor], *, inside: bool
 ) -> NDArray[np.void]:
     """What is worth verifying in the rows start to stop of the first set, by CANDIDATE."""
-    mine = {view: _vectors(first, view, start, stop) for view in sorted({view for view, _ in VIEWS})}
     found = np.empty(0, CANDIDATE)
-    for number, (view, other_view) in enumerate(VIEWS):
-        a, b = mine[view], vectors[other_view]
+    for number, (view, other_view) in enumerate(INSIDE_VIEWS if inside else VIEWS):
+        a, b = _vectors(first, view, start, stop), vectors[other_view]
         if not (a.any() and b.any()):
-            continue  # `square`, and all images are square
+            continue  # no image has this view
         for left in range(start if inside else 0, len(b), BLOCK):
             block = _alike(a, b[left : left + BLOCK])
             block["i"] += start
@@ -177,8 +185,9 @@ def _vectors(scan: Scan, view: str, start: int, stop: int) -> Tensor:
         d = _cosines(scale[:, 1]) @ picture @ _cosines(scale[:, 0]).mT * weight  # (n, k, l)
         d = torch.cat((d[:, :, 0::2].flatten(1), d[:, :, 1::2].flatten(1)), 1)  # (n, 64)
         compared = picture.square().mean((1, 2)).sqrt() >= FLAT
-        if "square" in view:
-            compared &= scale.amin(1) < INNER
+        if view not in ("whole", "inner"):
+            sizes = torch.from_numpy(scan.sizes[part])
+            compared &= (sizes.amin(1) < OBLONG * sizes.amax(1)) == ("square" in view)
         vectors[low - start : part.stop - start] = functional.normalize(d) * compared[:, None]
     return vectors
 
@@ -193,7 +202,8 @@ def _cosines(scale: Tensor) -> Tensor:
 
 def _part(sizes: NDArray[np.int32], view: str) -> NDArray[np.float32]:
     """How much of the width and of the height a view shows: (n, 2), or (1, 2) when it is the same for all."""
-    shown = np.ones((1, 2))
     if "square" in view:
         shown = (sizes.min(1, keepdims=True) / sizes[:, ::-1].clip(min=1)).clip(min=0.1)  # (n, 2)
+    else:
+        shown = np.array([[SQUEEZED if view == "narrow" else 1, SQUEEZED if view == "low" else 1]])
     return (shown * (INNER if "inner" in view else 1)).astype(np.float32)

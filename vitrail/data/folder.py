@@ -1,5 +1,4 @@
-"""Folders of images: one sub-folder per class, with or without splits. The rules of finding are in
-class_folders.py.
+"""Folders of images: one sub-folder per class, with or without splits. The rules are in class_folders.py.
 
     root/train/cat/a.jpg  root/val/cat/b.jpg   splits as they are (their names: split_names.py)
     root/cat/a.jpg        root/dog/b.jpg       one set, split by a seed, class by class (stratify.py):
@@ -40,9 +39,8 @@ class FolderSource:
     files: Names  # paths below root, bytes as the file system has them
     labels: np.ndarray  # int64 (n,)
     class_names: list[str]
-    skipped: Counter[str] = field(
-        default_factory=Counter
-    )  # what was not taken as an image: reason -> how many
+    # What was not taken as an image: reason -> how many.
+    skipped: Counter[str] = field(default_factory=Counter)
 
     def __len__(self) -> int:
         return len(self.files)
@@ -100,7 +98,9 @@ def _open_split_folder(root: Path, split: str, folders: dict[str, str]) -> Folde
     here = [(number[name], folder) for name, folder in classes[split].items()]
     images, labels = list_images(root, here, skipped)
     files = Names(images)
-    return FolderSource(f"{root.name}:{split}", root, files, labels, with_titles(class_names, root), skipped)
+    return FolderSource(
+        f"{root.resolve().name}:{split}", root, files, labels, with_titles(class_names, root), skipped
+    )
 
 
 def _open_part(root: Path, split: str, seed: int, validation: float, test: float) -> FolderSource:
@@ -116,10 +116,11 @@ def _open_part(root: Path, split: str, seed: int, validation: float, test: float
         )
     files = Names([keys[i] for i in chosen])
     class_names = with_titles(list(classes), root)
-    return FolderSource(f"{root.name}:{split}", root, files, labels[chosen], class_names, skipped)
+    return FolderSource(f"{root.resolve().name}:{split}", root, files, labels[chosen], class_names, skipped)
 
 
 def read_split_options(root: Path | str, options: dict[str, str]) -> tuple[int, float, float]:
+    """Seed, and the fractions of each class for validation and test."""
     take_options(str(root), options, tuple(DEFAULTS))
     values = DEFAULTS | options
     try:

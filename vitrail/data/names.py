@@ -1,8 +1,7 @@
 """A long list of names in two flat arrays.
 
 A million Python strings held by a data set would be touched, hence copied, by every forked worker that reads
-them (the reference count lives in the string), and memory would grow with every batch. Bytes in one array do
-not.
+them (the reference count lives in the string): memory would grow with every batch. Bytes in one array do not.
 """
 
 from __future__ import annotations

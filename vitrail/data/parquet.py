@@ -8,33 +8,26 @@ or strings, which are sorted into classes. Which columns: the ones that the meta
 ClassLabel, else `image` or `img`, and `label` or `fine_label`; `path?image=photo&label=breed` says it for
 other files.
 
-Parquet is read by row group. Each process maps the files into memory and keeps the row groups read last, up
-to CACHE_BYTES; what costs, then, is a row group that is not there. `vitrail data shard` writes small ones
-(shard.py).
+How a single row is read, and what that costs, is in parquet_rows.py.
 """
 
 from __future__ import annotations
 
 import json
-import threading
-from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from vitrail.data.class_names import check_labels, labels_of, number_names, read_class_names
 from vitrail.data.fingerprint import digest, digest_files
+from vitrail.data.parquet_rows import ParquetRows
 from vitrail.data.shard_files import find_shards, shards_of
 from vitrail.data.sources import Example
 from vitrail.errors import ConfigError, DataError
-
-CACHE_BYTES = 128 << 20  # of row groups, in each process that reads
-OPEN_FILES = 64  # at a time, in each process that reads
 
 
 class ParquetSource:
@@ -43,23 +36,17 @@ class ParquetSource:
     def __init__(
         self, name: str, root: Path, files: tuple[Path, ...], columns: Columns, class_names: list[str]
     ) -> None:
-        self.name, self.root, self.files, self.columns, self.class_names = (
-            name,
-            root,
-            files,
-            columns,
-            class_names,
-        )
+        self.name, self.files, self.columns, self.class_names = name, files, columns, class_names
         self.file_keys = [file.relative_to(root).as_posix() for file in files]
         footers = [_footer(file) for file in files]
         groups = [footer.row_group(g).num_rows for footer in footers for g in range(footer.num_row_groups)]
         self.group_ends = np.cumsum(
             groups, dtype=np.int64
-        )  # (row groups of all files,): examples up to and with each
+        )  # (row groups of all files,): rows up to and with each
         self.file_groups = np.cumsum([footer.num_row_groups for footer in footers])  # (files,)
         self.file_ends = np.cumsum([footer.num_rows for footer in footers])  # (files,)
         self.labels = _read_labels(files, columns, class_names, name)
-        self._cache = RowGroups(files, columns.image)
+        self.rows = ParquetRows(files, columns.image)
 
     def __len__(self) -> int:
         return int(self.file_ends[-1])
@@ -72,7 +59,10 @@ class ParquetSource:
         key = self.key(index)
         group, row = _locate(self.group_ends, index)
         f, group_in_file = _locate(self.file_groups, group)
-        image = self._cache.get(f, group_in_file, key)[row].as_py()
+        try:
+            image = self.rows.read(f, group_in_file, row)
+        except DataError as error:
+            raise DataError(f"{key}: {error}") from error
         if image is None:
             raise DataError(f"{key}: the row has no image bytes (a path alone is not followed)")
         return Example(image, int(self.labels[index]), key)
@@ -103,7 +93,7 @@ def open_parquet(path: Path, split: str, image: str | None = None, label: str | 
             )
         else:
             class_names = number_names([column.to_numpy() for column in values if not column.null_count])
-    return ParquetSource(f"{root.name}:{name}", root, shards.files, columns, class_names)
+    return ParquetSource(f"{root.resolve().name}:{name}", root, shards.files, columns, class_names)
 
 
 @dataclass(frozen=True)
@@ -139,52 +129,6 @@ class Columns:
             raise DataError(f"{file}: column {label!r} is {stored}; labels are integers or strings")
         names = features[label].get("names") if types.get(label) == "ClassLabel" else None
         return cls(leaf, label, text, names)
-
-
-class RowGroups:
-    """The image bytes of the row groups read last, and the files that they came from, in this process."""
-
-    def __init__(self, files: tuple[Path, ...], column: str) -> None:
-        self.files, self.column = files, column
-        self._forget()
-
-    def __getstate__(self) -> tuple[tuple[Path, ...], str]:
-        return self.files, self.column
-
-    def __setstate__(self, state: tuple[tuple[Path, ...], str]) -> None:
-        self.files, self.column = state
-        self._forget()
-
-    def _forget(self) -> None:
-        self._groups: OrderedDict[tuple[int, int], pa.Array] = OrderedDict()
-        self._open: OrderedDict[int, pq.ParquetFile] = OrderedDict()
-        self._bytes = 0
-        self._lock = threading.Lock()  # an open Parquet file serves one thread at a time
-
-    def get(self, f: int, group: int, key: str) -> pa.Array:
-        """The image bytes of row group `group` of file `f`, one value per row."""
-        with self._lock:
-            values = self._groups.get((f, group))
-            if values is None:
-                values = self._groups[f, group] = self._load(f, group, key)
-                self._bytes += values.nbytes
-                while self._bytes > CACHE_BYTES and len(self._groups) > 1:
-                    self._bytes -= self._groups.popitem(last=False)[1].nbytes
-            self._groups.move_to_end((f, group))
-            return values
-
-    def _load(self, f: int, group: int, key: str) -> pa.Array:
-        try:
-            if f not in self._open:
-                self._open[f] = pq.ParquetFile(self.files[f], memory_map=True, pre_buffer=False)
-                if len(self._open) > OPEN_FILES:
-                    self._open.popitem(last=False)[1].close()
-            self._open.move_to_end(f)
-            table = self._open[f].read_row_group(group, columns=[self.column], use_threads=False)
-        except (pa.ArrowException, OSError) as error:
-            raise DataError(f"{key}: row group {group} cannot be read: {error}") from error
-        values = table.column(0).combine_chunks()
-        return pc.struct_field(values, "bytes") if pa.types.is_struct(values.type) else values
 
 
 def _locate(ends: np.ndarray, index: int) -> tuple[int, int]:
@@ -228,7 +172,7 @@ def _features(schema: pa.Schema, file: Path) -> dict[str, Any]:
         return {}
     try:
         features = json.loads(note)["info"]["features"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(f"{file}: its huggingface metadata cannot be read: {error!r}") from error
     return features if isinstance(features, dict) else {}
 

@@ -3,7 +3,7 @@
     (question, label, rng) ──► Scene, in units of the picture's side ──► scene_drawing.py ──► pixels at any size
 
 A question is what the label says about the scene (QUESTIONS); everything that is not asked for is drawn at
-random, so that no shortcut leads to the answer: sizes do not tell the count, colours do not tell the shape.
+random, so that no shortcut leads to the answer: sizes hardly tell the count, colours do not tell the shape.
 """
 
 from __future__ import annotations

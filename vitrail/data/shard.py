@@ -10,8 +10,7 @@ of a run that never stopped. A folder made from other data, or with other settin
 
 Encoded images keep their bytes. Arrays become PNG, which is lossless and read everywhere (lossless WebP is
 smaller, but slower to write). Every image is decoded once to see that it can be; a broken one is left out and
-listed, with the reason, in `bad_files.jsonl`. Row groups are small (ROW_GROUP_BYTES), for parquet.py reads by
-row group.
+listed, with the reason, in `bad_files.jsonl`. Row groups are small and stored plainly: see parquet_rows.py.
 """
 
 from __future__ import annotations
@@ -145,6 +144,7 @@ def _estimate_bytes(source: Source) -> float:
 class Row:
     """One example, ready to be written; broken: why it cannot be."""
 
+    index: int
     key: str
     label: int
     data: bytes
@@ -161,9 +161,9 @@ def _rows(source: Source, start: int, stop: int, check: bool, pool: ThreadPoolEx
 def _read(source: Source, index: int) -> Row:
     key, label = source.key(index), int(source.labels[index])
     try:
-        return Row(key, label, _encoded(source.read(index).image))
+        return Row(index, key, label, _encoded(source.read(index).image))
     except DataError as error:
-        return Row(key, label, b"", str(error))
+        return Row(index, key, label, b"", str(error))
 
 
 def _checked(row: Row) -> Row:
@@ -172,7 +172,7 @@ def _checked(row: Row) -> Row:
     try:
         decode(row.data, name=row.key)
     except DataError as error:
-        return Row(row.key, row.label, b"", str(error))
+        return Row(row.index, row.key, row.label, b"", str(error))
     return row
 
 
@@ -195,7 +195,7 @@ def _write_shard(path: Path, class_names: list[str], rows: Iterator[Row]) -> dic
         group: list[Row] = []
         for row in rows:
             if row.broken is not None:
-                broken.append({"key": row.key, "reason": row.broken})
+                broken.append({"index": row.index, "key": row.key, "reason": row.broken})
                 continue
             group.append(row)
             if len(group) == ROW_GROUP_ROWS or sum(len(row.data) for row in group) >= ROW_GROUP_BYTES:

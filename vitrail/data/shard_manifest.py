@@ -1,8 +1,6 @@
-"""The record that makes sharding resumable: what was planned for a split, from which data, and what is done of
-it.
+"""The record that makes sharding resumable: the plan for a split, the data it is of, and what is done.
 
-`.shard-SPLIT.json` in the folder of the shards; its name begins with a dot, so that readers of data pass over
-it.
+It lies in the folder of the shards as `.shard-SPLIT.json`, hidden, so that readers of data pass over it.
 """
 
 from __future__ import annotations

@@ -5,8 +5,7 @@
 A `where` is, in this order: `shapes...` (shapes.py), `hf:owner/name` (hub.py), a path that exists, a name of
 the catalog (catalog.py). A path is, by what it holds: a `.npz` file (arrays.py), Parquet shards (parquet.py),
 tar shards (tar.py), a folder of images (folder.py). Options follow a question mark, as in
-`photos?seed=1&test=0.2`. Each reader is imported when it is needed, so that a folder of images never loads
-pyarrow.
+`photos?seed=1&test=0.2`. Each reader is imported when it is needed: a folder of images never loads pyarrow.
 
 Sources give random access, are picklable, and open their files in the process that reads. They never replace
 one example by another: a broken one raises DataError from `read`, or ImageError from `decode`, and the reader

@@ -10,6 +10,7 @@ no random access.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from vitrail.data.fingerprint import digest, digest_files
 from vitrail.data.names import printable
 from vitrail.data.shard_files import find_shards, shards_of
 from vitrail.data.sources import MAX_FILE_BYTES, Example
-from vitrail.data.tar_index import Index, read_index
+from vitrail.data.tar_index import Index, read_index, stamp_of
 from vitrail.errors import DataError, ImageError
 from vitrail.runtime.progress import progress
 
@@ -54,8 +55,9 @@ class TarSource:
             raise ImageError(f"{key}: an image of {size:,} bytes; 1 to {MAX_FILE_BYTES:,} are read")
         try:
             with self.files[f].open("rb", buffering=0) as file:
-                file.seek(offset)
-                data = file.read(size)
+                if stamp_of(os.fstat(file.fileno())) != self.indexes[f].stamp:
+                    raise DataError(f"{key}: the shard was changed since it was opened as a data set")
+                data = os.pread(file.fileno(), size, offset)
         except OSError as error:
             raise DataError(f"{key}: cannot be read: {error.strerror}") from error
         if len(data) != size:
@@ -88,7 +90,7 @@ def open_tar(path: Path, split: str) -> TarSource:
     else:
         labels = labels_of(texts, class_names, where)
     return TarSource(
-        name=f"{root.name}:{name}",
+        name=f"{root.resolve().name}:{name}",
         files=shards.files,
         file_keys=[file.relative_to(root).as_posix() for file in shards.files],
         indexes=indexes,

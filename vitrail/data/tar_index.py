@@ -39,12 +39,12 @@ class Index:
     offsets: np.ndarray  # int64 (n,): where the image begins in the file; -1: the example has no image
     sizes: np.ndarray  # int64 (n,)
     labels: Names  # as text: a number or a class name
+    stamp: tuple[int, int]  # size and modification time of the shard
 
 
 def read_index(shard: Path) -> Index:
     """The index of `shard`, from its file where there is one that fits, else built and kept."""
-    stat = shard.stat()
-    stamp = np.array([FORMAT, stat.st_size, stat.st_mtime_ns], dtype=np.int64)
+    stamp = stamp_of(shard.stat())
     beside = shard.with_name(f"{shard.name}.index.npz")
     cached = _cache_folder() / f"{digest(str(shard.resolve()))}.npz"
     for file in (beside, cached):
@@ -52,8 +52,13 @@ def read_index(shard: Path) -> Index:
         if index is not None:
             return index
     index = build_index(shard)
-    _save(index, stamp, beside, cached)
+    _save(index, beside, cached)
     return index
+
+
+def stamp_of(stat: os.stat_result) -> tuple[int, int]:
+    """What tells one state of a shard from another."""
+    return stat.st_size, stat.st_mtime_ns
 
 
 def build_index(shard: Path) -> Index:
@@ -61,12 +66,13 @@ def build_index(shard: Path) -> Index:
     images: dict[str, tuple[int, int]] = {}
     labels: dict[str, str] = {}
     keys: dict[str, None] = {}
+    stamp = stamp_of(shard.stat())
     try:
         with tarfile.open(shard, "r:") as archive:
             for member in archive:
                 folder, slash, base = member.name.rpartition("/")
                 stem, dot, extension = base.partition(".")
-                if not member.isreg() or not stem or not dot:
+                if not member.isreg() or member.issparse() or not stem or not dot:
                     continue
                 key, extension = f"{folder}{slash}{stem}", extension.lower()
                 if f".{extension.rpartition('.')[2]}" in EXTENSIONS:
@@ -93,7 +99,8 @@ def build_index(shard: Path) -> Index:
         Names([key.encode("utf-8", "surrogateescape") for key in keys]),
         places[:, 0],
         places[:, 1],
-        Names([labels[key].encode() for key in keys]),
+        Names([labels[key].encode("utf-8", "backslashreplace") for key in keys]),
+        stamp,
     )
 
 
@@ -108,7 +115,7 @@ def _read_label(archive: tarfile.TarFile, member: tarfile.TarInfo, shard: Path) 
         if member.name.lower().endswith(".cls"):
             return data.decode().strip()
         fields = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{shard}: the label in {member.name!r} cannot be read: {error}") from error
     for field in ("label", "cls"):
         if isinstance(fields, dict) and isinstance(fields.get(field), int | str):
@@ -120,20 +127,22 @@ def _cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vitrail" / "tar"
 
 
-def _load(file: Path, stamp: np.ndarray) -> Index | None:
+def _load(file: Path, stamp: tuple[int, int]) -> Index | None:
     """A kept index; None where there is none, or one of another state of the shard, or a broken one."""
     try:
         with np.load(file, allow_pickle=False) as stored:
-            if not np.array_equal(stored["stamp"], stamp):
+            if stored["stamp"].tolist() != [FORMAT, *stamp]:
                 return None
             keys = Names.from_arrays(stored["keys"], stored["key_ends"])
             labels = Names.from_arrays(stored["labels"], stored["label_ends"])
-            return Index(keys, stored["offsets"], stored["sizes"], labels)
+            index = Index(keys, stored["offsets"], stored["sizes"], labels, stamp)
+            whole = len(keys) == len(labels) == len(index.offsets) == len(index.sizes)
+            return index if whole else None
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         return None
 
 
-def _save(index: Index, stamp: np.ndarray, *files: Path) -> None:
+def _save(index: Index, *files: Path) -> None:
     """Keep the index in the first of `files` that can be written; else it is built again next time."""
     for file in files:
         part = file.with_name(f".{file.name}.{os.getpid()}.part")
@@ -142,7 +151,7 @@ def _save(index: Index, stamp: np.ndarray, *files: Path) -> None:
             with part.open("wb") as stream:
                 np.savez(
                     stream,
-                    stamp=stamp,
+                    stamp=np.array([FORMAT, *index.stamp], dtype=np.int64),
                     keys=index.keys.bytes,
                     key_ends=index.keys.ends,
                     offsets=index.offsets,

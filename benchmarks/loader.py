@@ -1,0 +1,176 @@
+"""Loading photographs for training: ours against torchvision's two ways and timm's, in one run.
+
+    python -m benchmarks.loader FOLDER
+
+FOLDER holds photographs (JPEG). Each epoch reads every file, decodes it, takes a random inception crop to 224 and
+flips it by a fair coin; nothing decoded is kept, and what comes out is a normalised float batch. The loaders run by
+turns for `rounds` rounds; a round starts the workers anew and counts images after a warm-up.
+
+Same crops, same pixels: before the timing, what we load is compared with a full decode, the same crop and Pillow's
+antialiased resize; the mean difference must be at most 1/255.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader
+
+from benchmarks.peers import import_torchvision
+from vitrail.data.augment import inception_box
+from vitrail.data.loader import Loader, Loading
+from vitrail.data.preprocess import parse
+from vitrail.data.sources import open_source
+
+SIZE, BATCH = 224, 32
+AREA, ASPECT = (0.05, 1.0), (0.75, 1.33)
+LINE = f"inception_crop({SIZE}, pillow_bilinear)|flip_lr|uint8|to_range(-1, 1)"
+torchvision = import_torchvision()
+
+
+def ours(folder: Path, workers: int) -> Iterator[torch.Tensor]:
+    loader = Loader(open_source(folder, "train"), parse(LINE), Loading(BATCH, workers=workers))
+    for batch in loader.batches():
+        yield batch["image"]
+
+
+def torchvision_pil(folder: Path, workers: int) -> Iterator[torch.Tensor]:
+    from torchvision.datasets import ImageFolder
+    from torchvision.transforms import v2
+
+    steps = [v2.RandomResizedCrop(SIZE, AREA, ASPECT), v2.RandomHorizontalFlip(), v2.PILToTensor()]
+    yield from endless(ImageFolder(folder / "train", v2.Compose(steps)), workers)
+
+
+def torchvision_tensors(folder: Path, workers: int) -> Iterator[torch.Tensor]:
+    from torchvision.datasets import ImageFolder
+    from torchvision.io import ImageReadMode, decode_jpeg, read_file
+    from torchvision.transforms import v2
+
+    def read(path: str) -> torch.Tensor:
+        return decode_jpeg(read_file(path), mode=ImageReadMode.RGB)
+
+    steps = [v2.RandomResizedCrop(SIZE, AREA, ASPECT, antialias=True), v2.RandomHorizontalFlip()]
+    yield from endless(ImageFolder(folder / "train", v2.Compose(steps), loader=read), workers)
+
+
+def timms(folder: Path, workers: int) -> Iterator[torch.Tensor]:
+    from timm.data import create_dataset, create_loader
+
+    dataset = create_dataset("", str(folder), split="train", is_training=True)
+    loader = create_loader(
+        dataset,
+        (3, SIZE, SIZE),
+        BATCH,
+        is_training=True,
+        use_prefetcher=False,
+        num_workers=workers,
+        scale=AREA,
+        ratio=ASPECT,
+        hflip=0.5,
+        color_jitter=None,
+        interpolation="bilinear",
+        mean=(0.5,) * 3,
+        std=(0.5,) * 3,
+    )
+    while True:
+        for x, _ in loader:
+            yield x
+
+
+def endless(dataset: torch.utils.data.Dataset[object], workers: int) -> Iterator[torch.Tensor]:
+    loader = DataLoader(
+        dataset, BATCH, shuffle=True, num_workers=workers, drop_last=True, persistent_workers=workers > 0
+    )
+    while True:
+        for x, _ in loader:
+            yield x.float().div_(127.5).sub_(1)
+
+
+LOADERS: dict[str, Callable[[Path, int], Iterator[torch.Tensor]]] = {
+    "vitrail": ours,
+    "torchvision, PIL": torchvision_pil,
+    "torchvision, tensors": torchvision_tensors,
+    "timm": timms,
+}
+
+
+def prepared(photos: Path, folder: Path, repeat: int) -> Path:
+    """train/CLASS/file, as everyone reads it: links to the photographs, `repeat` times each."""
+    for copy in range(repeat):
+        (folder / "train" / f"class{copy}").mkdir(parents=True)
+        for photo in sorted(photos.glob("*.JP*G")) + sorted(photos.glob("*.jp*g")):
+            (folder / "train" / f"class{copy}" / photo.name).symlink_to(photo.resolve())
+    return folder
+
+
+def compare_pixels(folder: Path, count: int = 200) -> float:
+    """Mean |difference| in units of 1/255 between what we load and the plain way, over some examples."""
+    source, pipeline = open_source(folder, "train"), parse(LINE)
+    total = 0.0
+    for i in range(min(count, len(source))):
+        example = source.read(i)
+        assert isinstance(example.image, bytes)
+        loaded = pipeline.load(example.image, np.random.default_rng(i)).permute(1, 2, 0).numpy()  # (h, w, 3)
+        rng = np.random.default_rng(i)
+        with Image.open(source_path(folder, example.key)) as opened:
+            image = opened.convert("RGB")
+        top, left, height, width = inception_box(image.height, image.width, rng, area=AREA, aspect=ASPECT)
+        cut = image.crop((left, top, left + width, top + height))
+        plain = np.asarray(cut.resize((SIZE, SIZE), Image.Resampling.BILINEAR))
+        plain = plain[:, ::-1] if np.abs(loaded - plain.astype(float)).mean() > np.abs(
+            loaded - plain[:, ::-1].astype(float)
+        ).mean() else plain
+        total += float(np.abs(loaded.astype(float) - plain).mean())
+    return total / min(count, len(source))
+
+
+def source_path(folder: Path, key: str) -> Path:
+    found = folder / key
+    return found if found.exists() else folder / "train" / key
+
+
+def rate(batches: Iterator[torch.Tensor], warm_up: int, count: int) -> float:
+    for _ in range(warm_up):
+        next(batches)
+    start = time.perf_counter()
+    images = sum(len(next(batches)) for _ in range(count))
+    return images / (time.perf_counter() - start)
+
+
+def main(photos: Path, workers: int, rounds: int, count: int) -> None:
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = prepared(photos, Path(temporary), repeat=10)
+        difference = compare_pixels(folder)
+        assert difference <= 1.0, f"mean |difference| is {difference:.2f}/255"
+        print(f"mean |difference| from full decode, crop, antialiased resize: {difference:.3f}/255")
+        rates: dict[str, list[float]] = {name: [] for name in LOADERS}
+        for _ in range(rounds):
+            for name, make in LOADERS.items():
+                try:
+                    rates[name].append(rate(make(folder, workers), 8, count))
+                except (RuntimeError, OSError, AttributeError) as error:
+                    print(f"{name}: not on this machine ({str(error).splitlines()[0][:100]})")
+                    rates[name].append(float("nan"))
+    print(f"{workers} workers, batches of {BATCH}, {rounds} rounds of {count * BATCH} images, medians")
+    best = statistics.median(rates["vitrail"])
+    for name, values in rates.items():
+        middle = statistics.median(values)
+        print(f"  {name:22} {middle:7.0f} images/s ({min(values):.0f} to {max(values):.0f})   ours / this {best / middle:.2f}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("photos", type=Path)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--count", type=int, default=40, help="batches that are timed in a round")
+    main(**vars(parser.parse_args()))
