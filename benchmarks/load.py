@@ -60,7 +60,9 @@ def main(model: str = "B/16", repeats: int = 7) -> None:
         memory = statistics.median(pair[i][1] for pair in pairs)
         print(f"  {name:18} {seconds:6.3f} s   peak + {memory / 1e6:6.0f} MB = {memory / size:.2f}x the file")
     ratios = [ours[0] / theirs[0] for theirs, ours in pairs]
-    print(f"  time ratio {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}); at most 1.3")
+    print(
+        f"  time ratio {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}); at most 1.3"
+    )
 
 
 if __name__ == "__main__":

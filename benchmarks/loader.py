@@ -4,7 +4,8 @@
 
 FOLDER holds photographs (JPEG). Each epoch reads every file, decodes it, takes a random inception crop to 224 and
 flips it by a fair coin; nothing decoded is kept, and what comes out is a normalised float batch. The loaders run by
-turns for `rounds` rounds; a round starts the workers anew and counts images after a warm-up.
+turns for `rounds` rounds; a round starts the workers anew and counts images after a warm-up. The rectangles are drawn
+alike for ours and torchvision's; timm draws its own, of the same areas and aspects.
 
 Same crops, same pixels: before the timing, what we load is compared with a full decode, the same crop and Pillow's
 antialiased resize; the mean difference must be at most 1/255.
@@ -13,11 +14,13 @@ antialiased resize; the mean difference must be at most 1/255.
 from __future__ import annotations
 
 import argparse
+import io
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,13 +29,14 @@ from torch.utils.data import DataLoader
 
 from benchmarks.peers import import_torchvision
 from vitrail.data.augment import inception_box
+from vitrail.data.decode import JPEG_DECODER
 from vitrail.data.loader import Loader, Loading
 from vitrail.data.preprocess import parse
 from vitrail.data.sources import open_source
 
 SIZE, BATCH = 224, 32
 AREA, ASPECT = (0.05, 1.0), (0.75, 1.33)
-LINE = f"inception_crop({SIZE}, pillow_bilinear)|flip_lr|uint8|to_range(-1, 1)"
+LINE = f"inception_crop({SIZE}, torch_bilinear)|flip_lr|uint8|to_range(-1, 1)"
 torchvision = import_torchvision()
 
 
@@ -46,7 +50,7 @@ def torchvision_pil(folder: Path, workers: int) -> Iterator[torch.Tensor]:
     from torchvision.datasets import ImageFolder
     from torchvision.transforms import v2
 
-    steps = [v2.RandomResizedCrop(SIZE, AREA, ASPECT), v2.RandomHorizontalFlip(), v2.PILToTensor()]
+    steps = [SameCrop(), v2.RandomHorizontalFlip(), v2.PILToTensor()]
     yield from endless(ImageFolder(folder / "train", v2.Compose(steps)), workers)
 
 
@@ -58,8 +62,22 @@ def torchvision_tensors(folder: Path, workers: int) -> Iterator[torch.Tensor]:
     def read(path: str) -> torch.Tensor:
         return decode_jpeg(read_file(path), mode=ImageReadMode.RGB)
 
-    steps = [v2.RandomResizedCrop(SIZE, AREA, ASPECT, antialias=True), v2.RandomHorizontalFlip()]
+    steps = [SameCrop(), v2.RandomHorizontalFlip()]
     yield from endless(ImageFolder(folder / "train", v2.Compose(steps), loader=read), workers)
+
+
+class SameCrop:
+    """torchvision's crop and antialiased resize, with rectangles drawn as ours are."""
+
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng(0)
+
+    def __call__(self, image: Any) -> Any:
+        from torchvision.transforms.v2 import functional
+
+        height, width = functional.get_size(image)
+        box = inception_box(height, width, self.rng, area=AREA, aspect=ASPECT)
+        return functional.resized_crop(image, *box, [SIZE, SIZE], antialias=True)
 
 
 def timms(folder: Path, workers: int) -> Iterator[torch.Tensor]:
@@ -119,23 +137,18 @@ def compare_pixels(folder: Path, count: int = 200) -> float:
     for i in range(min(count, len(source))):
         example = source.read(i)
         assert isinstance(example.image, bytes)
-        loaded = pipeline.load(example.image, np.random.default_rng(i)).permute(1, 2, 0).numpy()  # (h, w, 3)
-        rng = np.random.default_rng(i)
-        with Image.open(source_path(folder, example.key)) as opened:
+        loaded = (
+            pipeline.load(example.image, np.random.default_rng(i)).permute(1, 2, 0).float().numpy()
+        )  # (h, w, 3)
+        with Image.open(io.BytesIO(example.image)) as opened:
             image = opened.convert("RGB")
+        rng = np.random.default_rng(i)
         top, left, height, width = inception_box(image.height, image.width, rng, area=AREA, aspect=ASPECT)
         cut = image.crop((left, top, left + width, top + height))
-        plain = np.asarray(cut.resize((SIZE, SIZE), Image.Resampling.BILINEAR))
-        plain = plain[:, ::-1] if np.abs(loaded - plain.astype(float)).mean() > np.abs(
-            loaded - plain[:, ::-1].astype(float)
-        ).mean() else plain
-        total += float(np.abs(loaded.astype(float) - plain).mean())
+        plain = np.asarray(cut.resize((SIZE, SIZE), Image.Resampling.BILINEAR), np.float32)
+        ways = (plain, plain[:, ::-1])  # as it is, or flipped
+        total += min(float(np.abs(loaded - way).mean()) for way in ways)
     return total / min(count, len(source))
-
-
-def source_path(folder: Path, key: str) -> Path:
-    found = folder / key
-    return found if found.exists() else folder / "train" / key
 
 
 def rate(batches: Iterator[torch.Tensor], warm_up: int, count: int) -> float:
@@ -160,11 +173,14 @@ def main(photos: Path, workers: int, rounds: int, count: int) -> None:
                 except (RuntimeError, OSError, AttributeError) as error:
                     print(f"{name}: not on this machine ({str(error).splitlines()[0][:100]})")
                     rates[name].append(float("nan"))
+    print(f"JPEG decoder: {JPEG_DECODER}; torch {torch.__version__}")
     print(f"{workers} workers, batches of {BATCH}, {rounds} rounds of {count * BATCH} images, medians")
     best = statistics.median(rates["vitrail"])
     for name, values in rates.items():
         middle = statistics.median(values)
-        print(f"  {name:22} {middle:7.0f} images/s ({min(values):.0f} to {max(values):.0f})   ours / this {best / middle:.2f}")
+        print(
+            f"  {name:22} {middle:7.0f} images/s ({min(values):.0f} to {max(values):.0f})   ours / this {best / middle:.2f}"
+        )
 
 
 if __name__ == "__main__":

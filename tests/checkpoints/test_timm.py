@@ -144,6 +144,12 @@ def test_heads_of_a_bare_file(tmp_path):
         read(with_config, heads=8)
 
 
+def test_a_resnet_has_no_heads(tmp_path):
+    _, folder = written("BiT", tmp_path)
+    with pytest.raises(CheckpointError, match="is a ResNet, which has no heads, but heads=4 was asked for"):
+        read(folder, heads=4)
+
+
 def test_the_architecture_s_own_heads(tmp_path):
     _, folder = written("token", tmp_path)
     edit(folder, model_args=None)

@@ -15,7 +15,9 @@ from vitrail.data import preprocess as pp
 from vitrail.data.decode import decode
 
 PHOTOS = Path(__file__).parents[3] / "shared" / "data" / "photos"
-TOLERANCE = 1e-4
+# 1e-4 is what is promised. Held tighter, so that another GELU or LayerNorm epsilon is seen: 1e-4 and 5e-5 off.
+TOLERANCE = 1e-5
+RESNET_TOLERANCE = 5e-5
 
 
 def agree(ours: Tensor, theirs: Tensor, tolerance: float = TOLERANCE) -> bool:
@@ -23,6 +25,11 @@ def agree(ours: Tensor, theirs: Tensor, tolerance: float = TOLERANCE) -> bool:
     assert ours.shape == theirs.shape
     assert 0.05 < float(theirs.std()) < 50
     return float((ours - theirs).abs().max()) < tolerance
+
+
+def epsilons(model: nn.Module, kind: type[nn.Module]) -> set[float]:
+    """Of all modules of a kind that have one."""
+    return {module.eps for module in model.modules() if isinstance(module, kind) and hasattr(module, "eps")}
 
 
 def inputs(image_size: tuple[int, int], channels: int = 3) -> Tensor:

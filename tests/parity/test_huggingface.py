@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from tests.parity.comparing import agree, as_rgb, inputs, probabilities, swap
+from tests.parity.comparing import agree, as_rgb, epsilons, inputs, probabilities, swap
 from tests.randomise import randomise
 from vitrail.checkpoints.formats import create, load, save
 from vitrail.data import preprocess as pp
@@ -77,6 +77,7 @@ def test_their_folder_gives_their_logits_and_goes_back(case: str, tmp_path: Path
     wanted = logits(theirs, x)
     with torch.no_grad():
         assert agree(ours(x), wanted)
+    assert epsilons(ours, nn.LayerNorm) == epsilons(theirs, nn.LayerNorm)
     save(ours, tmp_path / "back", to="huggingface")
     assert agree(logits(theirs_of(tmp_path / "back"), x), wanted)
     if CASES[case][3].get("qkv_bias", True):

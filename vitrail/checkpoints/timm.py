@@ -49,6 +49,8 @@ def read(found: Found, *, heads: int | None = None, image_size: Size | None = No
         config: ViTConfig | BiTConfig
         if "patch_embed.proj.weight" in t:
             config, origin["heads"] = vit_config(t, said, heads, image_size, where)
+        elif heads is not None:
+            raise CheckpointError(f"{where} is a ResNet, which has no heads, but heads={heads} was asked for")
         else:
             config = bit_config(t, said, image_size, where)
     except (KeyError, IndexError, ValueError) as error:

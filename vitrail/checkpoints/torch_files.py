@@ -98,8 +98,8 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
 
 def read_torch(path: Path) -> dict[str, Tensor]:
     """The state dict of a torch file, also where a training script or a wrapper put it deeper."""
-    zipped = zipfile.is_zipfile(path)
     try:
+        zipped = zipfile.is_zipfile(path)
         if zipped:
             with zipfile.ZipFile(path) as archive:
                 if sum(m.file_size for m in archive.infolist()) > MAX_BYTES:

@@ -139,43 +139,42 @@ def inspect(
 
 def report_tables(report: Report) -> Group:
     """The report for the terminal: a table of splits, a table of copies, and what is wrong."""
-    splits = Table(title="splits", title_justify="left")
-    for column in (
-        "split",
-        "images",
-        "classes",
-        "per class",
-        "balance",
-        "height",
-        "width",
-        "stored as",
-        "unreadable",
-    ):
-        splits.add_column(column, justify="left" if column in ("split", "stored as") else "right")
-    for split in report.splits:
+    copies = [_copy_table(report.copies)] if report.copies else []
+    sentences = [Text(f"- {problem}") for problem in report.problems] or [Text("nothing wrong was found")]
+    sheet = [Text(f"contact sheet: {report.sheet}")] if report.sheet else []
+    return Group(_split_table(report.splits), *copies, *sentences, *sheet)
+
+
+def _split_table(splits: tuple[SplitReport, ...]) -> Table:
+    table = Table("split", title="splits", title_justify="left")
+    for column in ("images", "classes", "per class", "balance", "height", "width", "unreadable"):
+        table.add_column(column, justify="right")
+    table.add_column("stored as")
+    for split in splits:
         present = [count for count in split.counts if count]
-        splits.add_row(
-            split.name,
+        table.add_row(
+            Text(split.name),  # not str: in "train[:10%]" rich would see a style
             f"{split.images:,}",
             f"{len(split.class_names):,}",
             f"{min(present):,} to {max(present):,}" if present else "",
             "" if split.balance is None else f"{split.balance:.1f}",
             _range(split.height),
             _range(split.width),
-            ", ".join(f"{mode} {count:,}" for mode, count in split.modes.items()),
             f"{len(split.unreadable):,}",
+            ", ".join(f"{mode} {count:,}" for mode, count in split.modes.items()),
         )
-    copies = Table(title="copies", title_justify="left")
-    for column in ("split", "and", "same bytes", "near", "mirrored", "other label"):
-        copies.add_column(column, justify="left" if column in ("split", "and") else "right")
-    for two, found in _by_splits(report.copies).items():
-        how = [copy.how for copy in found]
-        counts = [how.count(kind) for kind in ("bytes", "near", "mirrored")]
-        counts.append(sum(copy.conflict for copy in found))
-        copies.add_row(*two, *(f"{count:,}" for count in counts))
-    sentences = [Text(f"- {problem}") for problem in report.problems] or [Text("nothing wrong was found")]
-    sheet = [Text(f"contact sheet: {report.sheet}")] if report.sheet else []
-    return Group(splits, *([copies] if report.copies else []), *sentences, *sheet)
+    return table
+
+
+def _copy_table(copies: tuple[Copy, ...]) -> Table:
+    table = Table("split", "and", title="copies", title_justify="left")
+    for column in ("same bytes", "near", "mirrored", "other label"):
+        table.add_column(column, justify="right")
+    for two, found in _by_splits(copies).items():
+        how = Counter(copy.how for copy in found)
+        counts = (how["bytes"], how["near"], how["mirrored"], sum(copy.conflict for copy in found))
+        table.add_row(*map(Text, two), *(f"{count:,}" for count in counts))
+    return table
 
 
 def _split_report(name: str, source: Source, seen: Scan) -> SplitReport:
@@ -199,22 +198,20 @@ def _split_report(name: str, source: Source, seen: Scan) -> SplitReport:
 def _problems(report: Report) -> list[str]:
     problems = []
     for (name, other), found in _by_splits(report.copies).items():
-        kind = f"copies inside {name}" if name == other else f"images of {other} are also in {name}"
-        problems.append(f"{len(found):,} {kind}: {_some([str(copy) for copy in found])}")
+        where = f"copies inside {name}" if name == other else f"images of {other} that are also in {name}"
+        problems.append(f"{where}: {_some([str(copy) for copy in found])}")
     if report.conflicts:
         named = [f"{copy} ({copy.class_name} / {copy.other_class_name})" for copy in report.conflicts]
-        problems.append(f"{len(named):,} copies with different labels: {_some(named)}")
+        problems.append(f"copies with different labels: {_some(named)}")
     for split in report.splits:
         if split.unreadable:
-            reasons = [f"{file.key} ({file.reason})" for file in split.unreadable]
-            problems.append(f"{len(reasons):,} unreadable files in {split.name}: {_some(reasons)}")
+            named = [f"{file.key} ({file.reason})" for file in split.unreadable]
+            problems.append(f"unreadable files in {split.name}: {_some(named)}")
         empty = [name for name, count in zip(split.class_names, split.counts, strict=True) if not count]
         if empty:
-            problems.append(f"{len(empty):,} classes without images in {split.name}: {_some(empty)}")
+            problems.append(f"classes without images in {split.name}: {_some(empty)}")
         if split.balance is not None and split.balance >= UNEVEN:
-            problems.append(
-                f"the largest class of {split.name} has {split.balance:.1f} times the smallest's images"
-            )
+            problems.append(f"the largest class of {split.name} has {split.balance:.1f} times the smallest")
         if split.class_names != report.splits[0].class_names:
             problems.append(f"{split.name} does not have the classes of {report.splits[0].name}")
     return problems
@@ -247,5 +244,5 @@ def _range(range_: Range | None) -> str:
 
 
 def _some(names: list[str]) -> str:
-    more = f" and {len(names) - LISTED:,} more" if len(names) > LISTED else ""
-    return ", ".join(names[:LISTED]) + more
+    more = ", ..." if len(names) > LISTED else ""
+    return f"{len(names):,} ({', '.join(names[:LISTED])}{more})"

@@ -15,8 +15,8 @@ What an image becomes, by how it was stored:
 The size is read from the header and bounded before any pixel is decoded. A file that ends early is an error,
 whatever `PIL.ImageFile.LOAD_TRUNCATED_IMAGES` says: never grey pixels.
 
-Pillow reads every format. Where `simplejpeg` is installed it decodes the usual JPEG instead, with the same bits,
-sooner, and straight into an array; Pillow still reads the header, and judges a file that simplejpeg objects to.
+Pillow reads every format. Where `simplejpeg` is installed it decodes the usual JPEG instead, with the same bits and
+sooner; a JPEG that is turned or CMYK, or that simplejpeg objects to, is left to Pillow.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF
 _simplejpeg = importlib.import_module("simplejpeg") if find_spec("simplejpeg") else None
 JPEG_DECODER = "pillow" if _simplejpeg is None else "simplejpeg"
 
+JPEG_START = b"\xff\xd8\xff"
 TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -59,11 +60,14 @@ def decode(data: bytes, *, name: str = "<bytes>", max_pixels: int = MAX_PIXELS) 
     """The pixels of an encoded image: uint8 (H, W, 3) RGB. `name` is what errors call it."""
     if not data:
         raise ImageError(f"{name}: the file is empty")
+    if JPEG_DECODER == "simplejpeg" and data.startswith(JPEG_START):
+        pixels = _by_simplejpeg(data, name, max_pixels)
+        if pixels is not None:
+            return pixels
     try:
         with _strict_pillow(), Image.open(BytesIO(data), formats=FORMATS) as image:
             _check_size(image.size, name, max_pixels)
-            pixels = _by_simplejpeg(data, image) if JPEG_DECODER == "simplejpeg" else None
-            return rgb_pixels(image, name=name) if pixels is None else pixels
+            return rgb_pixels(image, name=name)
     except ImageError:
         raise
     except UnidentifiedImageError:
@@ -83,16 +87,41 @@ def rgb_pixels(image: Image.Image, *, name: str = "<image>") -> NDArray[np.uint8
     return np.array(rgb if turn is None else rgb.transpose(turn))  # (H, W, 3)
 
 
-def _by_simplejpeg(data: bytes, image: Image.Image) -> NDArray[np.uint8] | None:
+def _by_simplejpeg(data: bytes, name: str, max_pixels: int) -> NDArray[np.uint8] | None:
     """The pixels of an upright JPEG in colour or grey; None: not one of these, or damaged."""
     assert _simplejpeg is not None
-    if image.format not in ("JPEG", "MPO") or image.mode not in ("RGB", "L") or _orientation(image) in TURNS:
+    if _has_app1(data) and _is_turned(data):
         return None
     try:
+        height, width, colours, _ = _simplejpeg.decode_jpeg_header(data)
+        if colours not in ("YCbCr", "RGB", "Gray"):
+            return None
+        _check_size((width, height), name, max_pixels)
         pixels: NDArray[np.uint8] = _simplejpeg.decode_jpeg(data, "RGB", strict=True)
     except ValueError:
         return None
-    return pixels if pixels.shape[:2] == (image.height, image.width) else None
+    return pixels
+
+
+def _has_app1(data: bytes) -> bool:
+    """Whether EXIF or XMP stand before the scan of a JPEG; or its segments make no sense."""
+    at = 2
+    while data[at : at + 1] == b"\xff" and at + 4 <= len(data):
+        marker = data[at + 1]
+        if marker == 0xDA:  # the scan: what follows is pixels
+            return False
+        if marker == 0xE1:
+            return True
+        at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+    return True
+
+
+def _is_turned(data: bytes) -> bool:
+    try:
+        with _strict_pillow(), Image.open(BytesIO(data), formats=FORMATS) as image:
+            return _orientation(image) in TURNS
+    except Exception:  # a damaged header: Pillow, which is asked next, says how
+        return True
 
 
 def _check_size(size: tuple[int, int], name: str, max_pixels: int) -> None:

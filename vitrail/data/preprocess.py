@@ -107,7 +107,8 @@ class Pipeline:
         return self._values(batch) if self.crosses_as_bytes else batch
 
     def _values(self, x: Tensor) -> Tensor:
-        return self.value_op(x.float()) if self.value_op else x.float()
+        x = x.to(torch.float32, copy=True)
+        return self.value_op(x) if self.value_op else x
 
     @property
     def crosses_as_bytes(self) -> bool:

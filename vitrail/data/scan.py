@@ -9,6 +9,7 @@ levels, the whole image squeezed into a square. An image that cannot be read kee
 from __future__ import annotations
 
 import hashlib
+import multiprocessing
 import os
 import warnings
 from dataclasses import dataclass
@@ -21,12 +22,13 @@ from rich.progress import Progress
 from torch.utils.data import DataLoader, Dataset
 
 from vitrail.data.decode import decode
+from vitrail.data.loader import begin_worker
 from vitrail.data.sources import Source
 from vitrail.errors import DataError
 
 THUMBNAIL = 32  # S
-PROCESSES = 2  # that read and decode, when there are at least PARALLEL images: starting them takes a second
-PARALLEL = 2000
+PROCESSES = 2  # that read and decode, when there are at least PARALLEL images: starting them takes seconds
+PARALLEL = 5000
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,15 @@ def scan(source: Source, *, processes: int | None = None, progress: Progress | N
     n = len(source)
     if processes is None:
         processes = min(PROCESSES, os.cpu_count() or 1) if n >= PARALLEL else 0
+    # Forked from a server, not from here: a fork is not safe beside the threads of torch and of a progress bar.
+    multiprocessing.set_forkserver_preload([__name__])
     loader: DataLoader[_Seen] = DataLoader(
-        _Reader(source), batch_size=64, num_workers=processes, collate_fn=list
+        _Reader(source),
+        batch_size=64,
+        num_workers=processes,
+        collate_fn=list,
+        multiprocessing_context="forkserver" if processes else None,
+        worker_init_fn=begin_worker,
     )
     task = progress.add_task(f"reading {source.name}", total=n) if progress else None
     digests, sizes, modes = np.zeros(n, "S32"), np.zeros((n, 2), np.int32), np.zeros(n, "U8")

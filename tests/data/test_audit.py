@@ -1,0 +1,145 @@
+"""What is in a data set, and what is wrong with it."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from rich.console import Console
+from rich.progress import Progress
+
+from vitrail.data.audit import Report, inspect, inspect_path, report_tables
+from vitrail.errors import ConfigError
+
+
+def photo(seed: int, width: int = 64, height: int = 64) -> Image.Image:
+    """A picture with the spectrum of photographs, 1/f in amplitude."""
+    rng = np.random.default_rng(seed)
+    fy, fx = np.fft.fftfreq(height)[:, None], np.fft.fftfreq(width)
+    amplitude = 1 / np.maximum(np.hypot(fy, fx), 1 / max(width, height))
+    values = np.fft.ifft2(np.fft.fft2(rng.standard_normal((height, width))) * amplitude).real
+    return Image.fromarray(np.clip(128 + 45 * values / values.std(), 0, 255).astype(np.uint8)).convert("RGB")
+
+
+def save(image: Image.Image, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image.save(path)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Every fault once: see the tests."""
+    root = tmp_path / "faulty"
+    for seed in range(12):
+        save(photo(seed), root / "train/cat" / f"{seed:02}.png")
+    save(photo(50, 100, 40), root / "train/dog/wide.png")
+    save(photo(51).convert("L"), root / "test/cat/grey.png")
+    save(photo(52), root / "test/dog/52.png")
+    save(photo(2), root / "test/cat/leaked.png")  # the bytes of train/cat/02.png
+    save(photo(3).crop((3, 3, 61, 61)), root / "test/dog/relabelled.png")  # a crop of train/cat/03.png
+    (root / "test/cat/cut.png").write_bytes((root / "test/cat/grey.png").read_bytes()[:500])
+    return root
+
+
+@pytest.fixture
+def report(folder: Path) -> Report:
+    return inspect_path(folder)
+
+
+def test_counts_and_sizes(report: Report) -> None:
+    train, test = report.splits
+    assert (train.name, train.images, train.class_names, train.counts) == (
+        "train",
+        13,
+        ("cat", "dog"),
+        (12, 1),
+    )
+    assert (test.images, test.counts) == (5, (3, 2))
+    assert train.balance == 12
+    assert train.width is not None
+    assert (train.width.least, train.width.median, train.width.most) == (64, 64, 100)
+    assert train.height is not None
+    assert train.height.least == 40
+    assert train.aspect is not None
+    assert train.aspect.most == 2.5
+    assert test.modes == {"RGB": 3, "L": 1}
+
+
+def test_unreadable_files_are_named_with_the_reason(report: Report) -> None:
+    train, test = report.splits
+    assert train.unreadable == ()
+    (cut,) = test.unreadable
+    assert cut.key.endswith("cut.png")
+    assert cut.reason
+
+
+def test_copies_across_splits_and_their_labels(report: Report) -> None:
+    leaked, relabelled = report.copies
+    assert (leaked.split, leaked.other_split, leaked.how, leaked.score) == ("train", "test", "bytes", 1)
+    assert (Path(leaked.key).name, Path(leaked.other_key).name) == ("02.png", "leaked.png")
+    assert not leaked.conflict
+    assert relabelled.how == "near"
+    assert (relabelled.class_name, relabelled.other_class_name) == ("cat", "dog")
+    assert report.conflicts == (relabelled,)
+
+
+def test_problems_are_said_in_words(report: Report) -> None:
+    problems = "\n".join(report.problems)
+    for part in (
+        "images of test that are also in train: 2",
+        "copies with different labels: 1",
+        "unreadable files in test: 1",
+        "12.0 times the smallest",
+    ):
+        assert part in problems
+
+
+def test_copies_inside_a_split(folder: Path) -> None:
+    save(photo(4).transpose(Image.Transpose.FLIP_LEFT_RIGHT), folder / "train/dog/again.png")
+    inside = inspect_path(folder, splits=["train"]).copies
+    assert [(Path(copy.key).name, Path(copy.other_key).name, copy.how) for copy in inside] == [
+        ("04.png", "again.png", "mirrored")
+    ]
+
+
+def test_nothing_wrong_is_said_too(tmp_path: Path) -> None:
+    for seed in range(6):
+        save(photo(seed), tmp_path / "fine/train" / ("cat" if seed % 2 else "dog") / f"{seed}.png")
+    report = inspect_path(tmp_path / "fine")
+    assert report.problems == []
+    assert report.copies == ()
+    assert "nothing wrong" in shown(report)
+
+
+def test_the_report_is_json_and_a_table(folder: Path, tmp_path: Path) -> None:
+    with Progress(disable=True) as progress:
+        report = inspect_path(folder, sheet=tmp_path / "sheet.png", progress=progress)
+        assert all(task.finished for task in progress.tasks)
+        assert len(progress.tasks) == 3
+    again = json.loads(json.dumps(report.as_json()))
+    assert again["splits"][0]["counts"] == [12, 1]
+    assert again["problems"] == report.problems
+    text = shown(report)
+    assert "train" in text
+    assert "relabelled.png" in text
+    with Image.open(report.sheet or "") as sheet:
+        assert sheet.width > 100
+
+
+def test_a_split_in_brackets_is_not_taken_for_a_style(folder: Path) -> None:
+    assert "train[:50%]" in shown(inspect_path(folder, splits=["train[:50%]"]))
+
+
+def test_something_must_be_inspected() -> None:
+    with pytest.raises(ConfigError, match="at least one"):
+        inspect({})
+
+
+def shown(report: Report) -> str:
+    console = Console(width=200, file=StringIO())
+    console.print(report_tables(report))
+    return console.file.getvalue()

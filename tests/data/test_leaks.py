@@ -1,0 +1,138 @@
+"""Training images that copy test images: found, written, read back."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image, ImageOps
+from rich.console import Console
+
+from vitrail.data.leaks import (
+    Compared,
+    Leak,
+    Leaks,
+    dedup_paths,
+    leak_table,
+    read_exclusions,
+    write_exclusions,
+)
+from vitrail.errors import ConfigError, DataError
+
+# Any name a file can have: the bytes of a name that is not Unicode become surrogates.
+KEYS = st.text(st.characters(exclude_categories=())) | st.sampled_from(["\udcff.png", "a\u2028b", "c\x85d"])
+
+
+def photo(seed: int) -> Image.Image:
+    """A picture with the spectrum of photographs, 1/f in amplitude."""
+    rng = np.random.default_rng(seed)
+    f = np.fft.fftfreq(64)
+    amplitude = 1 / np.maximum(np.hypot(f[:, None], f), 1 / 64)
+    values = np.fft.ifft2(np.fft.fft2(rng.standard_normal((64, 64))) * amplitude).real
+    return Image.fromarray(np.clip(128 + 45 * values / values.std(), 0, 255).astype(np.uint8)).convert("RGB")
+
+
+def save(image: Image.Image, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image.save(path)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """`web`, of which two training images are test images of `pets` and one of them also of `wild`."""
+    for seed in range(12):
+        save(photo(seed), tmp_path / "web/train" / ("cat" if seed < 6 else "dog") / f"{seed}.png")
+    save(photo(3), tmp_path / "pets/test/tabby/same.png")
+    save(ImageOps.mirror(photo(8)).resize((50, 50)), tmp_path / "pets/test/pug/mirrored.png")
+    for seed in range(100, 106):
+        save(photo(seed), tmp_path / "pets/test/pug" / f"{seed}.png")
+    save(photo(3).crop((3, 3, 61, 61)), tmp_path / "wild/test/lynx/crop.png")
+    (tmp_path / "wild/test/lynx/broken.png").write_bytes(b"not an image")
+    return tmp_path
+
+
+def found(data: Path, **options: Path) -> Leaks:
+    return dedup_paths(data / "web", [data / "pets", data / "wild"], **options)
+
+
+def test_copies_are_listed_by_test_set(data: Path) -> None:
+    leaks = found(data)
+    pets, wild = leaks.tests
+    assert leaks.images == 12
+    assert [(Path(leak.train).name, Path(leak.test).name, leak.how) for leak in pets.leaks] == [
+        ("3.png", "same.png", "bytes"),
+        ("8.png", "mirrored.png", "mirrored"),
+    ]
+    assert [(leak.train_class, leak.test_class) for leak in pets.leaks] == [("cat", "tabby"), ("dog", "pug")]
+    assert [(Path(leak.train).name, leak.how) for leak in wild.leaks] == [("3.png", "near")]
+    assert (pets.images, pets.unreadable) == (8, 0)
+    assert (wild.images, wild.unreadable) == (2, 1)
+    assert {Path(key).name for key in leaks.excluded} == {"3.png", "8.png"}
+
+
+def test_the_file_gives_back_the_keys(data: Path) -> None:
+    leaks = found(data, out=data / "new/exclude.jsonl")
+    assert read_exclusions(data / "new/exclude.jsonl") == leaks.excluded
+    assert [file.name for file in (data / "new").iterdir()] == ["exclude.jsonl"]
+    head, *rows = [json.loads(line) for line in (data / "new/exclude.jsonl").read_text().splitlines()]
+    assert head["train"] == leaks.train
+    assert head["fingerprint"] == leaks.fingerprint
+    assert [sorted(row) for row in rows] == [
+        sorted(("train", "test", "test_set", "score", "how", "train_class", "test_class"))
+    ] * 3
+
+
+def test_it_can_be_seen_and_serialised(data: Path) -> None:
+    leaks = found(data, sheet=data / "pairs.png")
+    with Image.open(data / "pairs.png") as sheet:
+        assert sheet.width > 200
+        assert len(sheet.getcolors(1 << 20) or ()) > 100
+    assert json.loads(json.dumps(leaks.as_json()))["excluded"] == 2
+    console = Console(width=140, file=StringIO())
+    console.print(leak_table(leaks))
+    text = console.file.getvalue()
+    assert leaks.train in text
+    assert "2 of 12 images to leave out" in text
+    assert [int(cell) for cell in text.split("wild:test")[1].split("│")[1:8]] == [2, 1, 0, 1, 0, 1, 1]
+
+
+@given(st.lists(st.tuples(KEYS, KEYS, st.floats(0.75, 1), st.sampled_from(["bytes", "near", "mirrored"]))))
+def test_any_keys_survive_the_file(tmp_path_factory: pytest.TempPathFactory, rows: list[tuple]) -> None:
+    path = tmp_path_factory.mktemp("any") / "exclude.jsonl"
+    leaks = tuple(Leak(train, test, "set", score, how, "a", "b") for train, test, score, how in rows)
+    write_exclusions(Leaks("web", "00", 9, 0, (Compared("set", 9, 0, leaks),)), path)
+    assert read_exclusions(path) == {row[0] for row in rows}
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("", "line 1"),
+        ('{"train": "a.png"}\n', "not a file of exclusions"),
+        ("[]\n", "line 1"),
+        ('{"format": "vitrail exclusions 1"}\n{"train": 5}\n', "line 2"),
+        ('{"format": "vitrail exclusions 1"}\n{"test": "a.png"}\n', "line 2"),
+        ('{"format": "vitrail exclusions 1"}\n{"train": "a.png"}\n{"train": "b\n', "line 3"),
+        ("\xff\xfe", "exclusions"),
+    ],
+)
+def test_a_file_that_is_not_one_is_refused_in_words(tmp_path: Path, content: str, says: str) -> None:
+    path = tmp_path / "exclude.jsonl"
+    path.write_bytes(content.encode("latin-1"))
+    with pytest.raises(DataError, match=says):
+        read_exclusions(path)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="nowhere"):
+        read_exclusions(tmp_path / "nowhere.jsonl")
+
+
+def test_something_must_be_compared(data: Path) -> None:
+    with pytest.raises(ConfigError, match="at least one"):
+        dedup_paths(data / "web", [])
