@@ -178,9 +178,8 @@ def main(photos: Path, workers: int, rounds: int, count: int) -> None:
     best = statistics.median(rates["vitrail"])
     for name, values in rates.items():
         middle = statistics.median(values)
-        print(
-            f"  {name:22} {middle:7.0f} images/s ({min(values):.0f} to {max(values):.0f})   ours / this {best / middle:.2f}"
-        )
+        spread = f"({min(values):.0f} to {max(values):.0f})"
+        print(f"  {name:22} {middle:7.0f} images/s {spread:14} ours / this {best / middle:.2f}")
 
 
 if __name__ == "__main__":

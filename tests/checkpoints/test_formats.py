@@ -67,7 +67,7 @@ def test_unknown_formats(tmp_path, model):
     with pytest.raises(CheckpointError, match="named as none of timm, transformers, torchvision"):
         vitrail.load(tmp_path / "w.pth")
     (tmp_path / "t.npz").write_text("not a checkpoint")
-    with pytest.raises(CheckpointError, match="not a whole .npz file"):
+    with pytest.raises(CheckpointError, match=r"not a whole \.npz file"):
         vitrail.load(tmp_path / "t.npz")
 
 

@@ -27,7 +27,7 @@ def test_the_threshold():
     files = BadFiles(200, max_bad=0.01)
     files.add([bad(1), bad(2)])
     with pytest.raises(
-        DataError, match="3 of 200 examples are broken, more than the 1.0% allowed: k1.jpg: reason 1"
+        DataError, match=r"3 of 200 examples are broken, more than the 1\.0% allowed: k1\.jpg: reason 1"
     ):
         files.add([bad(3)])
     BadFiles(10).add([bad(1)])  # one is always borne

@@ -248,3 +248,16 @@ def test_no_process_is_left_behind(tmp_path, how):
     while any(alive(pid) for pid in children) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not any(alive(pid) for pid in children)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_on_a_gpu_are_those_on_the_cpu(workers):
+    loader = Loader(
+        open_source("shapes?n=60&image_size=24", "train"), TRAIN, Loading(**FULL, workers=workers)
+    )
+    on_gpu = [{k: t.cpu() for k, t in batch.items()} for batch in loader.batches(2, 9, "cuda")]
+    for gpu, cpu in zip(on_gpu, loader.batches(2, 9), strict=True):
+        for name in cpu:
+            torch.testing.assert_close(gpu[name], cpu[name], rtol=0, atol=1e-6)

@@ -57,6 +57,5 @@ def test_imports_go_down(path):
 
 def test_every_folder_has_its_layer():
     for path in PACKAGE.iterdir():
-        if (path.is_dir() and path.name not in ("__pycache__", "assets")) or path.suffix == ".py":
-            if path.name != "__init__.py":
-                level(path.name.removesuffix(".py"))
+        if path.suffix == ".py" or (path.is_dir() and path.name not in ("__pycache__", "assets")):
+            assert path.name == "__init__.py" or level(path.name.removesuffix(".py")) >= 0

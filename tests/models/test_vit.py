@@ -106,3 +106,30 @@ def test_what_is_not_allowed_is_said_in_words(message, fields):
 def test_an_image_of_another_size_is_refused():
     with pytest.raises(ConfigError, match=r"takes images \(B, 3, 16, 24\), not \(1, 3, 24, 16\)"):
         build(config_of("B/16", **TINY))(torch.zeros(1, 3, 24, 16))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", ["Ti/16", "R26+S/32", "R50x1"])
+def test_compiled_and_fused_on_a_gpu_as_on_the_cpu(name):
+    """One graph by the real compiler, forward and backward; float32 logits as the CPU has them."""
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    model = randomise(build(config_of(name, classes=10))).eval()
+    x = torch.randn(4, 3, 224, 224)
+    with torch.no_grad():
+        expected = model(x)
+    model.cuda()
+    compiled = torch.compile(model, fullgraph=True)
+    got = compiled(x.cuda())
+    torch.testing.assert_close(got.detach().cpu(), expected, rtol=1e-3, atol=2e-4)
+    got.sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_recorded_and_fused_paths_agree_on_a_gpu_in_bf16():
+    model = randomise(build(config_of("Ti/16", depth=3))).eval().cuda()
+    z = model.tokens(model.patches(torch.randn(2, 3, 224, 224, device="cuda")))
+    with torch.autocast("cuda", torch.bfloat16), torch.no_grad():
+        torch.testing.assert_close(model.encode(z, {}), model.encode(z), rtol=5e-2, atol=5e-2)

@@ -60,7 +60,7 @@ def find_images(given: Sequence[str]) -> list[Path]:
         if path.is_dir():
             matches = sorted(p for p in path.rglob("*") if p.suffix.lower() in EXTENSIONS and p.is_file())
         elif any(c in text for c in "*?[") and not path.exists():
-            matches = sorted(Path(match) for match in glob.glob(text, recursive=True))
+            matches = sorted(Path(match) for match in glob.glob(text, recursive=True))  # noqa: PTH207 - absolute too
         else:
             matches = [path]
         if not matches:
