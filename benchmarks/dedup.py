@@ -30,7 +30,7 @@ from rich.table import Table
 
 from vitrail.data.contact_sheet import pair_sheet
 from vitrail.data.decode import decode
-from vitrail.data.duplicates import Pairs, find_pairs
+from vitrail.data.duplicates import THRESHOLD, Pairs, find_pairs
 from vitrail.data.scan import scan
 from vitrail.data.sources import Example, Source, open_source
 
@@ -60,7 +60,7 @@ def main(
     ]
     test = Planted([encode(copy) for copy in copies], First(others, n - len(copies)))
     began = time.perf_counter()
-    pairs = find_pairs(scan(train), scan(test))
+    pairs = find_pairs(scan(train), scan(test), threshold=THRESHOLD - 0.25)
     seconds = time.perf_counter() - began
     report(pairs, originals, train, test, seconds, sheet)
 
@@ -110,7 +110,9 @@ def report(
     pairs: Pairs, originals: np.ndarray, train: Source, test: Source, seconds: float, sheet: Path | None
 ) -> None:
     console = Console()
-    planted = (pairs.j < len(originals)) & (originals[np.minimum(pairs.j, len(originals) - 1)] == pairs.i)
+    copy = (pairs.j < len(originals)) & (originals[np.minimum(pairs.j, len(originals) - 1)] == pairs.i)
+    reported = pairs.score >= THRESHOLD
+    planted, other = reported & copy, reported & ~copy
     table = Table("copy", "planted", "found", "recall", "lowest score")
     for number, kind in enumerate(KINDS):
         scores = pairs.score[planted & (pairs.j // COPIES == number)]
@@ -123,20 +125,20 @@ def report(
         )
     console.print(table)
     console.print(
-        f"{len(train):,} x {len(test):,} images in {seconds:.1f} s; {len(pairs)} pairs reported, {planted.sum()}"
-        f" planted, {(~planted).sum()} not: precision {planted.mean():.1%} if all of these were mistakes"
+        f"{len(train):,} x {len(test):,} images in {seconds:.1f} s; {reported.sum()} pairs reported,"
+        f" {planted.sum()} planted, {other.sum()} not: precision {planted.sum() / max(reported.sum(), 1):.1%}"
+        f" if all of these were mistakes; threshold {THRESHOLD}, the next pair that was not planted at"
+        f" {max(pairs.score[~reported & ~copy], default=0):.3f}"
     )
-    natural = np.flatnonzero(~planted)
-    for row in natural:
+    for row in np.flatnonzero(other):
         i, j = int(pairs.i[row]), int(pairs.j[row])
-        console.print(
-            f"  {pairs.score[row]:.3f} {pairs.how[row]:8} {train.key(i)}  {test.key(j)}", soft_wrap=True
-        )
+        line = f"  {pairs.score[row]:.3f} {pairs.how[row]:8} {train.key(i)}  {test.key(j)}"
+        console.print(line, soft_wrap=True)
     if sheet:
         weakest = np.flatnonzero(planted)[np.argsort(pairs.score[planted])[:24]]
         drawn = [
             (f"{label} {pairs.score[row]:.3f}", train, int(pairs.i[row]), test, int(pairs.j[row]))
-            for label, rows in (("not planted", natural), ("planted", weakest))
+            for label, rows in (("not planted", np.flatnonzero(other)), ("planted", weakest))
             for row in rows
         ]
         console.print(f"drawn: {pair_sheet('pairs not planted, then the weakest planted', drawn, sheet)}")

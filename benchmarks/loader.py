@@ -3,9 +3,10 @@
     python -m benchmarks.loader FOLDER
 
 FOLDER holds photographs (JPEG). Each epoch reads every file, decodes it, takes a random inception crop to 224 and
-flips it by a fair coin; nothing decoded is kept, and what comes out is a normalised float batch. The loaders run by
-turns for `rounds` rounds; a round starts the workers anew and counts images after a warm-up. The rectangles are drawn
-alike for ours and torchvision's; timm draws its own, of the same areas and aspects.
+flips it by a fair coin; nothing decoded is kept, and what comes out is a batch of bytes, to be normalised on the
+device. The loaders run by turns for `rounds` rounds; a round starts the workers anew and counts images after a
+warm-up. torchvision and timm draw rectangles their way, within the same areas and aspects; "our crops" is
+torchvision's pipeline with rectangles drawn as ours are.
 
 Same crops, same pixels: before the timing, what we load is compared with a full decode, the same crop and Pillow's
 antialiased resize; the mean difference must be at most 1/255.
@@ -42,11 +43,19 @@ torchvision = import_torchvision()
 
 def ours(folder: Path, workers: int) -> Iterator[torch.Tensor]:
     loader = Loader(open_source(folder, "train"), parse(LINE), Loading(BATCH, workers=workers))
-    for batch in loader.batches():
+    for batch in loader.on_host():
         yield batch["image"]
 
 
 def torchvision_pil(folder: Path, workers: int) -> Iterator[torch.Tensor]:
+    from torchvision.datasets import ImageFolder
+    from torchvision.transforms import v2
+
+    steps = [v2.RandomResizedCrop(SIZE, AREA, ASPECT), v2.RandomHorizontalFlip(), v2.PILToTensor()]
+    yield from endless(ImageFolder(folder / "train", v2.Compose(steps)), workers)
+
+
+def torchvision_pil_same(folder: Path, workers: int) -> Iterator[torch.Tensor]:
     from torchvision.datasets import ImageFolder
     from torchvision.transforms import v2
 
@@ -62,7 +71,7 @@ def torchvision_tensors(folder: Path, workers: int) -> Iterator[torch.Tensor]:
     def read(path: str) -> torch.Tensor:
         return decode_jpeg(read_file(path), mode=ImageReadMode.RGB)
 
-    steps = [SameCrop(), v2.RandomHorizontalFlip()]
+    steps = [v2.RandomResizedCrop(SIZE, AREA, ASPECT, antialias=True), v2.RandomHorizontalFlip()]
     yield from endless(ImageFolder(folder / "train", v2.Compose(steps), loader=read), workers)
 
 
@@ -89,18 +98,17 @@ def timms(folder: Path, workers: int) -> Iterator[torch.Tensor]:
         (3, SIZE, SIZE),
         BATCH,
         is_training=True,
-        use_prefetcher=False,
+        use_prefetcher=True,
+        device=torch.device("cpu"),
         num_workers=workers,
         scale=AREA,
         ratio=ASPECT,
         hflip=0.5,
         color_jitter=None,
         interpolation="bilinear",
-        mean=(0.5,) * 3,
-        std=(0.5,) * 3,
     )
     while True:
-        for x, _ in loader:
+        for x, _ in loader.loader:  # what its prefetcher takes to the device: bytes
             yield x
 
 
@@ -110,12 +118,13 @@ def endless(dataset: torch.utils.data.Dataset[object], workers: int) -> Iterator
     )
     while True:
         for x, _ in loader:
-            yield x.float().div_(127.5).sub_(1)
+            yield x
 
 
 LOADERS: dict[str, Callable[[Path, int], Iterator[torch.Tensor]]] = {
     "vitrail": ours,
     "torchvision, PIL": torchvision_pil,
+    "the same, our crops": torchvision_pil_same,
     "torchvision, tensors": torchvision_tensors,
     "timm": timms,
 }

@@ -110,6 +110,7 @@ def test_an_image_of_another_size_is_refused():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own making, as it imports its compiler
 @pytest.mark.parametrize("name", ["Ti/16", "R26+S/32", "R50x1"])
 def test_compiled_and_fused_on_a_gpu_as_on_the_cpu(name):
     """One graph by the real compiler, forward and backward; float32 logits as the CPU has them."""

@@ -102,15 +102,24 @@ class Loader:
         workers: int | None = None,
     ) -> Iterator[Batch]:
         """Steps start ... stop - 1; without `stop`, all of an evaluation, and a training run without end."""
+        device = torch.device(device)
+        on_host = self.on_host(start, stop, pinned=device.type == "cuda", workers=workers)
+        return (self.stream.finish(batch) for batch in ahead(on_host, device))
+
+    def on_host(
+        self, start: int = 0, stop: int | None = None, *, pinned: bool = False, workers: int | None = None
+    ) -> Iterator[Batch]:
+        """The same before they cross to the device: images as bytes, not yet normalised or mixed."""
         if stop is None and self.stream.evaluation:
             stop = self.steps
         steps: Iterable[int] = itertools.count(start) if stop is None else range(start, stop)
-        device = torch.device(device)
-        count = self.stream.loading.workers if workers is None else workers
-        prepared = (self._checked(made) for made in self._made(steps, device, count))
-        return (self.stream.finish(batch) for batch in ahead(prepared, device))
+        for batch, bad in self._made(
+            steps, pinned, self.stream.loading.workers if workers is None else workers
+        ):
+            self.bad_files.add(bad)
+            yield batch
 
-    def _made(self, steps: Iterable[int], device: torch.device, workers: int) -> Iterator[Made]:
+    def _made(self, steps: Iterable[int], pinned: bool, workers: int) -> Iterator[Made]:
         if not workers:
             yield from (self.stream[step] for step in steps)
             return
@@ -123,14 +132,9 @@ class Loader:
             num_workers=workers,
             multiprocessing_context="forkserver",
             worker_init_fn=begin_worker,
-            pin_memory=device.type == "cuda",
+            pin_memory=pinned,
         )
         yield from loader
-
-    def _checked(self, made: Made) -> Batch:
-        batch, bad = made
-        self.bad_files.add(bad)
-        return batch
 
 
 class Stream(Dataset[Made]):

@@ -59,9 +59,8 @@ def resize(image: Pixels, size: tuple[int, int], method: str, window: Box | None
             Image.fromarray(image).resize((width, height), PILLOW[method])
         )  # (height, width, 3)
     else:
-        x = torch.from_numpy(np.require(image, requirements=["C", "W"])).permute(2, 0, 1)[
-            None
-        ]  # (1, 3, H, W)
+        own = image if image.flags.c_contiguous and image.flags.writeable else image.copy()
+        x = torch.from_numpy(own).permute(2, 0, 1)[None]  # (1, 3, H, W)
         x = interpolate(
             x, size, mode=TORCH[method], antialias=True, align_corners=False
         )  # (1, 3, height, width)
