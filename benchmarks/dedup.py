@@ -33,6 +33,7 @@ from vitrail.data.decode import decode
 from vitrail.data.duplicates import THRESHOLD, Pairs, find_pairs
 from vitrail.data.scan import scan
 from vitrail.data.sources import Example, Source, open_source
+from vitrail.errors import ConfigError
 
 COPIES = 100  # of each kind
 PARTS = {
@@ -50,6 +51,8 @@ def main(
     seed: int = 0,
 ) -> None:
     """Print the table. `data`: folder with Tiny-ImageNet; `sheet`: where to draw the pairs to look at."""
+    if n < COPIES * len(KINDS):
+        raise ConfigError(f"--n {n}: at least {COPIES * len(KINDS)} images are needed, one for each copy")
     rng = np.random.default_rng(seed)
     train, others = (First(open_source(data, split), n) for split in PARTS[part])
     originals = rng.permutation(n)[: COPIES * len(KINDS)]

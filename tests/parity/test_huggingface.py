@@ -196,7 +196,7 @@ def test_from_a_jpeg_to_probabilities(case: str, photos: list[bytes], tmp_path: 
     assert isinstance(again, transformers.ViTImageProcessor)
     with_pillow = transformers.ViTImageProcessorPil.from_pretrained(tmp_path / "back")
     black, white = pp.parse(ours.preprocess).value_op(
-        torch.tensor([0.0, 255.0])[:, None, None, None].expand(2, 3, 1, 1)
+        torch.tensor([0.0, 255.0])[:, None, None, None].repeat(1, 3, 1, 1)
     )
     for photo in photos:
         pixels, p = probabilities(ours, photo)
