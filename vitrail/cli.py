@@ -41,7 +41,7 @@ class Shown:
     columns: list[str]  # headings of the table; a heading that begins with '>' is right-aligned
     rows: list[list[str]]
     result: dict[str, Any]  # what --json prints
-    title: str = ""
+    body: Any = None  # what rich can print, instead of the table
     after: list[str] = field(default_factory=list)  # lines below the table
     problems: list[str] = field(default_factory=list)  # what went wrong with a part: exit code 2 at the end
 
@@ -277,8 +277,100 @@ def demo(*, common: Common = COMMON) -> Shown:
     return shown
 
 
+def data_inspect(
+    path: Annotated[Positional[str], arg(metavar="PATH")],
+    *,
+    splits: tuple[str, ...] = (),
+    sheet: str | None = None,
+    common: Common = COMMON,
+) -> Shown:
+    """What is in a data set and what is wrong with it: broken files, duplicates, leaks between splits.
+
+    Args:
+        path: a folder, Parquet or tar shards, an .npz, or a name of the catalog
+        splits: which splits; all of them where nothing is said
+        sheet: a PNG file for a contact sheet, a few pictures of each class
+    """
+    from vitrail.data.audit import inspect_path, report_tables
+    from vitrail.runtime.progress import bars
+
+    with bars() as progress:
+        report = inspect_path(path, splits=list(splits) or None, sheet=sheet, progress=progress)
+    return Shown(common, [], [], report.as_json(), body=report_tables(report))
+
+
+def data_dedup(
+    train: Annotated[Positional[str], arg(metavar="TRAIN")],
+    tests: Annotated[Positional[tuple[str, ...]], arg(metavar="TEST...")],
+    *,
+    out: str = "exclude.jsonl",
+    train_split: str = "train",
+    test_split: str | None = None,
+    sheet: str | None = None,
+    common: Common = COMMON,
+) -> Shown:
+    """The images of a training set that are near-duplicates of test images.
+
+    Args:
+        train: the training set
+        tests: the test sets
+        out: where the list to exclude is written (JSON lines)
+        train_split: of the training set
+        test_split: of the test sets; their test or validation split where nothing is said
+        sheet: a PNG file for the pairs, side by side
+    """
+    from vitrail.data.leaks import dedup_paths, leak_table
+    from vitrail.runtime.progress import bars
+
+    splits = {"train_split": train_split, "test_split": test_split}
+    with bars() as progress:
+        leaks = dedup_paths(train, tests, **splits, out=out, sheet=sheet, progress=progress)  # type: ignore[arg-type]
+    after = [f"{len(leaks.excluded):,} images of {train} to exclude, listed in {out}"]
+    return Shown(common, [], [], leaks.as_json(), body=leak_table(leaks), after=after)
+
+
+def data_shard(
+    source: Annotated[Positional[str], arg(metavar="SRC")],
+    folder: Annotated[Positional[str], arg(metavar="DST")],
+    *,
+    splits: tuple[str, ...] = (),
+    shard_mb: int = 256,
+    check: bool = True,
+    common: Common = COMMON,
+) -> Shown:
+    """Any data set to Parquet shards; a run that was interrupted goes on where it stopped.
+
+    Args:
+        source: what to read
+        folder: where the shards go
+        splits: which splits; all of them where nothing is said
+        shard_mb: size of a shard
+        check: decode every image, and leave out those that are broken
+    """
+    from dataclasses import asdict
+
+    from vitrail.data.shard import shard
+    from vitrail.data.sources import splits_of
+
+    names = splits or tuple(splits_of(source))
+    reports = [
+        shard(source, folder, split=name, shard_mb=shard_mb, check=check, progress=True) for name in names
+    ]
+    rows = [[r.split, str(r.shards), f"{r.examples:,}", f"{r.broken:,}", str(r.kept)] for r in reports]
+    columns = ["split", ">shards", ">examples", ">broken, left out", ">shards kept from before"]
+    result = {"folder": folder, "splits": [{**asdict(r), "folder": str(r.folder)} for r in reports]}
+    return Shown(common, columns, rows, result)
+
+
+def data() -> Shown:
+    """Data sets: inspect, dedup, shard (each with its own --help)."""
+    raise AssertionError("main takes the words after `data` apart")
+
+
 Verb = Callable[..., Shown]
+DATA_VERBS: dict[str, Verb] = {"inspect": data_inspect, "dedup": data_dedup, "shard": data_shard}
 VERBS: dict[str, Verb] = {
+    "data": data,
     "models": models,
     "cost": cost,
     "convert": convert,
@@ -290,12 +382,13 @@ VERBS: dict[str, Verb] = {
 def main(arguments: list[str] | None = None) -> None:
     """Parse, run, print; the only place that exits."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    group = given[:1] == ["data"]
     try:
         shown = tyro.extras.subcommand_cli_from_dict(
-            VERBS,
-            prog="vitrail",
-            description="The Vision Transformer paper as working software.",
-            args=given,
+            DATA_VERBS if group else VERBS,
+            prog="vitrail data" if group else "vitrail",
+            description=data.__doc__ if group else "The Vision Transformer paper as working software.",
+            args=given[1:] if group else given,
             config=(tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes),
         )
     except VitrailError as error:
@@ -321,13 +414,13 @@ def show(shown: Shown) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=shown.title or None, box=SIMPLE_HEAD, show_header=any(shown.columns))
+    table = Table(box=SIMPLE_HEAD, show_header=any(shown.columns))
     for column in shown.columns:
         table.add_column(column.removeprefix(">"), justify="right" if column.startswith(">") else "left")
     for row in shown.rows:
         table.add_row(*row)
     console = Console()
-    if shown.rows:
-        console.print(table)
+    if shown.body is not None or shown.rows:
+        console.print(table if shown.body is None else shown.body)
     for line in shown.after:
         console.print(line, markup=False, highlight=False, soft_wrap=True)

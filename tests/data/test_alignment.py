@@ -78,7 +78,7 @@ def test_agreement_in_few_places_counts_for_less(correlation: float, few: float,
     assert all_there_is == pytest.approx(correlation, abs=1e-3)
 
 
-def test_hopeless_pairs_stay_below_pairs_compared_in_full() -> None:
+def test_hopeless_pairs_score_below_any_threshold() -> None:
     f = torch.cat([view(scene(seed)) for seed in range(40)])
     scores = same_picture(f, f.roll(1, 0), torch.ones(40, 2))
     assert (scores[scores < 0] <= HOPELESS - 1).any()

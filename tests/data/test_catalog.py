@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import pickle
 import struct
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from benchmarks.peers import import_torchvision
 from vitrail.data.catalog import CATALOG, data_root
 from vitrail.data.shard import shard
 from vitrail.data.sources import open_source, splits_of
@@ -28,20 +30,8 @@ def put(path: Path) -> Path:
 
 @pytest.fixture
 def torchvision() -> ModuleType:
-    """torchvision; where it was built for another torch, the operators that it misses are declared first."""
-    try:
-        import torchvision.datasets
-    except RuntimeError:
-        import torch
-
-        for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
-            del sys.modules[name]
-        for operator in ("nms", "qnms"):
-            torch.library.define(
-                f"torchvision::{operator}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-            )
-        import torchvision.datasets
-    return torchvision
+    import_torchvision()
+    return importlib.import_module("torchvision")
 
 
 @pytest.fixture(autouse=True)

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from benchmarks.peers import import_torchvision
 from vitrail.data.augment import inception_box
 from vitrail.data.preprocess import PRESETS, Pipeline, default_line, parse
 from vitrail.errors import ConfigError, ImageError, VitrailError
@@ -32,14 +33,8 @@ def rng(seed: int = 0) -> np.random.Generator:
 
 @pytest.fixture(scope="module")
 def transforms() -> ModuleType:
-    """torchvision.transforms; beside a torch without its compiled half, two operators have to be named first."""
-    try:
-        return importlib.import_module("torchvision.transforms")
-    except RuntimeError:
-        for name in ("nms", "qnms"):
-            schema = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-            torch.library.define(f"torchvision::{name}", schema)
-        return importlib.import_module("torchvision.transforms")
+    import_torchvision()
+    return importlib.import_module("torchvision.transforms")
 
 
 # ---- the text ----

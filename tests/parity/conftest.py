@@ -1,32 +1,14 @@
-"""Before anything here is collected: torchvision, which timm and transformers import in their turn.
-
-A torchvision that was built for another torch (CUDA, beside a CPU one) cannot register two operators of its own,
-which nothing here uses. Declaring them is enough for it to import.
-"""
+"""Before anything here is collected: torchvision, which timm and transformers import in their turn."""
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator
 
 import pytest
 import torch
 
+from benchmarks.peers import import_torchvision
 from tests.parity.comparing import drawn_jpeg, real_photos
-
-
-def import_torchvision() -> None:
-    try:
-        importlib.import_module("torchvision")
-    except ImportError:
-        return  # the tests that need it say so
-    except RuntimeError:
-        for name in ("nms", "qnms"):
-            torch.library.define(
-                f"torchvision::{name}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-            )
-        importlib.import_module("torchvision")
-
 
 import_torchvision()
 

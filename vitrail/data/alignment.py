@@ -1,4 +1,4 @@
-"""Are two thumbnails the same picture? Candidates in, a score in [-1, 1] for each pair out.
+"""Are two thumbnails the same picture? Candidates in, a score of at most 1 for each pair out.
 
 Last step of the search in duplicates.py. A pair is two thumbnails in grey levels, `f` of one set and `g` of
 the other (already mirrored where the search says so), and the scale at which the search found them alike.
@@ -46,7 +46,7 @@ def _score_batch(f: Tensor, g: Tensor, scale: Tensor) -> Tensor:
     coarse = torch.stack(
         [_correlation(f_half, g_half, pose, near=3, floor=0.1)[0] for pose in (start, moved)]
     )  # (2, n)
-    score = coarse.amax(0) - 1.0  # what is dropped here stays below anything compared in full
+    score = coarse.amax(0) - 1.0  # negative for what is dropped here, so below any threshold
     keep = (coarse.amax(0) >= HOPELESS).nonzero()[:, 0]
     f, g = _blur(f[keep]), _blur(g[keep])
     moved = torch.where((coarse[1] > coarse[0])[:, None], moved, start)[keep]  # (m, 4)
@@ -59,6 +59,7 @@ def _score_batch(f: Tensor, g: Tensor, scale: Tensor) -> Tensor:
 
 
 def _surely(correlation: Tensor, textured: Tensor) -> Tensor:
+    """The correlation less DOUBT standard errors: (n,)."""
     z = torch.atanh(correlation.clamp(-0.9999, 0.9999)) - DOUBT / (textured / PLACE).sqrt()
     return torch.tanh(z)
 

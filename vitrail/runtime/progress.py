@@ -14,10 +14,15 @@ T = TypeVar("T")
 
 def progress(items: Iterable[T], total: int, what: str) -> Iterator[T]:
     """The items, while a bar on standard error shows how far it is; nothing where that is not a terminal."""
-    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    console = Console(file=sys.stderr)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with bars() as bar:
         task = bar.add_task(what, total=total)
         for item in items:
             yield item
             bar.advance(task)
+
+
+def bars() -> Progress:
+    """A place for bars, for those that add their own."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    console = Console(file=sys.stderr)
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
