@@ -30,7 +30,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, default_collate
 
 from vitrail.data import augment
 from vitrail.data.bad_files import BadExample, BadFiles
@@ -176,7 +176,7 @@ class Stream(Dataset[Made]):
     def _read(self, places: list[tuple[int, int]], b: int) -> Made:
         """The examples at (epoch, index); the first b are this process's own, those beyond only partners."""
         dtype = torch.uint8 if self.pipeline.crosses_as_bytes else torch.float32
-        image = torch.zeros(len(places), 3, *self.image_size, dtype=dtype)
+        images = [torch.zeros(3, *self.image_size, dtype=dtype)] * len(places)
         label, weight = torch.zeros(len(places), dtype=torch.int64), torch.zeros(len(places))
         masks, bad = [], []
         for slot, (epoch, index) in enumerate(places):
@@ -187,11 +187,14 @@ class Stream(Dataset[Made]):
             if index < 0:
                 continue
             try:
-                image[slot] = self._pixels(epoch, index)
+                images[slot] = self._pixels(epoch, index)
                 label[slot], weight[slot] = int(self.source.labels[index]), 1.0
             except DataError as error:
                 bad.append(BadExample(index, self.source.key(index), str(error)))
         indices = torch.tensor([index for _, index in places])
+        image = default_collate(
+            images
+        )  # (b, 3, h, w); in a worker, straight into memory shared with its owner
         batch = {"image": image, "label": label, "weight": weight, "index": indices}
         for k, name in enumerate(("corruption", "other") if masks else ()):
             batch[name] = torch.from_numpy(np.stack([mask[k] for mask in masks]))  # (b, N)
