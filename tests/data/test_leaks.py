@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps
 from rich.console import Console
 
+from vitrail.data.exclusions import read_exclusions
 from vitrail.data.leaks import (
     Compared,
     Leak,
     Leaks,
     dedup_paths,
     leak_table,
-    read_exclusions,
-    write_exclusions,
+    write_leaks,
 )
 from vitrail.errors import ConfigError, DataError
 
@@ -105,32 +105,8 @@ def test_it_can_be_seen_and_serialised(data: Path) -> None:
 def test_any_keys_survive_the_file(tmp_path_factory: pytest.TempPathFactory, rows: list[tuple]) -> None:
     path = tmp_path_factory.mktemp("any") / "exclude.jsonl"
     leaks = tuple(Leak(train, test, "set", score, how, "a", "b") for train, test, score, how in rows)
-    write_exclusions(Leaks("web", "00", 9, 0, (Compared("set", 9, 0, leaks),)), path)
+    write_leaks(Leaks("web", "00", 9, 0, (Compared("set", 9, 0, leaks),)), path)
     assert read_exclusions(path) == {row[0] for row in rows}
-
-
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        ("", "line 1"),
-        ('{"train": "a.png"}\n', "not a file of exclusions"),
-        ("[]\n", "line 1"),
-        ('{"format": "vitrail exclusions 1"}\n{"train": 5}\n', "line 2"),
-        ('{"format": "vitrail exclusions 1"}\n{"test": "a.png"}\n', "line 2"),
-        ('{"format": "vitrail exclusions 1"}\n{"train": "a.png"}\n{"train": "b\n', "line 3"),
-        ("\xff\xfe", "exclusions"),
-    ],
-)
-def test_a_file_that_is_not_one_is_refused_in_words(tmp_path: Path, content: str, says: str) -> None:
-    path = tmp_path / "exclude.jsonl"
-    path.write_bytes(content.encode("latin-1"))
-    with pytest.raises(DataError, match=says):
-        read_exclusions(path)
-
-
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="nowhere"):
-        read_exclusions(tmp_path / "nowhere.jsonl")
 
 
 def test_something_must_be_compared(data: Path) -> None:

@@ -1,22 +1,14 @@
 """Test images that the training set has seen: found, listed, and left out of training.
 
-    train, tests ──► dedup ──► Leaks ──► write_exclusions ──► FILE.jsonl ──► read_exclusions ──► training
+    train, tests ──► dedup ──► Leaks ──► write_leaks ──► FILE.jsonl (exclusions.py) ──► training
 
 As the paper did before pre-training: "we de-duplicate the pre-training datasets w.r.t. the test sets of the
 downstream tasks". It is the training images that go; test sets stay what they are. What counts as a copy is said
 in duplicates.py.
-
-The file is JSON lines. The first says what was compared; each further one is a training image to leave out, and
-why:
-    {"format": "vitrail exclusions 1", "train": NAME, "fingerprint": HEX, "images": 100000, "threshold": 0.75}
-    {"train": KEY, "test": KEY, "test_set": NAME, "score": 0.981, "how": "bytes" | "near" | "mirrored",
-     "train_class": NAME, "test_class": NAME}
-An image that copies several test images has a line for each.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,13 +17,13 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
+from vitrail.data import exclusions
 from vitrail.data.contact_sheet import pair_sheet
 from vitrail.data.duplicates import THRESHOLD, find_pairs
 from vitrail.data.scan import scan
 from vitrail.data.sources import Source, open_source, splits_of
 from vitrail.errors import ConfigError, DataError
 
-FORMAT = "vitrail exclusions 1"
 TEST_SPLITS = ("test", "validation")  # the first that a data set has
 DRAWN = 60  # pairs on a sheet
 
@@ -121,42 +113,18 @@ def dedup(
         sets.append(Compared(test.name, len(test), len(scanned.broken), tuple(leaks)))
     found = Leaks(train.name, train.fingerprint(), len(train), len(seen.broken), tuple(sets))
     if out is not None:
-        write_exclusions(found, out)
+        write_leaks(found, out)
     if sheet is not None:
         shown = f", {DRAWN} of them shown" if len(drawn) > DRAWN else ""
         pair_sheet(f"{train.name}: {len(drawn):,} pairs{shown}", drawn[:DRAWN], sheet)
     return found
 
 
-def write_exclusions(leaks: Leaks, path: str | Path) -> None:
-    """Write the file described above; it is there complete or not at all."""
-    path = Path(path)
-    head = {"format": FORMAT, "train": leaks.train, "fingerprint": leaks.fingerprint, "images": leaks.images}
-    rows: list[dict[str, object]] = [{**head, "threshold": THRESHOLD}]
-    for test in leaks.tests:
-        for leak in test.leaks:
-            rows.append({**asdict(leak), "score": round(leak.score, 4)})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="ascii")
-    partial.replace(path)
-
-
-def read_exclusions(path: str | Path) -> set[str]:
-    """The keys of the training images that a file of exclusions names."""
-    try:
-        lines = Path(path).read_text(encoding="utf-8").rstrip("\n").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: exclusions cannot be read: {error}") from error
-    if _object(path, 1, lines[0]).get("format") != FORMAT:
-        raise DataError(f'{path}: not a file of exclusions: its first line does not say "format": "{FORMAT}"')
-    keys = set()
-    for number, line in enumerate(lines[1:], start=2):
-        key = _object(path, number, line).get("train")
-        if not isinstance(key, str):
-            raise DataError(f'{path}, line {number}: "train" is {key!r}; a key of the training set is wanted')
-        keys.add(key)
-    return keys
+def write_leaks(leaks: Leaks, path: str | Path) -> None:
+    """The images to leave out, and why, as a file of exclusions."""
+    head = {"train": leaks.train, "fingerprint": leaks.fingerprint, "images": leaks.images}
+    rows = [{**asdict(leak), "score": round(leak.score, 4)} for test in leaks.tests for leak in test.leaks]
+    exclusions.write_exclusions(Path(path), {**head, "threshold": THRESHOLD}, rows)
 
 
 def leak_table(leaks: Leaks) -> Table:
@@ -202,12 +170,3 @@ def _test_split(where: str | Path) -> str:
         f"{where} has no split {' or '.join(TEST_SPLITS)}; it has: {', '.join(splits)}. Name one"
     )
 
-
-def _object(path: str | Path, number: int, line: str) -> dict[str, object]:
-    try:
-        row = json.loads(line)
-    except ValueError as error:
-        raise DataError(f"{path}, line {number}: not JSON: {error}") from error
-    if not isinstance(row, dict):
-        raise DataError(f"{path}, line {number}: {line[:60]!r} is not a JSON object")
-    return row

@@ -68,23 +68,31 @@ class Source(Protocol):
 def open_source(
     where: str | Path, split: str = "train", *, root: str | Path | None = None, download: bool = False
 ) -> Source:
-    """Open the part `split` (see splits.py) of the data set `where`.
+    """Open the part `split` (see splits.py) of the data set `where`; `where?exclude=FILE` leaves out what a file
+    of exclusions (exclusions.py) names.
 
     `root` is where catalog names are looked up (else the variable VITRAIL_DATA, see catalog.py); nothing is
     fetched from the network unless `download` is set.
     """
     base, options = split_options(str(where))
+    excluded = options.pop("exclude", None)
     parts = parse_split(split)
     opened = {
         name: _open_split(base, name, options, root=root, download=download)
         for name in dict.fromkeys(part.name for part in parts)
     }
-    return assemble([(opened[part.name], part) for part in parts])
+    source = assemble([(opened[part.name], part) for part in parts])
+    if excluded is None:
+        return source
+    from vitrail.data.exclusions import excluding
+
+    return excluding(source, excluded)
 
 
 def splits_of(where: str | Path, *, root: str | Path | None = None, download: bool = False) -> list[str]:
     """The names of the splits that `where` has, train first."""
     base, options = split_options(str(where))
+    options.pop("exclude", None)
     if _is_shapes(base):
         from vitrail.data.shapes import SPLITS
 
