@@ -28,10 +28,10 @@ from PIL import Image, ImageEnhance, ImageOps
 from rich.console import Console
 from rich.table import Table
 
-from vitrail.data.contact_sheet import pair_sheet
+from vitrail.data.copies.contact_sheet import pair_sheet
+from vitrail.data.copies.duplicates import THRESHOLD, Pairs, find_pairs
+from vitrail.data.copies.scan import scan
 from vitrail.data.decode import decode
-from vitrail.data.duplicates import THRESHOLD, Pairs, find_pairs
-from vitrail.data.scan import scan
 from vitrail.data.sources import Example, Source, open_source
 from vitrail.errors import ConfigError
 

@@ -2,8 +2,8 @@
 
     python -m benchmarks.memory
 
-Batches of small drawn pictures, random crops and mixing on. Prints the memory of this process and its workers together
-(proportional set size, Linux) as it goes; the growth from the tenth of the run on is the answer.
+Batches of small drawn pictures, random crops and mixing on. Prints the memory of this process and its workers
+together (proportional set size, Linux) as it goes; the growth from the tenth of the run on is the answer.
 """
 
 from __future__ import annotations

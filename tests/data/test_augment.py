@@ -20,9 +20,9 @@ from vitrail.data.augment import (
     inception_box,
     mixup,
 )
-from vitrail.data.pixel_ops import PixelOp
-from vitrail.data.randaugment import DISTORTIONS, RandAugment, distorted
-from vitrail.data.resize import resize
+from vitrail.data.ops.pixel_ops import PixelOp
+from vitrail.data.ops.randaugment import DISTORTIONS, RandAugment, distorted
+from vitrail.data.ops.resize import resize
 
 
 def noise(height: int, width: int, seed: int = 0) -> np.ndarray:

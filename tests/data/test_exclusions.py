@@ -19,7 +19,9 @@ def folder(tmp_path: Path) -> Path:
         for name in ("cats", "dogs"):
             (tmp_path / split / name).mkdir(parents=True)
             for i in range(4):
-                Image.fromarray(np.full((8, 8, 3), 40 * i, np.uint8)).save(tmp_path / split / name / f"{i}.png")
+                Image.fromarray(np.full((8, 8, 3), 40 * i, np.uint8)).save(
+                    tmp_path / split / name / f"{i}.png"
+                )
     return tmp_path
 
 

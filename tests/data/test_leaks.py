@@ -22,7 +22,7 @@ from vitrail.data.leaks import (
     leak_table,
     write_leaks,
 )
-from vitrail.errors import ConfigError, DataError
+from vitrail.errors import ConfigError
 
 # Any name a file can have: the bytes of a name that is not Unicode become surrogates.
 KEYS = st.text(st.characters(exclude_categories=())) | st.sampled_from(["\udcff.png", "a\u2028b", "c\x85d"])

@@ -75,7 +75,7 @@ def folder(tmp_path):
 def test_training_keeps_every_slot_and_lists_what_is_broken(folder, tmp_path):
     source = open_source(folder, "train")
     names = {source.key(i).split("/")[-1] for i in range(len(source))}
-    assert BROKEN | FINE <= names and "notes.txt" not in names
+    assert names >= BROKEN | FINE and "notes.txt" not in names
     bad_files = BadFiles(len(source), max_bad=0.2, path=tmp_path / "run" / "bad_files.jsonl")
     loader = Loader(source, LINE, Loading(batch=len(source)), evaluation=True, bad_files=bad_files)
     (batch,) = loader.batches()

@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vitrail.data import preprocess as pp
-from vitrail.data.pixel_ops import CentralCrop, PixelOp, Resize, ResizeSmall, Uint8
-from vitrail.data.value_ops import Normalize, ToRange, ValueOp
+from vitrail.data.ops.pixel_ops import CentralCrop, PixelOp, Resize, ResizeSmall, Uint8
+from vitrail.data.ops.value_ops import Normalize, ToRange, ValueOp
 from vitrail.errors import ConfigError
 
 METHODS = ("bilinear", "bicubic", "lanczos")  # Pillow's, antialiased

@@ -20,9 +20,9 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-from vitrail.data.contact_sheet import class_sheet
-from vitrail.data.duplicates import find_pairs
-from vitrail.data.scan import Scan, join, scan
+from vitrail.data.copies.contact_sheet import class_sheet
+from vitrail.data.copies.duplicates import find_pairs
+from vitrail.data.copies.scan import Scan, join, scan
 from vitrail.data.sources import Source, open_source, splits_of
 from vitrail.errors import ConfigError
 

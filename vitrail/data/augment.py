@@ -18,9 +18,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitrail.data.arguments import check_interval, check_numbers, check_word
-from vitrail.data.pixel_ops import PixelOp, Sized, cut, resized_kind
-from vitrail.data.resize import METHODS, Box, Pixels, resize
+from vitrail.data.ops.arguments import check_interval, check_numbers, check_word
+from vitrail.data.ops.pixel_ops import PixelOp, Sized, cut, resized_kind
+from vitrail.data.ops.resize import METHODS, Box, Pixels, resize
 
 
 @dataclass(frozen=True)

@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from vitrail.data.arrays import ArraySource
-from vitrail.data.folder import FolderSource, read_split_options
-from vitrail.data.names import Names
+from vitrail.data.readers.arrays import ArraySource
+from vitrail.data.readers.folder import FolderSource, read_split_options
+from vitrail.data.readers.names import Names
+from vitrail.data.readers.split_names import find_split, in_order
+from vitrail.data.readers.stratify import stratified
 from vitrail.data.sources import Source, open_path, path_splits, take_options
-from vitrail.data.split_names import find_split, in_order
-from vitrail.data.stratify import stratified
 from vitrail.errors import DataError
 
 

@@ -18,11 +18,11 @@ from rich.table import Table
 from rich.text import Text
 
 from vitrail.data import exclusions
-from vitrail.data.contact_sheet import pair_sheet
-from vitrail.data.duplicates import THRESHOLD, find_pairs
-from vitrail.data.scan import scan
+from vitrail.data.copies.contact_sheet import pair_sheet
+from vitrail.data.copies.duplicates import THRESHOLD, find_pairs
+from vitrail.data.copies.scan import scan
 from vitrail.data.sources import Source, open_source, splits_of
-from vitrail.errors import ConfigError, DataError
+from vitrail.errors import ConfigError
 
 TEST_SPLITS = ("test", "validation")  # the first that a data set has
 DRAWN = 60  # pairs on a sheet
@@ -169,4 +169,3 @@ def _test_split(where: str | Path) -> str:
     raise ConfigError(
         f"{where} has no split {' or '.join(TEST_SPLITS)}; it has: {', '.join(splits)}. Name one"
     )
-

@@ -19,10 +19,10 @@ from torch import Tensor
 
 from vitrail.data.augment import RandomCrop
 from vitrail.data.decode import decode
-from vitrail.data.grammar import op_text, parse_op
-from vitrail.data.pixel_ops import CentralCrop, PixelOp, Resize, ResizeSmall, Uint8, resized_and_cropped
-from vitrail.data.resize import Pixels
-from vitrail.data.value_ops import ValueOp
+from vitrail.data.ops.grammar import op_text, parse_op
+from vitrail.data.ops.pixel_ops import CentralCrop, PixelOp, Resize, ResizeSmall, Uint8, resized_and_cropped
+from vitrail.data.ops.resize import Pixels
+from vitrail.data.ops.value_ops import ValueOp
 from vitrail.errors import ConfigError, ImageError
 
 MAX_LINE = 2_000  # characters; a line can come from a downloaded model

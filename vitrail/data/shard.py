@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from vitrail.data.decode import decode
-from vitrail.data.fingerprint import digest
+from vitrail.data.readers.fingerprint import digest
 from vitrail.data.shard_manifest import FORMAT, Manifest, flush, write_whole
 from vitrail.data.sources import Source, open_source
 from vitrail.data.splits import parse_split

@@ -94,11 +94,11 @@ def splits_of(where: str | Path, *, root: str | Path | None = None, download: bo
     base, options = split_options(str(where))
     options.pop("exclude", None)
     if _is_shapes(base):
-        from vitrail.data.shapes import SPLITS
+        from vitrail.data.drawn.shapes import SPLITS
 
         return list(SPLITS)
     if base.startswith("hf:"):
-        from vitrail.data.hub import hub_splits
+        from vitrail.data.readers.hub import hub_splits
 
         return hub_splits(base, download=download)
     path = Path(base).expanduser()
@@ -154,11 +154,11 @@ def _open_split(
     base: str, split: str, options: dict[str, str], *, root: str | Path | None, download: bool
 ) -> Source:
     if _is_shapes(base):
-        from vitrail.data.shapes import open_shapes
+        from vitrail.data.drawn.shapes import open_shapes
 
         return open_shapes(base, split, options)
     if base.startswith("hf:"):
-        from vitrail.data.hub import open_hub
+        from vitrail.data.readers.hub import open_hub
 
         return open_hub(base, split, options, download=download)
     path = Path(base).expanduser()
@@ -174,22 +174,22 @@ def open_path(path: Path, split: str, options: dict[str, str]) -> Source:
     """Open what lies at `path`, by what it holds."""
     match layout_of(path):
         case "arrays":
-            from vitrail.data.arrays import open_arrays
+            from vitrail.data.readers.arrays import open_arrays
 
             take_options(str(path), options, ())
             return open_arrays(path, split)
         case "parquet":
-            from vitrail.data.parquet import open_parquet
+            from vitrail.data.readers.parquet import open_parquet
 
             take_options(str(path), options, ("image", "label"))
             return open_parquet(path, split, **options)
         case "tar":
-            from vitrail.data.tar import open_tar
+            from vitrail.data.readers.tar import open_tar
 
             take_options(str(path), options, ())
             return open_tar(path, split)
         case _:
-            from vitrail.data.folder import open_folder
+            from vitrail.data.readers.folder import open_folder
 
             return open_folder(path, split, options)
 
@@ -203,7 +203,7 @@ def layout_of(path: Path) -> str:
                 f"{path}: not a data set; a data set is a folder, or a file that ends in {', '.join(layouts)}"
             )
         return layouts[path.suffix.lower()]
-    from vitrail.data.shard_files import has_shards, names_in
+    from vitrail.data.readers.shard_files import has_shards, names_in
 
     if not path.is_dir():
         raise DataError(f"{path}: neither a file nor a folder")
@@ -219,15 +219,15 @@ def path_splits(path: Path, options: dict[str, str]) -> list[str]:
     """The splits of what lies at `path`."""
     match layout_of(path):
         case "arrays":
-            from vitrail.data.arrays import array_splits
+            from vitrail.data.readers.arrays import array_splits
 
             return array_splits(path)
         case "parquet" | "tar" as layout:
-            from vitrail.data.shard_files import find_shards
+            from vitrail.data.readers.shard_files import find_shards
 
             return list(find_shards(path, f".{layout}"))
         case _:
-            from vitrail.data.folder import folder_splits
+            from vitrail.data.readers.folder import folder_splits
 
             return folder_splits(path, options)
 

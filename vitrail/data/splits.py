@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vitrail.data.fingerprint import digest
-from vitrail.data.split_names import canonical
-from vitrail.data.stratify import few_per_class
+from vitrail.data.readers.fingerprint import digest
+from vitrail.data.readers.split_names import canonical
+from vitrail.data.readers.stratify import few_per_class
 from vitrail.errors import ConfigError, DataError
 
 if TYPE_CHECKING:

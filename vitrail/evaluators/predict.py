@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vitrail.data.class_folders import EXTENSIONS
+from vitrail.data.readers.class_folders import EXTENSIONS
 from vitrail.errors import ConfigError, DataError, ImageError
 from vitrail.evaluators.features import BATCH, ImageLike, each_image, outputs, pixels
 from vitrail.models.names import Model

@@ -1,0 +1,214 @@
+"""Parquet shards as sources."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import pickle
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from vitrail.data.readers.parquet import ParquetSource, open_parquet
+from vitrail.data.sources import open_source, splits_of
+from vitrail.errors import ConfigError, DataError
+
+SHARED = Path(__file__).parents[4] / "shared" / "data"
+
+
+def put(
+    path: Path,
+    labels: Any,
+    *,
+    first: int = 0,
+    names: list[str] | None = None,
+    plain: bool = False,
+    columns: tuple[str, str] = ("image", "label"),
+    **options: Any,
+) -> Path:
+    """A Parquet file whose images are the bytes of `image 0`, `image 1`, ... from `first` on."""
+    data = [f"image {first + i}".encode() for i in range(len(labels))]
+    images = pa.array(data) if plain else pa.array([{"bytes": d, "path": None} for d in data], IMAGE)
+    table = pa.table(
+        {columns[0]: images, columns[1]: labels if isinstance(labels, pa.Array) else pa.array(labels)}
+    )
+    if names is not None:
+        features = {columns[0]: {"_type": "Image"}, columns[1]: {"names": names, "_type": "ClassLabel"}}
+        table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table, path, **options)
+    return path
+
+
+IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> Path:
+    """train in two files of 7 and 5 rows, row groups of 3; test in one."""
+    put(
+        tmp_path / "train-00000-of-00002.parquet",
+        [0, 1, 2, 0, 1, 2, 0],
+        names=["a", "b", "c"],
+        row_group_size=3,
+    )
+    put(
+        tmp_path / "train-00001-of-00002.parquet",
+        [1, 1, 1, 1, 2],
+        first=7,
+        names=["a", "b", "c"],
+        row_group_size=3,
+    )
+    put(tmp_path / "test-00000-of-00001.parquet", [2, 0], names=["a", "b", "c"])
+    return tmp_path
+
+
+def images(source: ParquetSource) -> list[bytes | np.ndarray]:
+    return [source.read(i).image for i in range(len(source))]
+
+
+def test_every_row_of_every_file_in_order(shards: Path) -> None:
+    assert splits_of(shards) == ["train", "test"]
+    source = open_parquet(shards, "train")
+    assert images(source) == [f"image {i}".encode() for i in range(12)]
+    assert source.labels.tolist() == [0, 1, 2, 0, 1, 2, 0, 1, 1, 1, 1, 2]
+    assert [source.read(i).label for i in range(12)] == source.labels.tolist()
+    assert source.class_names == ["a", "b", "c"]
+    assert (source.key(6), source.key(7)) == (
+        "train-00000-of-00002.parquet:6",
+        "train-00001-of-00002.parquet:0",
+    )
+    for index in (-1, 12):
+        with pytest.raises(IndexError):
+            source.read(index)
+
+
+@pytest.mark.parametrize("compression", ["none", "snappy", "zstd"])
+@pytest.mark.parametrize("plain", [False, True])
+def test_binary_and_struct_columns_compressed_or_not(tmp_path: Path, compression: str, plain: bool) -> None:
+    put(tmp_path / "train.parquet", [0, 1], plain=plain, compression=compression)
+    assert images(open_parquet(tmp_path, "train")) == [b"image 0", b"image 1"]
+
+
+def test_numbers_without_names_count_over_all_splits(tmp_path: Path) -> None:
+    put(tmp_path / "train.parquet", [0, 1])
+    put(tmp_path / "test.parquet", [3])
+    assert open_parquet(tmp_path, "train").class_names == ["0", "1", "2", "3"]
+    (tmp_path / "classes.txt").write_text("w\nx\ny\nz\n")
+    assert open_parquet(tmp_path, "train").class_names == ["w", "x", "y", "z"]
+
+
+def test_strings_are_sorted_into_the_classes_of_train(tmp_path: Path) -> None:
+    put(tmp_path / "train.parquet", ["dog", "cat", "dog"])
+    put(tmp_path / "test.parquet", ["cat"])
+    source = open_parquet(tmp_path, "train")
+    assert (source.class_names, source.labels.tolist()) == (["cat", "dog"], [1, 0, 1])
+    put(tmp_path / "test.parquet", pa.array(["dog", "cat"]).dictionary_encode())
+    assert open_parquet(tmp_path, "test").labels.tolist() == [1, 0]
+    put(tmp_path / "test.parquet", ["cow"])
+    with pytest.raises(DataError, match="none of the 2 classes: cow"):
+        open_parquet(tmp_path, "test")
+
+
+def test_columns_by_feature_by_name_and_by_option(tmp_path: Path) -> None:
+    put(tmp_path / "a.parquet", [0], columns=("picture", "kind"), names=["x"])
+    assert images(open_parquet(tmp_path / "a.parquet", "train")) == [b"image 0"]
+    put(tmp_path / "b.parquet", [0], columns=("img", "fine_label"))
+    assert images(open_parquet(tmp_path / "b.parquet", "train")) == [b"image 0"]
+    put(tmp_path / "c.parquet", [0], columns=("picture", "kind"))
+    with pytest.raises(DataError, match=r"which column is the image, of picture, kind\?"):
+        open_parquet(tmp_path / "c.parquet", "train")
+    assert len(open_source(f"{tmp_path}/c.parquet?image=picture&label=kind")) == 1
+    with pytest.raises(ConfigError, match="no column 'photo' for the image; columns: picture, kind"):
+        open_source(f"{tmp_path}/c.parquet?image=photo&label=kind")
+    with pytest.raises(DataError, match="column 'kind' is int64; images are a struct"):
+        open_source(f"{tmp_path}/c.parquet?image=kind&label=kind")
+
+
+def test_labels_that_cannot_be(tmp_path: Path) -> None:
+    put(tmp_path / "train.parquet", [0, None, 1])
+    with pytest.raises(DataError, match="1 of 3 rows have no label"):
+        open_parquet(tmp_path, "train")
+    put(tmp_path / "train.parquet", [-1, -1], names=["a"])
+    with pytest.raises(DataError, match="2 of 2 labels are none of the 1 classes"):
+        open_parquet(tmp_path, "train")
+    put(tmp_path / "train.parquet", [0.5, 1.5])
+    with pytest.raises(DataError, match="column 'label' is double; labels are integers or strings"):
+        open_parquet(tmp_path, "train")
+    pq.write_table(
+        pa.table({"image": pa.array([], pa.binary()), "label": pa.array([], pa.int64())}),
+        tmp_path / "train.parquet",
+    )
+    with pytest.raises(DataError, match="no rows"):
+        open_parquet(tmp_path, "train")
+
+
+def test_a_row_without_bytes_is_broken_and_its_path_is_not_followed(tmp_path: Path) -> None:
+    rows = pa.array([{"bytes": None, "path": "/etc/hostname"}, None, {"bytes": b"x", "path": None}], IMAGE)
+    pq.write_table(pa.table({"image": rows, "label": [0, 0, 0]}), tmp_path / "train.parquet")
+    source = open_parquet(tmp_path, "train")
+    for index in (0, 1):
+        with pytest.raises(DataError, match=rf"train\.parquet:{index}: the row has no image bytes"):
+            source.read(index)
+    assert source.read(2).image == b"x"
+
+
+def test_a_file_that_is_not_whole(shards: Path) -> None:
+    file = shards / "train-00001-of-00002.parquet"
+    file.write_bytes(file.read_bytes()[:-20])
+    with pytest.raises(DataError, match=r"train-00001-of-00002\.parquet: not a whole Parquet file"):
+        open_parquet(shards, "train")
+
+
+def test_metadata_that_is_nonsense(tmp_path: Path) -> None:
+    table = pa.table({"image": [b"x"], "label": [0]}).replace_schema_metadata({"huggingface": "{"})
+    pq.write_table(table, tmp_path / "train.parquet")
+    with pytest.raises(DataError, match="huggingface metadata cannot be read"):
+        open_parquet(tmp_path, "train")
+
+
+def test_pickles_without_its_cache_and_reads_in_another_process(shards: Path) -> None:
+    source = open_parquet(shards, "train")
+    size = len(pickle.dumps(source))
+    images(source)
+    assert len(pickle.dumps(source)) == size
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.apply(images, (source,)) == images(source)
+
+
+def test_threads_share_a_source(shards: Path) -> None:
+    source = open_parquet(shards, "train")
+    wrong: list[int] = []
+
+    def read() -> None:
+        for index in np.random.default_rng().permutation(np.tile(np.arange(12), 20)):
+            if source.read(int(index)).image != f"image {index}".encode():
+                wrong.append(int(index))
+
+    threads = [threading.Thread(target=read) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_fingerprint(shards: Path) -> None:
+    before = open_parquet(shards, "train").fingerprint()
+    assert before == open_parquet(shards, "train").fingerprint()
+    put(shards / "train-00001-of-00002.parquet", [1, 1], names=["a", "b", "c"])
+    assert open_parquet(shards, "train").fingerprint() != before
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the shared images are not here")
+def test_real_files() -> None:
+    source = open_source(SHARED / "transfer" / "pets", "train800+val200")
+    assert (len(source), len(source.class_names), source.class_names[0]) == (1000, 37, "Abyssinian")
+    image = source.read(999).image
+    assert isinstance(image, bytes)
+    assert image[:4] == b"RIFF"

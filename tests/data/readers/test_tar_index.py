@@ -1,0 +1,125 @@
+"""Indexes of tar shards: what is found, where the index is kept, when it is built again."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from vitrail.data.readers import tar_index
+from vitrail.data.readers.tar_index import build_index, read_index
+from vitrail.errors import DataError
+
+
+def put(path: Path, members: dict[str, bytes]) -> Path:
+    with tarfile.open(path, "w") as archive:
+        for name, data in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    return path
+
+
+def test_members_become_examples(tmp_path: Path) -> None:
+    long = "deep/" * 40 + "x"  # beyond the 100 characters of the oldest format
+    shard = put(
+        tmp_path / "a.tar",
+        {
+            "0.cls": b"3\n", "0.jpg": b"zero", "1.JPG": b"one", "1.json": b'{"label": 4}', "notes.txt": b"?",
+            "d/2.png": b"two", "d/2.json": b'{"caption": "?", "cls": "cat"}', "3.cls": b"5", f"{long}.webp": b"long",
+            f"{long}.cls": b"6", "4.left.png": b"four", "4.cls": b"7", ".hidden": b"",
+        },
+    )  # fmt: skip
+    index = build_index(shard)
+    assert list(index.keys) == [b"0", b"1", b"d/2", b"3", long.encode(), b"4"]
+    assert list(index.labels) == [b"3", b"4", b"cat", b"5", b"6", b"7"]
+    data = shard.read_bytes()
+    found = [data[o : o + s] if o >= 0 else None for o, s in zip(index.offsets, index.sizes, strict=True)]
+    assert found == [b"zero", b"one", b"two", None, b"long", b"four"]
+
+
+def test_links_and_folders_are_passed_over(tmp_path: Path) -> None:
+    shard = tmp_path / "a.tar"
+    with tarfile.open(shard, "w") as archive:
+        for name, kind in (
+            ("0.jpg", tarfile.SYMTYPE),
+            ("1.jpg", tarfile.LNKTYPE),
+            ("2.jpg", tarfile.DIRTYPE),
+        ):
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname = kind, "/etc/hostname"
+            archive.addfile(member)
+    assert list(build_index(shard).keys) == []
+
+
+@pytest.mark.parametrize(
+    ("members", "reason"),
+    [
+        ({"0.jpg": b"", "1.jpg": b"", "1.cls": b"1"}, "1 of 2 examples have no label, first '0'"),
+        ({"0.jpg": b"", "0.png": b"", "0.cls": b"1"}, "two images for '0'"),
+        ({"0.jpg": b"", "0.json": b'{"label": 2}', "0.cls": b"1"}, "two labels for '0': '2' and '1'"),
+        ({"0.jpg": b"", "0.json": b"{"}, "the label in '0.json' cannot be read"),
+        ({"0.jpg": b"", "0.cls": b"\xff"}, "the label in '0.cls' cannot be read"),
+        ({"0.jpg": b"", "0.json": b"[" * 100_000}, "the label in '0.json' cannot be read"),
+        ({"0.jpg": b"", "0.cls": b" " * (1 << 21)}, "too many for a label"),
+    ],
+)
+def test_examples_that_are_not_whole(tmp_path: Path, members: dict[str, bytes], reason: str) -> None:
+    with pytest.raises(DataError, match=reason):
+        build_index(put(tmp_path / "a.tar", members))
+
+
+def test_a_file_that_ends_early_or_is_compressed(tmp_path: Path) -> None:
+    shard = put(tmp_path / "a.tar", {"0.cls": b"1", "0.jpg": b"x" * 5000})
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[:2500])
+    with pytest.raises(DataError, match="not a whole, uncompressed tar file"):
+        build_index(shard)
+    with tarfile.open(shard, "w:gz"):
+        pass
+    with pytest.raises(DataError, match="not a whole, uncompressed tar file"):
+        build_index(shard)
+
+
+def test_the_index_is_kept_beside_and_built_again_when_the_shard_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    shard = put(tmp_path / "a.tar", {"0.jpg": b"x", "0.cls": b"1"})
+    assert list(read_index(shard).keys) == [b"0"]
+    assert (tmp_path / "a.tar.index.npz").exists()
+    built: list[Path] = []
+    monkeypatch.setattr(tar_index, "build_index", lambda shard: built.append(shard) or build_index(shard))
+    assert list(read_index(shard).labels) == [b"1"]
+    assert built == []
+    put(shard, {"9.jpg": b"x", "9.cls": b"2"})
+    os.utime(shard, ns=(7, 7))
+    assert list(read_index(shard).keys) == [b"9"]
+    assert built == [shard]
+    (tmp_path / "a.tar.index.npz").write_bytes(b"broken")
+    assert list(read_index(shard).keys) == [b"9"]
+    assert built == [shard, shard]
+    assert not (tmp_path / "cache").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.tar", "a.tar.index.npz"]
+
+
+def test_the_index_goes_to_the_cache_where_the_folder_is_read_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    shard = put(tmp_path / "a.tar", {"0.jpg": b"x", "0.cls": b"1"})
+    plain_open = Path.open
+
+    def read_only(path: Path, mode: str = "r", *args: object, **options: object) -> object:
+        if "w" in mode and path.parent == tmp_path:
+            raise OSError(30, "Read-only file system")
+        return plain_open(path, mode, *args, **options)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(Path, "open", read_only)
+    assert list(read_index(shard).keys) == [b"0"]
+    assert [path.suffix for path in (tmp_path / "cache/vitrail/tar").iterdir()] == [".npz"]
+    monkeypatch.setattr(tar_index, "build_index", lambda shard: pytest.fail("the cached index was not used"))
+    assert list(read_index(shard).keys) == [b"0"]

@@ -1,0 +1,105 @@
+"""`shapes`: a data set that the package draws itself, at any size and resolution; for the demo and the tests.
+
+    shapes   shapes:count   shapes:position   shapes:orientation   shapes:colour   shapes:shape
+    shapes:shape?n=2000&image_size=64&seed=0
+
+The word behind the colon is what the label says (scenes.py has the classes); plain `shapes` is
+`shapes:shape`. `n` is the number of training examples; validation and test have a quarter of it each. Every
+example is a function of (question, seed, split, index) alone, so it does not depend on `n`, and at another
+`image_size` it is the same scene. The three splits are disjoint by construction: each draws from random
+streams of its own. Classes are balanced: every run of as many examples as there are classes holds each class
+once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from vitrail.data.drawn.scene_drawing import draw
+from vitrail.data.drawn.scenes import QUESTIONS, Scene, sample_scene
+from vitrail.data.readers.fingerprint import digest
+from vitrail.data.readers.split_names import find_split
+from vitrail.data.sources import Example, take_options
+from vitrail.errors import ConfigError
+
+SPLITS = ("train", "validation", "test")
+OPTIONS = {  # name -> (default, least, most)
+    "n": (4000, 4, 100_000_000),
+    "image_size": (64, 8, 2048),
+    "seed": (0, 0, 2**32 - 1),
+}
+DRAWING = 1  # counts the changes to what is drawn: part of the fingerprint
+
+
+@dataclass(frozen=True)
+class ShapesSource:
+    """`count` drawings. Nothing is stored but these numbers."""
+
+    question: str
+    split: str
+    count: int
+    image_size: int
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return f"shapes:{self.question}:{self.split}"
+
+    @property
+    def class_names(self) -> list[str]:
+        return list(QUESTIONS[self.question])
+
+    @cached_property
+    def labels(self) -> np.ndarray:  # int64 (n,)
+        classes = len(QUESTIONS[self.question])
+        runs = -(-self.count // classes)
+        words = (
+            np.random.PCG64(self._stream(0)).random_raw(runs * classes).reshape(runs, classes)
+        )  # (runs, classes)
+        return words.argsort(axis=1).reshape(-1)[: self.count]  # (n,)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def key(self, index: int) -> str:
+        if not 0 <= index < self.count:
+            raise IndexError(f"{index} in a source of {self.count}")
+        return f"{self.split}:{index}"
+
+    def scene(self, index: int) -> Scene:
+        """What is drawn as example `index`."""
+        rng = np.random.default_rng([*self._stream(1), index])
+        return sample_scene(self.question, int(self.labels[index]), rng)
+
+    def read(self, index: int) -> Example:
+        key = self.key(index)
+        return Example(draw(self.scene(index), self.image_size), int(self.labels[index]), key)
+
+    def fingerprint(self) -> str:
+        return digest("shapes", DRAWING, self.question, self.split, self.count, self.image_size, self.seed)
+
+    def _stream(self, purpose: int) -> list[int]:
+        """Seeds a random stream; `purpose` parts that of the labels from those of the scenes."""
+        return [1 + purpose, list(QUESTIONS).index(self.question), self.seed, SPLITS.index(self.split)]
+
+
+def open_shapes(where: str, split: str, options: dict[str, str]) -> ShapesSource:
+    """Open one split of `shapes:question` with options n, image_size and seed."""
+    question = where.removeprefix("shapes").removeprefix(":") or "shape"
+    if question not in QUESTIONS:
+        raise ConfigError(
+            f"{where!r}: no question {question!r} about shapes; there are: {', '.join(QUESTIONS)}"
+        )
+    take_options(where, options, tuple(OPTIONS))
+    values = {}
+    for name, (default, least, most) in OPTIONS.items():
+        text = options.get(name, str(default))
+        if not text.isdecimal() or not least <= int(text) <= most:
+            raise ConfigError(f"{where!r}: {name}={text}; a whole number from {least} to {most} is allowed")
+        values[name] = int(text)
+    split = find_split(split, SPLITS, where)
+    count = values["n"] if split == "train" else values["n"] // 4
+    return ShapesSource(question, split, count, values["image_size"], values["seed"])

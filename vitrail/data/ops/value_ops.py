@@ -1,0 +1,69 @@
+"""The ops that end a preprocessing line: from 0..255 to the values that the model takes.
+
+They take a float32 tensor (..., 3, H, W), of one image or of a batch, on any device, and work element by element,
+so that an image gives the same bits alone and in a batch. Divisors are tensors on the device of x: a GPU divides
+by a Python number through its reciprocal, which gives other bits than a CPU.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from vitrail.data.ops.arguments import check_numbers
+from vitrail.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class ValueOp:
+    """A float32 tensor (..., 3, H, W) in 0..255 to one of the same shape, in place: a new one of a whole batch for
+    each step of the arithmetic costs ten times the arithmetic."""
+
+    name: ClassVar[str]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class ToRange(ValueOp):
+    """low + (high - low) x / 255."""
+
+    name = "to_range"
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        check_numbers(self.name, low=self.low, high=self.high)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x.div_(_channels(255, x)).mul_(self.high - self.low).add_(self.low)
+
+
+@dataclass(frozen=True)
+class Normalize(ValueOp):
+    """(x / 255 - mean) / std, in the order of torchvision's arithmetic; one number, or one for each channel."""
+
+    name = "normalize"
+    mean: float | tuple[float, ...]
+    std: float | tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        for field, value, least in (("mean", self.mean, -1e9), ("std", self.std, 1e-9)):
+            numbers = value if isinstance(value, tuple) else (value,)
+            if len(numbers) not in (1, 3):
+                raise ConfigError(f"{self.name}: {field} is {value!r}; allowed: one number, or three")
+            for number in numbers:
+                check_numbers(self.name, least, **{field: number})
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x.div_(_channels(255, x)).sub_(_channels(self.mean, x)).div_(_channels(self.std, x))
+
+
+def _channels(value: float | tuple[float, ...], x: Tensor) -> Tensor:
+    """A number for each channel of x, or one for all: (3, 1, 1) or (1, 1, 1)."""
+    numbers = value if isinstance(value, tuple) else (value,)
+    return torch.tensor(numbers, dtype=x.dtype).to(x.device, non_blocking=True)[:, None, None]  # (3, 1, 1)

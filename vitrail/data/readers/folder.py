@@ -1,0 +1,134 @@
+"""Folders of images: one sub-folder per class, with or without splits. The rules are in class_folders.py.
+
+    root/train/cat/a.jpg  root/val/cat/b.jpg   splits as they are (their names: split_names.py)
+    root/cat/a.jpg        root/dog/b.jpg       one set, split by a seed, class by class (stratify.py):
+                                               80% train, 10% validation, 10% test;
+                                               or as `photos?seed=1&validation=0.2&test=0` says
+
+Class names are the names of the class folders, sorted; a `classes.txt` with lines `folder <TAB> name` renames
+them. Every split has the classes of train, so that a label means the same in all of them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from vitrail.data.readers.class_folders import find_classes, find_splits, list_images
+from vitrail.data.readers.class_names import with_titles
+from vitrail.data.readers.fingerprint import digest, digest_files
+from vitrail.data.readers.names import Names, printable
+from vitrail.data.readers.split_names import find_split, in_order
+from vitrail.data.readers.stratify import stratified
+from vitrail.data.sources import Example, read_image_file, take_options
+from vitrail.errors import ConfigError, DataError
+
+DEFAULTS = {"seed": "0", "validation": "0.1", "test": "0.1"}  # how one folder is split
+
+
+@dataclass(frozen=True, eq=False)
+class FolderSource:
+    """Image files below `root`."""
+
+    name: str
+    root: Path
+    files: Names  # paths below root, bytes as the file system has them
+    labels: np.ndarray  # int64 (n,)
+    class_names: list[str]
+    # What was not taken as an image: reason -> how many.
+    skipped: Counter[str] = field(default_factory=Counter)
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def key(self, index: int) -> str:
+        return printable(self.files[index]).replace(os.sep, "/")
+
+    def path(self, index: int) -> Path:
+        return self.root / os.fsdecode(self.files[index])
+
+    def read(self, index: int) -> Example:
+        key = self.key(index)
+        path = f"{self.root}{os.sep}{os.fsdecode(self.files[index])}"
+        return Example(read_image_file(path, key), int(self.labels[index]), key)
+
+    def fingerprint(self) -> str:
+        root = os.fsencode(self.root) + os.fsencode(os.sep)
+        files = digest_files((name, root + name) for name in self.files)
+        return digest(files, self.labels, *self.class_names)
+
+
+def open_folder(root: Path, split: str, options: dict[str, str]) -> FolderSource:
+    """Open one split of a folder of images."""
+    fractions = read_split_options(root, options)
+    folders = find_splits(root)
+    split = find_split(split, folder_splits(root, options), str(root))
+    return _open_split_folder(root, split, folders) if folders else _open_part(root, split, *fractions)
+
+
+def folder_splits(root: Path, options: dict[str, str]) -> list[str]:
+    """The splits that a folder of images has."""
+    read_split_options(root, options)
+    folders = find_splits(root)
+    if folders and options:
+        raise ConfigError(
+            f"{root} has splits of its own ({', '.join(folders)}): options {options} do not apply"
+        )
+    return in_order(list(folders)) if folders else ["train", "validation", "test"]
+
+
+def _open_split_folder(root: Path, split: str, folders: dict[str, str]) -> FolderSource:
+    skipped: Counter[str] = Counter()
+    classes = {
+        name: find_classes(root, folder, skipped if name == split else Counter())
+        for name, folder in folders.items()
+    }
+    class_names = sorted(classes["train"] if "train" in classes else set().union(*classes.values()))
+    for name, found in classes.items():
+        extra = sorted(set(found) - set(class_names))
+        if extra:
+            raise DataError(
+                f"{root / folders[name]}: classes that train does not have: {', '.join(extra[:8])}"
+            )
+    number = {name: label for label, name in enumerate(class_names)}
+    here = [(number[name], folder) for name, folder in classes[split].items()]
+    images, labels = list_images(root, here, skipped)
+    files = Names(images)
+    return FolderSource(
+        f"{root.resolve().name}:{split}", root, files, labels, with_titles(class_names, root), skipped
+    )
+
+
+def _open_part(root: Path, split: str, seed: int, validation: float, test: float) -> FolderSource:
+    skipped: Counter[str] = Counter()
+    classes = find_classes(root, "", skipped)
+    keys, labels = list_images(root, enumerate(classes.values()), skipped)
+    chosen = stratified(keys, labels, seed=seed, validation=validation, test=test)[split]
+    if not len(chosen):
+        raise DataError(
+            f"{root}: no images for {split!r}: {len(keys)} images in {len(classes)} classes, of each class "
+            f"{validation:g} for validation and {test:g} for test, rounded; options behind the path like "
+            "?validation=0.2&test=0.2 change that"
+        )
+    files = Names([keys[i] for i in chosen])
+    class_names = with_titles(list(classes), root)
+    return FolderSource(f"{root.resolve().name}:{split}", root, files, labels[chosen], class_names, skipped)
+
+
+def read_split_options(root: Path | str, options: dict[str, str]) -> tuple[int, float, float]:
+    """Seed, and the fractions of each class for validation and test."""
+    take_options(str(root), options, tuple(DEFAULTS))
+    values = DEFAULTS | options
+    try:
+        seed, validation, test = int(values["seed"]), float(values["validation"]), float(values["test"])
+    except ValueError as error:
+        raise ConfigError(f"{root}: options {options}: {error}") from error
+    if seed < 0 or validation < 0 or test < 0 or not validation + test < 1:
+        raise ConfigError(
+            f"{root}: options {options}: seed >= 0, validation and test fractions whose sum is below 1"
+        )
+    return seed, validation, test

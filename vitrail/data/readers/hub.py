@@ -1,0 +1,123 @@
+"""Data sets of the Hugging Face hub by name, through the `datasets` package where it is installed.
+
+    hf:owner/name   hf:owner/name:configuration   hf:owner/name?image=img&label=fine_label
+
+`datasets` keeps what it fetched in its own cache. Without `download` only that cache is used, and the network
+is not asked. Code of a data set is never run (current releases of the package cannot). Images come as the
+bytes that are stored; classes from the ClassLabel feature of the label column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from vitrail.data.readers.class_names import check_labels
+from vitrail.data.readers.fingerprint import digest
+from vitrail.data.readers.split_names import canonical, find_split, in_order
+from vitrail.data.sources import Example, read_image_file, take_options
+from vitrail.errors import ConfigError, DataError
+
+
+class HubSource:
+    """One split of a data set that the `datasets` package opened."""
+
+    def __init__(self, name: str, rows: Any, image: str, labels: np.ndarray, class_names: list[str]) -> None:
+        self.name, self.labels, self.class_names = name, labels, class_names
+        self._rows, self._image = rows, image
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def key(self, index: int) -> str:
+        if not 0 <= index < len(self):
+            raise IndexError(f"{index} in a source of {len(self)}")
+        return f"{self.name.rpartition(':')[2]}:{index}"
+
+    def read(self, index: int) -> Example:
+        key = self.key(index)
+        stored = self._rows[index][self._image]
+        if stored is None or not (stored["bytes"] or stored["path"]):
+            raise DataError(f"{key}: the row has no image")
+        image = stored["bytes"] or read_image_file(stored["path"], key)
+        return Example(image, int(self.labels[index]), key)
+
+    def fingerprint(self) -> str:
+        return digest(self._rows._fingerprint, self.labels, *self.class_names)
+
+
+def open_hub(where: str, split: str, options: dict[str, str], *, download: bool = False) -> HubSource:
+    """Open one split of `hf:owner/name`."""
+    take_options(where, options, ("image", "label"))
+    datasets = _datasets(where)
+    splits = _load(datasets, where, download=download)
+    named = {canonical(name): name for name in splits}
+    split = find_split(split, in_order(list(named)), where)
+    rows = splits[named[split]]
+    features = rows.features
+    image = _column(where, "image", options, features, datasets.Image, ("image", "img"))
+    label = _column(where, "label", options, features, datasets.ClassLabel, ("label", "fine_label"))
+    class_names = list(features[label].names)
+    labels = np.asarray(rows.with_format("numpy")[label], dtype=np.int64)
+    check_labels(labels, class_names, f"{where}, split {split!r}")
+    rows = rows.select_columns([image]).cast_column(image, datasets.Image(decode=False))
+    return HubSource(f"{where.removeprefix('hf:')}:{split}", rows, image, labels, class_names)
+
+
+def hub_splits(where: str, *, download: bool = False) -> list[str]:
+    """The splits of `hf:owner/name`."""
+    return in_order([canonical(name) for name in _load(_datasets(where), where, download=download)])
+
+
+def _datasets(where: str) -> Any:
+    try:
+        import datasets
+    except ImportError as error:
+        raise DataError(
+            f"{where!r} needs the package datasets, which is not installed: pip install 'vitrail[hub]'"
+        ) from error
+    return datasets
+
+
+def _load(datasets: Any, where: str, *, download: bool) -> Any:
+    name, _, configuration = where.removeprefix("hf:").partition(":")
+    if not name:
+        raise ConfigError(
+            f"{where!r}: a name is expected, as in hf:owner/name or hf:owner/name:configuration"
+        )
+    try:
+        with _offline(datasets, not download):
+            return datasets.load_dataset(name, configuration or None)
+    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+        hint = "" if download else "; it was looked for in the local cache only, download=True fetches it"
+        raise DataError(f"{where!r} cannot be opened: {error}{hint}") from error
+
+
+@contextmanager
+def _offline(datasets: Any, wanted: bool) -> Iterator[None]:
+    """Keep `datasets` off the network: it has no argument for that, only this setting."""
+    before = datasets.config.HF_HUB_OFFLINE
+    datasets.config.HF_HUB_OFFLINE = before or wanted
+    try:
+        yield
+    finally:
+        datasets.config.HF_HUB_OFFLINE = before
+
+
+def _column(
+    where: str, role: str, options: dict[str, str], features: Any, kind: type, usual: tuple[str, ...]
+) -> str:
+    """The column for `role`: the one asked for, else the only one of its kind, else the usual name."""
+    of_kind = [name for name, feature in features.items() if isinstance(feature, kind)]
+    asked = options.get(role)
+    candidates = [asked] if asked is not None else of_kind if len(of_kind) == 1 else list(usual)
+    for name in candidates:
+        if name in of_kind:
+            return name
+    raise DataError(
+        f"{where!r}: which column is the {role}? Columns of kind {kind.__name__}: "
+        f"{', '.join(of_kind) or 'none'}; say ?{role}=NAME behind the name"
+    )
