@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
+from rich.box import SIMPLE_HEAD
 from rich.console import Group
 from rich.progress import Progress
 from rich.table import Table
@@ -146,28 +147,29 @@ def report_tables(report: Report) -> Group:
 
 
 def _split_table(splits: tuple[SplitReport, ...]) -> Table:
-    table = Table("split", title="splits", title_justify="left")
-    for column in ("images", "classes", "per class", "balance", "height", "width", "unreadable"):
-        table.add_column(column, justify="right")
-    table.add_column("stored as")
+    """A column for each split, so that it fits a narrow terminal."""
+    table = Table("splits", box=SIMPLE_HEAD, pad_edge=False)
     for split in splits:
-        present = [count for count in split.counts if count]
-        table.add_row(
-            Text(split.name),  # not str: in "train[:10%]" rich would see a style
-            f"{split.images:,}",
-            f"{len(split.class_names):,}",
-            f"{min(present):,} to {max(present):,}" if present else "",
-            "" if split.balance is None else f"{split.balance:.1f}",
-            _range(split.height),
-            _range(split.width),
-            f"{len(split.unreadable):,}",
-            ", ".join(f"{mode} {count:,}" for mode, count in split.modes.items()),
-        )
+        table.add_column(
+            Text(split.name), justify="right"
+        )  # not str: in "train[:10%]" rich would see a style
+    present = [[count for count in split.counts if count] for split in splits]
+    table.add_row("images", *(f"{split.images:,}" for split in splits))
+    table.add_row("classes", *(f"{len(split.class_names):,}" for split in splits))
+    table.add_row(
+        "images per class", *(f"{min(some):,} to {max(some):,}" if some else "" for some in present)
+    )
+    table.add_row("largest / smallest", *("" if s.balance is None else f"{s.balance:.1f}" for s in splits))
+    table.add_row("height", *(_range(split.height) for split in splits))
+    table.add_row("width", *(_range(split.width) for split in splits))
+    table.add_row("unreadable", *(f"{len(split.unreadable):,}" for split in splits))
+    modes = (", ".join(f"{mode} {count:,}" for mode, count in split.modes.items()) for split in splits)
+    table.add_row("stored as", *modes)
     return table
 
 
 def _copy_table(copies: tuple[Copy, ...]) -> Table:
-    table = Table("split", "and", title="copies", title_justify="left")
+    table = Table("split", "and", title="copies", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     for column in ("same bytes", "near", "mirrored", "other label"):
         table.add_column(column, justify="right")
     for two, found in _by_splits(copies).items():
