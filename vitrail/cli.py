@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 import tyro
 from tyro.conf import Positional, arg
 
-from vitrail.errors import VitrailError
+from vitrail.errors import ConfigError, VitrailError
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
 Format = Literal["bundle", "npz", "timm", "huggingface", "torchvision"]
@@ -91,7 +91,7 @@ def nearest_size(name: str, image_size: int) -> int:
 def cost(
     model: ModelPath,
     *,
-    image_size: int | None = None,
+    image_size: tuple[int, ...] = (),
     batch: int = 1,
     examples: int = 303_000_000,
     epochs: float = 7.0,
@@ -103,7 +103,7 @@ def cost(
 
     Args:
         model: a name such as B/16 or L/16@512
-        image_size: pixels of a side
+        image_size: pixels of a side; one number, or height and width
         batch: images in a training step, for the memory
         examples: images in the pre-training set (JFT: 303 million)
         epochs: passes over them
@@ -113,7 +113,10 @@ def cost(
     from vitrail.models import cost as costs
     from vitrail.models.names import config_of
 
-    config = config_of(model, **({} if image_size is None else {"image_size": image_size}))
+    size = size_of(image_size)
+    config = config_of(model, **({} if size is None else {"image_size": size}))
+    if batch < 1:
+        raise ConfigError(f"batch must be at least 1, not {batch}")
     c = costs.cost(config)
     flops = c.pretraining_flops(examples, epochs)
     days = costs.accelerator_days(flops, peak_tflops * 1e12, utilisation)
@@ -150,7 +153,8 @@ def convert(
     destination: Annotated[Positional[str], arg(metavar="DST")],
     *,
     to: Format = "bundle",
-    image_size: int | None = None,
+    classes: int | None = None,
+    image_size: tuple[int, ...] = (),
     heads: int | None = None,
     resample: str = "official",
     common: Common = COMMON,
@@ -161,15 +165,16 @@ def convert(
         source: an .npz, .safetensors or torch file, or a folder of timm, transformers or ours
         destination: a file or folder that is not there yet
         to: the format to write
-        image_size: resample the position embeddings for this size
+        classes: another number of outputs: a new head of zeros, or with 0 none
+        image_size: resample the position embeddings for this size; one number, or height and width
         heads: attention heads, for files that do not tell
         resample: official, bilinear, bicubic, bicubic_antialias or bicubic_corners
     """
     from vitrail.checkpoints.formats import convert as run
     from vitrail.models.cost import cost
 
-    size = {"image_size": image_size, "heads": heads, "resample": resample}
-    made = run(source, destination, to=to, **size)  # type: ignore[arg-type]
+    size = size_of(image_size)
+    made = run(source, destination, to=to, classes=classes, image_size=size, heads=heads, resample=resample)
     config, parameters = made.config, cost(made.config).parameters
     H, W = config.image_size
     rows = [
@@ -184,6 +189,13 @@ def convert(
     result = {"source": source, "destination": destination, "to": to, "parameters": parameters}
     result |= {"classes": config.classes, "image_size": [H, W], "preprocess": made.preprocess}
     return Shown(common, ["", ""], rows, result)
+
+
+def size_of(words: tuple[int, ...]) -> int | tuple[int, int] | None:
+    """--image-size 384, --image-size 224 448, or nothing."""
+    if len(words) > 2:
+        raise ConfigError(f"--image-size takes one number, or height and width, not {words}")
+    return None if not words else words[0] if len(words) == 1 else (words[0], words[1])
 
 
 def describe(config: Any) -> str:
@@ -206,7 +218,7 @@ def predict(
     *,
     top: int = 5,
     class_names: str | None = None,
-    image_size: int | None = None,
+    image_size: tuple[int, ...] = (),
     heads: int | None = None,
     common: Common = COMMON,
 ) -> Shown:
@@ -216,8 +228,8 @@ def predict(
         model: a bundle, or anyone's checkpoint
         images: files, folders or glob patterns
         top: classes to show for each image
-        class_names: a file with one class name on each line (or a JSON list)
-        image_size: resample the position embeddings for this size
+        class_names: a file with one class name on each line (or a JSON list, if it ends in .json)
+        image_size: resample the position embeddings for this size; one number, or height and width
         heads: attention heads, for files that do not tell
     """
     from vitrail.checkpoints.formats import load
@@ -226,10 +238,10 @@ def predict(
     from vitrail.runtime.device import pick
     from vitrail.runtime.progress import progress
 
-    loaded = load(model, image_size=image_size, heads=heads)
+    paths = predicting.find_images(images)
+    loaded = load(model, image_size=size_of(image_size), heads=heads)
     if class_names is not None:
         loaded.class_names = predicting.read_class_names(class_names, loaded.config.classes)
-    paths = predicting.find_images(images)
     shown = Shown(common, ["image", "class", ">probability"], [], {"model": model, "images": []})
     for path, made in progress(
         predicting.predict_each(loaded.to(pick(common.device)), paths, top), len(paths), "predict"
@@ -247,6 +259,7 @@ def predict(
         )
     if not shown.result["images"]:
         raise ImageError(shown.problems[0])
+    shown.result |= {"errors": shown.problems, "notes": shown.after}
     return shown
 
 
@@ -391,7 +404,7 @@ def main(arguments: list[str] | None = None) -> None:
             args=given[1:] if group else given,
             config=(tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes),
         )
-    except VitrailError as error:
+    except (VitrailError, OSError) as error:  # OSError: a place that cannot be written or read
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
@@ -408,17 +421,20 @@ def show(shown: Shown) -> None:
     if shown.common.json:
         import json
 
-        print(json.dumps(shown.result))
+        print(json.dumps(shown.result, allow_nan=False))
         return
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=SIMPLE_HEAD, show_header=any(shown.columns))
     for column in shown.columns:
-        table.add_column(column.removeprefix(">"), justify="right" if column.startswith(">") else "left")
+        table.add_column(
+            Text(column.removeprefix(">")), justify="right" if column.startswith(">") else "left"
+        )
     for row in shown.rows:
-        table.add_row(*row)
+        table.add_row(*map(Text, row))  # not str: in a file name rich would see its own marks
     console = Console()
     if shown.body is not None or shown.rows:
         console.print(table if shown.body is None else shown.body)

@@ -83,3 +83,15 @@ def test_an_image_size_that_does_not_fit(saved):
 def test_a_resnet_takes_any_size(tmp_path):
     vitrail.save(vitrail.create("R50x1", units=(1,), width_factor=0.5, image_size=32), tmp_path / "m")
     assert vitrail.load(tmp_path / "m", image_size=(48, 64)).config.image_size == (48, 64)
+
+
+def test_a_head_bias_does_not_need_a_head(tmp_path):
+    vitrail.save(vitrail.create("B/8", **FIELDS, image_size=16, head_bias=-10.0), tmp_path / "m")
+    assert vitrail.load(tmp_path / "m", classes=0).head.classifier is None
+
+
+def test_class_names_must_be_as_many_as_the_classes(tmp_path):
+    model = vitrail.create("B/8", **FIELDS, image_size=16, classes=3)
+    model.class_names = ["only one"]
+    with pytest.raises(ConfigError, match="1 class names for a model of 3"):
+        vitrail.save(model, tmp_path / "m")

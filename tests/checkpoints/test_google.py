@@ -215,11 +215,12 @@ def test_no_positions_are_big_visions_fixed_ones(tmp_path):
     [
         (lambda a: a.pop("cls"), "Transformer/posembed_input/pos_embedding|5 patches"),
         (lambda a: a.pop("head/bias"), "missing head/bias"),
+        (lambda a: a.pop("Transformer/posembed_input/pos_embedding"), "missing Transformer/posembed"),
         (lambda a: a.pop("Transformer/encoderblock_1/LayerNorm_2/bias"), "missing Transformer/encoderblock_1"),
         (lambda a: a.update(surprise=np.zeros(3, np.float32)), "extra surprise"),
         (lambda a: a.update({"embedding/bias": np.zeros(7, np.float32)}), r"embedding/bias is \[7\]"),
         (lambda a: a.pop("embedding/kernel"), "neither embedding/kernel nor"),
-        (lambda a: a.update({"embedding/bias": np.zeros(D, np.int32)}), "weights of type int32 are not known"),
+        (lambda a: a.update({"embedding/bias": np.zeros(D, np.int32)}), "embedding/bias is int32; weights are float16"),
         (lambda a: [a.pop(k) for k in list(a) if "encoderblock" in k], "cannot be inferred"),
     ],
 )  # fmt: skip
@@ -253,7 +254,7 @@ def test_what_the_reader_must_set_is_said(tmp_path, caplog):
 def test_preprocessing_of_each_code(tmp_path):
     assert (
         vitrail.load(write(tmp_path / "a.npz", DIALECTS["original"])).preprocess
-        == "resize(16,16)|to_range(-1,1)"
+        == "resize(16)|to_range(-1, 1)"
     )
     assert "resize_small(18" in vitrail.load(write(tmp_path / "b.npz", DIALECTS["big_vision"])).preprocess
 
@@ -262,3 +263,18 @@ def test_provenance_names_the_file_only(tmp_path):
     checkpoint = google.read(write(tmp_path / "a.npz", DIALECTS["original"]))
     assert checkpoint.provenance["file"] == "a.npz"
     assert str(tmp_path) not in str(dataclasses.asdict(of_model(to_model(checkpoint)))["provenance"])
+
+
+def test_channels_are_inferred_too(tmp_path):
+    fields = {"image_size": 32, "channels": 1, "classes": 2}
+    made = [vitrail.create("mu/8", **fields), vitrail.create("R50x1", units=(1,), width_factor=0.5, **fields)]
+    for i, model in enumerate(made):
+        vitrail.save(randomise(model), tmp_path / f"{i}.npz", to="npz")
+        assert vitrail.load(tmp_path / f"{i}.npz").config.channels == 1
+
+
+def test_a_model_in_half_precision_is_written_in_single(tmp_path):
+    model = randomise(vitrail.create("mu/8", image_size=16, classes=2))
+    vitrail.save(model.bfloat16(), tmp_path / "a.npz", to="npz")
+    assert torch.equal(vitrail.load(tmp_path / "a.npz").cls, model.cls.float())
+    assert vitrail.features(model, np.zeros((20, 20, 3), np.uint8)).dtype == np.float32

@@ -190,3 +190,31 @@ def test_a_device_that_is_not_there(run, checkpoint, photo):
     code, _, err = run("predict", checkpoint, photo, "--device", "cuda")
     assert code == 2
     assert "torch finds none" in err
+
+
+def test_marks_in_names_are_shown_as_they_are(run, checkpoint, photo, tmp_path):
+    (tmp_path / "br[/b]").mkdir()
+    (tmp_path / "br[/b]" / "[bold]x.png").write_bytes(photo.read_bytes())
+    (tmp_path / "names.txt").write_text("x[/x]\n[red]b\nc\nd\ne\n")
+    code, out, err = run("predict", checkpoint, tmp_path / "br[/b]", "--class-names", tmp_path / "names.txt")
+    assert code == 0, err
+    assert "[bold]x.png" in out and "x[/x]" in out and "[red]b" in out
+
+
+def test_another_image_size_and_number_of_classes(run, checkpoint, tmp_path):
+    code, out, err = run("convert", checkpoint, tmp_path / "b", "--image-size", 16, 24, "--classes", 7)
+    assert code == 0, err
+    assert "16x24" in out
+    assert vitrail.load(tmp_path / "b").config.classes == 7
+    assert run("convert", checkpoint, tmp_path / "c", "--image-size", 1, 2, 3)[0] == 2
+
+
+def test_a_place_that_cannot_be_written_is_one_line(run, checkpoint):
+    code, out, err = run("convert", checkpoint, "/dev/null/x")
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ") and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", [["--utilisation", "0"], ["--epochs", "-1"], ["--batch", "0"]])
+def test_costs_that_make_no_sense(run, words):
+    assert run("cost", "B/16", *words)[0] == 2

@@ -113,3 +113,11 @@ def test_gelu_is_tanh_or_exact_as_the_config_says():
         outputs[activation] = mlp(z)
         torch.testing.assert_close(mlp(z), mlp.fc2(tanh if activation == "gelu_tanh" else exact))
     assert not torch.equal(outputs["gelu"], outputs["gelu_tanh"])
+
+
+def test_stochastic_depth_of_an_axial_block_drops_for_a_whole_example():
+    model = randomise(build(config_of("B/16", **TINY, pool="mean", block="axial", drop_path=0.5))).train()
+    half = model.encoder.blocks[1].row  # 2 rows of 3 patches
+    dropped = half.branch(torch.ones(100 * 2, 3, 24)).unflatten(0, (100, 2))[:, :, 0, 0]
+    assert torch.equal(dropped[:, 0], dropped[:, 1])
+    assert set(dropped.unique().tolist()) == {0.0, 2.0}

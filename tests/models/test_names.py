@@ -8,9 +8,11 @@ from vitrail.models.resnet import BiTConfig
 from vitrail.models.vit import VARIANTS
 
 SAME = {
-    "B/16": ["ViT-B/16", "vit-b/16", "vit_b_16", "ViT-B_16", "vit_base_patch16_224", "b/16@224",
-             "vit_base_patch16_224.augreg_in21k", "google/vit-base-patch16-224", "google/vit-base-patch16-224-in21k",
-             "timm/vit_base_patch16_224.orig_in21k"],
+    "B/16": [
+        "ViT-B/16", "vit-b/16", "vit_b_16", "ViT-B_16", "ViT-B-16", "vit_base_patch16_224", "b/16@224",
+        "vit_base_patch16_224.augreg_in21k", "google/vit-base-patch16-224", "Google/vit-base-patch16-224",
+        "google/vit-base-patch16-224-in21k", "timm/vit_base_patch16_224.orig_in21k",
+    ],
     "L/16@512": ["l/16@512", "ViT-L/16@512x512", "vit_large_patch16_512"],
     "B/16@384": ["vit_base_patch16_384", "google/vit-base-patch16-384"],
     "R50+B/16": ["R50+ViT-B/16", "r50+vit-b_16", "vit_base_r50_s16_224"],

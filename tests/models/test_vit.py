@@ -92,8 +92,12 @@ BAD = {
     "live inside attention": {"positions": "relative", "positions_at": "stem"},
     "neither a class token": {"block": "axial"},
     r"dropout must be in \[0, 1\), not 1.0": {"dropout": 1.0},
-    "depth must be at least 1, not 0": {"depth": 0},
-    "width divisible by 4": {"positions": "2d", "width": 6, "heads": 2},
+    "depth must be a whole number of at least 1, not 0": {"depth": 0},
+    "heads must be a whole number of at least 1, not '2'": {"heads": "2"},
+    r"image_size=\(64, 64, 64\) is neither a whole number nor": {"image_size": (64, 64, 64)},
+    "image_size=224.0 is neither": {"image_size": 224.0},
+    "a width of 8 or more that 4 divides, not 6": {"positions": "2d", "width": 6, "heads": 2},
+    "8 or more that 4 divides, not 4": {"positions": "sincos", "width": 4, "heads": 2},
 }
 
 
@@ -110,7 +114,7 @@ def test_an_image_of_another_size_is_refused():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own making, as it imports its compiler
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")  # of torch's compiler itself
 @pytest.mark.parametrize("name", ["Ti/16", "R26+S/32", "R50x1"])
 def test_compiled_and_fused_on_a_gpu_as_on_the_cpu(name):
     """One graph by the real compiler, forward and backward; float32 logits as the CPU has them."""

@@ -22,6 +22,15 @@ from vitrail.runtime.files import atomic_folder
 
 WEIGHTS, CARD = "model.safetensors", "model.json"
 VERSION = 1
+# What the entries of a card must be.
+KINDS: dict[str, Any] = {
+    "version": int,
+    "architecture": dict,
+    "preprocess": str,
+    "class_names": list | None,
+    "provenance": dict,
+    "metrics": dict,
+}
 
 
 def recognises(folder: Path) -> bool:
@@ -67,6 +76,11 @@ def read_card(path: Path) -> dict[str, Any]:
     missing = [name for name in ("version", "architecture", "preprocess") if name not in card]
     if missing:
         raise CheckpointError(f"{path} lacks {', '.join(missing)}")
+    for name, kind in KINDS.items():
+        if name in card and not isinstance(card[name], kind):
+            raise CheckpointError(f"{path}: {name} is {str(card[name])[:60]!r}")
+    if not all(isinstance(name, str) for name in card.get("class_names") or ()):
+        raise CheckpointError(f"{path}: class_names are not all text")
     if card["version"] > VERSION:
         raise CheckpointError(f"{path} is version {card['version']}; this vitrail reads up to {VERSION}")
     return card

@@ -40,7 +40,11 @@ class Checkpoint:
 
 
 def of_model(model: Model) -> Checkpoint:
-    weights = {name: w.detach().cpu() for name, w in model.state_dict().items()}
+    if model.class_names is not None and len(model.class_names) != model.config.classes:
+        raise ConfigError(
+            f"{len(model.class_names)} class names for a model of {model.config.classes} classes"
+        )
+    weights = {name: w.detach().float().cpu() for name, w in model.state_dict().items()}
     return Checkpoint(
         model.config, weights, model.preprocess, model.class_names, model.provenance, model.metrics
     )
@@ -151,7 +155,7 @@ def config_to_json(config: Config) -> dict[str, Any]:
 def config_from_json(entries: dict[str, Any], where: str) -> Config:
     fields = dict(entries)
     family = fields.pop("family", None)
-    if family not in FAMILIES:
+    if not isinstance(family, str) or family not in FAMILIES:
         raise CheckpointError(f"{where}: family {family!r} is not one of {', '.join(FAMILIES)}")
     known = {f.name for f in dataclasses.fields(FAMILIES[family])}
     if unknown := sorted(set(fields) - known):

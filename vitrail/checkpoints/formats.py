@@ -74,6 +74,7 @@ def convert(
     destination: str | Path,
     *,
     to: str = "bundle",
+    classes: int | None = None,
     image_size: Size | None = None,
     heads: int | None = None,
     resample: str = "official",
@@ -81,13 +82,13 @@ def convert(
     """Read anything, write `to`; an existing destination is refused. Returns the model that was written."""
     if Path(destination).exists():
         raise CheckpointError(f"{destination} exists; nothing is overwritten")
-    model = load(source, image_size=image_size, heads=heads, resample=resample)
+    model = load(source, classes=classes, image_size=image_size, heads=heads, resample=resample)
     save(model, destination, to=to)
     return model
 
 
 def read(path: Path, *, heads: int | None = None, image_size: Size | None = None) -> Checkpoint:
-    if not path.exists():
+    if not path.exists() or path == Path():
         raise not_there(path)
     if path.is_dir() and bundle.recognises(path):
         checkpoint = bundle.read(path)

@@ -31,6 +31,7 @@ from vitrail.checkpoints.google_config import config_of
 from vitrail.checkpoints.google_names import BLOCKS, SCANNED, TOP_POSITIONS, entries_of
 from vitrail.checkpoints.npz import read_npz, write_npz
 from vitrail.checkpoints.plain import plain, with_table
+from vitrail.data import preprocess as pp
 from vitrail.errors import CheckpointError
 from vitrail.models.hybrid import HybridConfig
 from vitrail.models.names import Config
@@ -40,8 +41,6 @@ from vitrail.runtime.log import note
 
 # What may stand in a file beside the model: optimizer state, the text tower and scalars of SigLIP.
 NOT_THE_MODEL = re.compile(r"(opt/state|opt/|states?/|params/txt/|txt/|params/[tb]$|[tb]$|extra/)")
-OFFICIAL_LINE = "resize({0},{1})|to_range(-1,1)"  # VT and BiT evaluate on a plain squash
-BIG_VISION_LINE = "resize_small({2},area)|central_crop({0},{1})|to_range(-1,1)"
 
 
 @dataclass(frozen=True)
@@ -68,9 +67,9 @@ def read(path: Path, *, image_size: int | tuple[int, int] | None = None) -> Chec
     scan = any(key.startswith(SCANNED) for key in inside)
     dialect = Dialect(prefix, names, scan, TOP_POSITIONS in inside, oddities(inside))
 
-    tensors = {key: tensor_of(a) for key, a in inside.items()}
-    tensors = {canonical(key): w for key, w in unscanned(tensors).items()}
+    tensors = {key: tensor_of(a, f"{path}: {key}") for key, a in inside.items()}
     try:
+        tensors = {canonical(key): w for key, w in unscanned(tensors).items()}
         config = config_of(tensors, image_size, path)
     except (KeyError, IndexError, ValueError) as error:
         raise CheckpointError(f"{path}: the architecture cannot be inferred ({error})") from error
@@ -127,9 +126,9 @@ def prefix_of(arrays: Mapping[str, np.ndarray], path: Path) -> str:
 
 
 def line_of(config: Config, dialect: Dialect) -> str:
-    H, W = config.image_size
-    line = BIG_VISION_LINE if dialect.top or dialect.scan else OFFICIAL_LINE
-    return line.format(H, W, round(min(H, W) * 8 / 7))
+    fixed_positions = isinstance(config, ViTConfig) and config.positions == "sincos"
+    published = "big_vision_eval" if dialect.top or dialect.scan or fixed_positions else "official_eval"
+    return str(pp.parse(pp.PRESETS[published]).at(config.image_size))
 
 
 def oddities(arrays: Mapping[str, np.ndarray]) -> dict[str, list[Any]]:
@@ -156,12 +155,12 @@ def spelled(key: str, dialect: Dialect) -> tuple[str, list[Any]]:
     return key, ["<f4", "C", None]
 
 
-def tensor_of(a: np.ndarray) -> Tensor:
+def tensor_of(a: np.ndarray, where: str) -> Tensor:
     """A view. numpy knows no bfloat16: such arrays come as two opaque bytes."""
     if a.dtype.kind == "V" and a.dtype.itemsize == 2:
         return torch.from_numpy(a.view(np.int16)).view(torch.bfloat16)
     if a.dtype.kind != "f" or a.dtype.byteorder == ">":
-        raise CheckpointError(f"weights of type {a.dtype} are not known: float16, bfloat16, float32, float64")
+        raise CheckpointError(f"{where} is {a.dtype}; weights are float16, bfloat16, float32 or float64")
     return torch.from_numpy(a)
 
 

@@ -21,7 +21,7 @@ from vitrail.models.vit import ViTConfig
 def config_of(tensors: Mapping[str, Tensor], image_size: int | tuple[int, int] | None, path: Path) -> Config:
     if "embedding/kernel" not in tensors:
         return bit_config(tensors, image_size)
-    patch_size, _, _, width = tensors["embedding/kernel"].shape
+    patch_size, _, channels, width = tensors["embedding/kernel"].shape
     depth = numbered(tensors, rf"{BLOCKS}(\d+)/", first=0)
     if not depth:
         raise ValueError("there are no encoder blocks")
@@ -42,6 +42,7 @@ def config_of(tensors: Mapping[str, Tensor], image_size: int | tuple[int, int] |
     stride = patch_size * (stem.stride if stem else 1)
     grid, kind = grid_of(tensors, image_size, stride, path)
     shared |= {"image_size": (grid[0] * stride, grid[1] * stride), "positions": kind}
+    shared["channels"] = tensors["conv_root/kernel"].shape[2] if stem else channels
     return HybridConfig(**shared, stem=stem) if stem else ViTConfig(**shared)
 
 
@@ -53,6 +54,8 @@ def grid_of(
     asked_grid = (asked[0] // stride, asked[1] // stride) if asked else None
     table = tensors.get(POSITIONS, tensors.get(TOP_POSITIONS))
     if table is None:
+        if "cls" in tensors or any("MlpBlock_3" in key for key in tensors):
+            raise CheckpointError(f"{path}: missing {POSITIONS}")
         return asked_grid or (224 // stride, 224 // stride), "sincos"
     N = table.shape[1] - (POSITIONS in tensors and "cls" in tensors)
     side = math.isqrt(N)
@@ -77,10 +80,10 @@ def bit_config(tensors: Mapping[str, Tensor], image_size: int | tuple[int, int] 
     """A ResNet takes any image size; its arrays do not tell which: 224, where nothing is asked for."""
     stages = numbered(tensors, r"resnet/block(\d+)/", first=1)
     units = tuple(numbered(tensors, rf"resnet/block{s}/unit(\d+)/", first=1) for s in range(1, stages + 1))
-    width = tensors["resnet/root_block/standardized_conv2d/kernel"].shape[-1] / 64
+    root = tensors["resnet/root_block/standardized_conv2d/kernel"]
     head = tensors.get("resnet/head/conv2d/kernel")
     size: Any = image_size or (224, 224)
-    return BiTConfig(units, width, size, classes=0 if head is None else head.shape[-1])
+    return BiTConfig(units, root.shape[-1] / 64, size, root.shape[2], 0 if head is None else head.shape[-1])
 
 
 def numbered(tensors: Mapping[str, Tensor], pattern: str, *, first: int) -> int:

@@ -7,8 +7,11 @@ the model's parameters. Every header is checked against the bytes that are there
 from __future__ import annotations
 
 import io
+import lzma
+import math
 import mmap
 import struct
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -23,7 +26,11 @@ from vitrail.runtime.files import atomic_file
 MAX_BYTES = 64 << 30  # of one file's arrays together, uncompressed
 LOCAL_HEADER = struct.Struct("<4s5H3I2H")  # of a zip member
 HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
-DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, NotImplementedError, struct.error)
+# What broken bytes make of zipfile and of numpy's reader of headers.
+DAMAGE = (
+    zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, tokenize.TokenError, EOFError, OSError,
+    ValueError, SyntaxError, RuntimeError, OverflowError,
+)  # fmt: skip
 
 
 def read_npz(path: Path) -> dict[str, np.ndarray]:
@@ -60,7 +67,7 @@ def read_member(
     shape, fortran, dtype = HEADERS[version](head)
     if dtype.hasobject:
         raise CheckpointError(f"{where} holds pickled Python objects, which are never loaded")
-    count = int(np.prod(shape, dtype=np.int64))
+    count = math.prod(shape)
     if len(content) != head.tell() + count * dtype.itemsize:
         raise CheckpointError(f"{where} says {shape} of {dtype} but has {len(content)} bytes")
     flat = np.frombuffer(content, dtype, count, head.tell())

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from vitrail.data import preprocess as pp
 from vitrail.data.decode import decode, rgb_pixels
-from vitrail.data.sources import Source
+from vitrail.data.sources import Example, Source
 from vitrail.errors import ConfigError, ImageError
 from vitrail.models.names import Model
 
@@ -35,14 +35,14 @@ def outputs(
 ) -> Iterator[Tensor]:
     """`call` (the model itself, where nothing is said) on batches of images; results on the CPU."""
     pipeline = pipeline_of(model)
-    device = next(model.parameters()).device
+    device, dtype = next(model.parameters()).device, next(model.parameters()).dtype
     was_training = model.training
     model.eval()
     try:
         for group in in_batches(images, BATCH):
             x = torch.stack([pipeline.host(pixels(image)) for image in group])  # (B, 3, H, W)
             with torch.inference_mode():
-                y = (call or model)(pipeline.device(x.to(device)))
+                y = (call or model)(pipeline.device(x.to(device)).to(dtype))
             yield y.float().cpu()
     finally:
         model.train(was_training)
@@ -61,11 +61,11 @@ def pipeline_of(model: Model) -> pp.Pipeline:
 
 def each_image(images: ImageLike | Sequence[ImageLike] | Source) -> Iterable[ImageLike]:
     if isinstance(images, Source):
-        return (images.read(i).image for i in range(len(images)))
+        return (pixels_of(images.read(i)) for i in range(len(images)))
     if isinstance(images, str | Path | bytes | Image.Image):
         return [images]
     if isinstance(images, np.ndarray):
-        return [images] if images.ndim == 3 else list(images)
+        return list(images) if images.ndim == 4 else [images]
     return images
 
 
@@ -83,6 +83,10 @@ def pixels(image: ImageLike) -> np.ndarray:
     if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
         raise ImageError(f"an image array must be uint8 (H, W, 3), not {image.dtype} {image.shape}")
     return image
+
+
+def pixels_of(example: Example) -> np.ndarray:
+    return decode(example.image, name=example.key) if isinstance(example.image, bytes) else example.image
 
 
 def in_batches(images: Iterable[ImageLike], size: int) -> Iterator[list[ImageLike]]:

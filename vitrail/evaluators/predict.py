@@ -72,10 +72,10 @@ def find_images(given: Sequence[str]) -> list[Path]:
 
 
 def read_class_names(path: str | Path, classes: int) -> list[str]:
-    """A JSON list, or a name on each line; exactly one for each class."""
+    """A JSON list (`.json`), or a name on each line; exactly one for each class."""
     try:
         text = Path(path).read_text(encoding="utf-8")
-        names = json.loads(text) if text.lstrip().startswith("[") else text.splitlines()
+        names = json.loads(text) if Path(path).suffix == ".json" else text.splitlines()
     except (OSError, ValueError) as error:
         raise DataError(f"class names {path}: {error}") from error
     names = [str(name).strip() for name in names if str(name).strip()]
@@ -87,6 +87,8 @@ def read_class_names(path: str | Path, classes: int) -> list[str]:
 def names_of(model: Model) -> list[str]:
     """The model's own class names; else ImageNet-1k's for 1,000 outputs; else the indices, as text."""
     if model.class_names is not None:
+        if len(model.class_names) != model.config.classes:
+            raise ConfigError(f"{len(model.class_names)} class names for {model.config.classes} classes")
         return model.class_names
     if model.config.classes == 1000:
         return imagenet_names()

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from vitrail.errors import ConfigError
 from vitrail.models.hybrid import HybridConfig
 from vitrail.models.names import Config
 from vitrail.models.resnet import BiTConfig, StemConfig, stage_width
@@ -46,6 +47,8 @@ class Cost:
 
     def pretraining_flops(self, examples: int, epochs: float) -> float:
         """Of `epochs` passes over `examples` images; the paper's Table 6 gives these as exaFLOPs (1e18)."""
+        if not (examples >= 0 and 0 <= epochs < float("inf")):
+            raise ConfigError(f"{epochs:g} epochs of {examples:,} examples")
         return self.training_flops * examples * epochs
 
 
@@ -57,7 +60,11 @@ def cost(config: Config) -> Cost:
 
 def accelerator_days(flops: float, peak_flops: float, utilisation: float) -> float:
     """Days of one accelerator. The paper's TPUv3 core: a peak of 61.5e12 (half a chip's 123e12) in bf16;
-    its H/14 took 2,500 core-days, a utilisation of 0.32, its L/16 680 core-days, 0.43."""
+    its H/14 took 2,500 core-days for 14 epochs of JFT, a utilisation of 0.32, its L/16 680, 0.43."""
+    if not (peak_flops > 0 and 0 < utilisation <= 1):
+        raise ConfigError(
+            f"a peak of {peak_flops:g} at a utilisation of {utilisation:g}: it must be in (0, 1]"
+        )
     return flops / (peak_flops * utilisation * 86_400)
 
 

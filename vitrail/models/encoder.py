@@ -5,7 +5,8 @@
 
 Attention runs fused (scaled_dot_product_attention). Given a `record` (a dict to fill), it is computed by the
 written-out formula instead, so that the weights A exist; a test holds the two equal. A record's keys:
-`block3.attention` (B, h, T, T), `block3.z` (B, T, D).
+`block3.attention` (B, h, T, T), `block3.z` (B, T, D); in axial blocks also `block3.row.attention`, of the columns of
+each of B * rows rows, and `block3.column.attention`, likewise.
 
 B batch, T tokens, D width, h heads, d = D / h, z (B, T, D) the tokens.
 """
@@ -44,6 +45,7 @@ class Block(nn.Module):
         self.norm2 = nn.LayerNorm(width, eps=norm_eps)
         self.mlp = MLP(width, mlp_dim, activation, dropout)
         self.drop_path = drop_path
+        self.group = 1  # rows of z that are one example: several in an axial block
 
     def forward(
         self, z: Tensor, relative: nn.Module | None = None, record: Record | None = None, name: str = ""
@@ -59,7 +61,8 @@ class Block(nn.Module):
         if not self.training or self.drop_path == 0:
             return y
         keep = 1 - self.drop_path
-        return y * torch.empty(y.shape[0], 1, 1, device=y.device, dtype=y.dtype).bernoulli_(keep) / keep
+        kept = torch.empty(y.shape[0] // self.group, 1, 1, device=y.device, dtype=y.dtype).bernoulli_(keep)
+        return y * kept.repeat_interleave(self.group, dim=0) / keep
 
 
 class SelfAttention(nn.Module):
@@ -116,6 +119,7 @@ class AxialBlock(nn.Module):
     def __init__(self, row: Block, column: Block, grid: tuple[int, int]) -> None:
         super().__init__()
         self.row, self.column, self.grid = row, column, grid
+        row.group, column.group = grid
 
     def forward(
         self, z: Tensor, relative: nn.Module | None = None, record: Record | None = None, name: str = ""

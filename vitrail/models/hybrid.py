@@ -43,6 +43,8 @@ class HybridConfig(ViTConfig):
             if unknown:
                 raise ConfigError(f"the stem has no field {', '.join(unknown)}")
             object.__setattr__(self, "stem", StemConfig(**self.stem))
+        if not isinstance(self.stem, StemConfig):
+            raise ConfigError(f"stem={self.stem!r} is not a StemConfig, nor a dict of its fields")
         super().__post_init__()
 
     @property

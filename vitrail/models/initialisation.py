@@ -95,5 +95,5 @@ def initialise(model: nn.Module, *, prefix: str = "", head_bias: float = 0.0) ->
         assert len(rows) == 1, f"{name}: {len(rows)} rows of the initialisation table"
         if not parameter.is_meta:
             rows[0](parameter)
-    if head_bias and not model.get_parameter("head.classifier.bias").is_meta:
-        nn.init.constant_(model.get_parameter("head.classifier.bias"), head_bias)
+        if name == "head.classifier.bias" and not parameter.is_meta:
+            nn.init.constant_(parameter, head_bias)

@@ -59,9 +59,7 @@ def build(config: Config) -> Model:
 
 
 def parse(name: str) -> Config:
-    text = (
-        name.strip().split("/", 1)[1] if re.match(r"(google|timm|facebook)/", name.strip()) else name.strip()
-    )
+    text = re.sub(r"^(google|timm|facebook)/", "", name.strip(), flags=re.IGNORECASE)
     text, size = split_size(text)
     for read in (plain, hybrid, bit, timm_plain, timm_hybrid, timm_bit):
         config = read(text, size)
@@ -72,7 +70,7 @@ def parse(name: str) -> Config:
 
 def split_size(text: str) -> tuple[str, tuple[int, int]]:
     """'L/16@512' -> ('L/16', (512, 512)); 224 where nothing is said."""
-    match = re.fullmatch(r"(.*)@(\d+)(?:x(\d+))?", text)
+    match = re.fullmatch(r"(.*)@(\d+)(?:[xX](\d+))?", text)
     if not match:
         return text, (224, 224)
     return match[1], (int(match[2]), int(match[3] or match[2]))
@@ -86,7 +84,7 @@ def variant(text: str) -> str | None:
 
 
 def plain(text: str, size: tuple[int, int]) -> ViTConfig | None:
-    match = re.fullmatch(r"(?:vit[-_])?([a-z0-9]+(?:-[a-z]+)?)[/_](\d+)", text, re.IGNORECASE)
+    match = re.fullmatch(r"(?:vit[-_])?([a-z0-9]+(?:-[a-z]+)?)[-/_](\d+)", text, re.IGNORECASE)
     known = variant(match[1]) if match else None
     return vit_config(known, int(match[2]), size) if match and known else None
 
@@ -109,7 +107,7 @@ def hybrid_config(known: str, size: tuple[int, int]) -> HybridConfig:
 
 
 def bit(text: str, size: tuple[int, int]) -> BiTConfig | None:
-    match = re.fullmatch(r"(?:bit-)?(?:[sml]-)?(r\d+)x(\d+)", text, re.IGNORECASE)
+    match = re.fullmatch(r"(?:bit[-_])?(?:[sml][-_])?(r\d+)x(\d+)", text, re.IGNORECASE)
     if not match or match[1].upper() not in UNITS:
         return None
     return BiTConfig(UNITS[match[1].upper()], int(match[2]), size)
@@ -128,7 +126,8 @@ def timm_plain(text: str, size: tuple[int, int]) -> ViTConfig | None:
 
 def timm_hybrid(text: str, size: tuple[int, int]) -> HybridConfig | None:
     match = re.fullmatch(
-        r"vit_([a-z]+)_(r\d*)_s(\d+)(?:_p8)?(?:_(\d+))?", re.sub(r"\..*", "", text.lower().replace("-", "_"))
+        r"vit_([a-z]+)_(r\d*)_s(\d+)(?:_p8)?(?:_(\d+))?(?:_in\d+k)?",
+        re.sub(r"\..*", "", text.lower().replace("-", "_")),
     )
     if not match or match[1] not in TIMM_SIZES:
         return None
@@ -137,7 +136,7 @@ def timm_hybrid(text: str, size: tuple[int, int]) -> HybridConfig | None:
 
 
 def timm_bit(text: str, size: tuple[int, int]) -> BiTConfig | None:
-    match = re.fullmatch(r"resnetv2_(\d+)x(\d+)_bit[ms]?(?:\..*)?", text.lower())
+    match = re.fullmatch(r"resnetv2_(\d+)x(\d+)_bit[ms]?(?:_in\d+k)?(?:\..*)?", text.lower())
     return bit(f"R{match[1]}x{match[2]}", size) if match else None
 
 

@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.errors import ConfigError
+from vitrail.models import checking
 from vitrail.models.heads import Head
 from vitrail.models.initialisation import initialise
 
@@ -50,10 +51,11 @@ class BiTConfig:
     head_bias: float = 0.0  # initial bias of the classifier
 
     def __post_init__(self) -> None:
-        if isinstance(self.image_size, int):
-            object.__setattr__(self, "image_size", (self.image_size, self.image_size))
-        object.__setattr__(self, "image_size", tuple(self.image_size))
+        object.__setattr__(self, "image_size", checking.image_size(self.image_size))
         object.__setattr__(self, "units", tuple(self.units))
+        checking.whole(self, 1, "channels")
+        checking.whole(self, 0, "classes")
+        checking.number(self, 0, 1, "norm_eps", "standardisation_eps")
         if not self.units or min(self.units) < 1:
             raise ConfigError(f"units={self.units}: every stage needs at least one unit")
         if min(self.image_size) < 32:

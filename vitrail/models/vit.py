@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.errors import ConfigError
-from vitrail.models import positions
+from vitrail.models import checking, positions
 from vitrail.models.encoder import Activation, AxialBlock, Block, Encoder, Record
 from vitrail.models.heads import AttentionPool, Head
 from vitrail.models.initialisation import initialise
@@ -72,9 +72,7 @@ class ViTConfig:
     head_bias: float = 0.0  # initial bias of the classifier (-10 for sigmoid loss on ImageNet-21k)
 
     def __post_init__(self) -> None:
-        if isinstance(self.image_size, int):
-            object.__setattr__(self, "image_size", (self.image_size, self.image_size))
-        object.__setattr__(self, "image_size", tuple(self.image_size))
+        object.__setattr__(self, "image_size", checking.image_size(self.image_size))
         if self.class_token is None:
             object.__setattr__(self, "class_token", self.pool == "token")
         if self.positions_at is None:
@@ -116,14 +114,10 @@ def check(config: ViTConfig) -> None:
         given = getattr(config, field)
         if given not in allowed:
             raise ConfigError(f"{field}={given!r} is not one of {', '.join(allowed)}")
-    for field in ("width", "depth", "mlp_dim", "heads", "patch_size", "channels"):
-        if not getattr(config, field) >= 1:
-            raise ConfigError(f"{field} must be at least 1, not {getattr(config, field)}")
-    for field in ("dropout", "attention_dropout", "drop_path"):
-        if not 0 <= getattr(config, field) < 1:
-            raise ConfigError(f"{field} must be in [0, 1), not {getattr(config, field)}")
-    if config.classes < 0 or config.pre_logits < 0:
-        raise ConfigError(f"classes={config.classes} and pre_logits={config.pre_logits} must not be negative")
+    checking.whole(config, 1, "width", "depth", "mlp_dim", "heads", "patch_size", "channels")
+    checking.whole(config, 0, "classes", "pre_logits")
+    checking.number(config, 0, 1, "dropout", "attention_dropout", "drop_path", "norm_eps")
+    checking.number(config, -1000, 1000, "head_bias")
     H, W, stride = *config.image_size, config.stride
     if H % stride or W % stride or min(H, W) < stride:
         near = " or ".join(str(stride * max(1, n)) for n in (H // stride, H // stride + 1))
@@ -133,8 +127,10 @@ def check(config: ViTConfig) -> None:
         )
     if config.width % config.heads:
         raise ConfigError(f"width {config.width} is not divisible into {config.heads} heads")
-    if config.positions in ("2d", "sincos") and config.width % 4:
-        raise ConfigError(f"positions={config.positions!r} need a width divisible by 4, not {config.width}")
+    if config.positions in ("2d", "sincos") and (config.width % 4 or config.width < 8):
+        raise ConfigError(
+            f"positions={config.positions!r} need a width of 8 or more that 4 divides, not {config.width}"
+        )
     if config.pool == "token" and not config.class_token:
         raise ConfigError("pool='token' needs the class token; use pool='mean' or 'attention' without it")
     if config.positions == "relative" and config.positions_at == "stem":

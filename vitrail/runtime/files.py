@@ -42,7 +42,11 @@ def atomic_folder(path: Path) -> Iterator[Path]:
             # A folder cannot be replaced in one step where it is not empty: move the old one aside first.
             aside = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.old."))
             path.replace(aside)
-            temporary.replace(path)
+            try:
+                temporary.replace(path)
+            except BaseException:
+                aside.replace(path)
+                raise
             shutil.rmtree(aside)
         else:
             temporary.replace(path)

@@ -1,0 +1,47 @@
+import pytest
+
+from vitrail.runtime.files import atomic_file, atomic_folder
+
+
+def test_a_file_is_there_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "deep" / "file.txt"
+    with atomic_file(path) as temporary:
+        temporary.write_text("first")
+    with pytest.raises(ZeroDivisionError), atomic_file(path) as temporary:
+        temporary.write_text("half")
+        raise ZeroDivisionError
+    assert path.read_text() == "first"
+    assert [p.name for p in path.parent.iterdir()] == ["file.txt"]
+
+
+def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "folder"
+    for text in ("first", "second"):
+        with atomic_folder(path) as temporary:
+            (temporary / "a").write_text(text)
+    with pytest.raises(KeyboardInterrupt), atomic_folder(path) as temporary:
+        (temporary / "a").write_text("third")
+        raise KeyboardInterrupt
+    assert (path / "a").read_text() == "second"
+    assert [p.name for p in tmp_path.iterdir()] == ["folder"]
+
+
+def test_an_interrupt_between_the_two_moves_brings_the_old_folder_back(tmp_path, monkeypatch):
+    from pathlib import Path
+
+    path = tmp_path / "folder"
+    with atomic_folder(path) as temporary:
+        (temporary / "a").write_text("first")
+    replace, calls = Path.replace, []
+
+    def second_fails(self, target):
+        calls.append(target)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return replace(self, target)
+
+    with pytest.raises(KeyboardInterrupt), atomic_folder(path) as temporary:
+        (temporary / "a").write_text("second")
+        monkeypatch.setattr(Path, "replace", second_fails)
+    assert (path / "a").read_text() == "first"
+    assert [p.name for p in tmp_path.iterdir()] == ["folder"]

@@ -1,0 +1,34 @@
+"""What every config checks of its fields, in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vitrail.errors import ConfigError
+
+
+def image_size(given: Any) -> tuple[int, int]:
+    """One number for a square, or (height, width)."""
+    size = (given, given) if is_whole(given) else tuple(given) if isinstance(given, tuple | list) else ()
+    if len(size) != 2 or not all(is_whole(n) and n >= 1 for n in size):
+        raise ConfigError(f"image_size={given!r} is neither a whole number nor (height, width)")
+    return size[0], size[1]
+
+
+def whole(config: Any, least: int, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        if not is_whole(value) or value < least:
+            raise ConfigError(f"{name} must be a whole number of at least {least}, not {value!r}")
+
+
+def number(config: Any, least: float, most: float, *names: str) -> None:
+    """least <= value < most"""
+    for name in names:
+        value = getattr(config, name)
+        if not isinstance(value, int | float) or not least <= value < most:
+            raise ConfigError(f"{name} must be in [{least:g}, {most:g}), not {value!r}")
+
+
+def is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
