@@ -23,6 +23,18 @@ def test_each_is_listed_once_also_after_a_restart(tmp_path):
     assert len(second.found) == 3
 
 
+def test_any_name_and_a_torn_last_line_are_borne(tmp_path):
+    path = tmp_path / "bad_files.jsonl"
+    strange = BadExample(1, "a\u2028b\x85.jpg", "a\u2028b: reason")
+    BadFiles(1000, path=path).add([strange])
+    with path.open("a") as file:
+        file.write('{"index": 2, "ke')
+    assert BadFiles(1000, path=path).found == {strange.key: strange}
+    path.write_text("nonsense\n")
+    with pytest.raises(DataError, match="line 1: not a broken example"):
+        BadFiles(1000, path=path)
+
+
 def test_the_threshold():
     files = BadFiles(200, max_bad=0.01)
     files.add([bad(1), bad(2)])

@@ -28,18 +28,30 @@ def folder(tmp_path: Path) -> Path:
 def test_a_source_leaves_out_what_the_file_names(folder: Path) -> None:
     whole = open_source(folder, "train")
     keys = [whole.key(1), whole.key(6)]
-    write_exclusions(folder / "exclude.jsonl", {"train": "x"}, [{"train": key} for key in keys])
+    head = {"train": "x", "split": "train", "images": 8, "fingerprint": whole.fingerprint()}
+    write_exclusions(folder / "exclude.jsonl", head, [{"train": key} for key in keys])
     rest = open_source(f"{folder}?exclude={folder / 'exclude.jsonl'}", "train")
     assert [rest.key(i) for i in range(len(rest))] == [whole.key(i) for i in (0, 2, 3, 4, 5, 7)]
     assert rest.labels.tolist() == [0, 0, 0, 1, 1, 1]
     assert rest.class_names == whole.class_names
+    assert len(open_source(f"{folder}?exclude={folder / 'exclude.jsonl'}", "train[:4]")) == 4
+    assert len(open_source(f"{folder}?exclude={folder / 'exclude.jsonl'}", "test")) == 8
     assert splits_of(f"{folder}?exclude={folder / 'exclude.jsonl'}") == ["train", "test"]
 
 
 def test_a_file_made_for_other_data_is_refused(folder: Path) -> None:
     write_exclusions(folder / "exclude.jsonl", {"train": "x"}, [{"train": "no/such.png"}])
-    with pytest.raises(DataError, match=r"names no example of .*it names no/such\.png"):
+    with pytest.raises(DataError, match=r"names images that .* does not have"):
         open_source(f"{folder}?exclude={folder / 'exclude.jsonl'}", "train")
+    write_exclusions(folder / "exclude.jsonl", {"train": "x", "split": "train", "images": 9}, [])
+    with pytest.raises(DataError, match=r"was made for 9 images of x, not for .* with 8"):
+        open_source(f"{folder}?exclude={folder / 'exclude.jsonl'}", "train")
+
+
+def test_other_dates_are_said(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_exclusions(folder / "exclude.jsonl", {"split": "train", "images": 8, "fingerprint": "00"}, [])
+    open_source(f"{folder}?exclude={folder / 'exclude.jsonl'}", "train")
+    assert "other files or dates" in caplog.text
 
 
 def test_a_file_that_names_nothing_leaves_out_nothing(folder: Path) -> None:

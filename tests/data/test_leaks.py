@@ -81,7 +81,7 @@ def test_the_file_gives_back_the_keys(data: Path) -> None:
     assert [file.name for file in (data / "new").iterdir()] == ["exclude.jsonl"]
     head, *rows = [json.loads(line) for line in (data / "new/exclude.jsonl").read_text().splitlines()]
     assert head["train"] == leaks.train
-    assert head["fingerprint"] == leaks.fingerprint
+    assert head["fingerprint"] == leaks.split["fingerprint"]
     assert [sorted(row) for row in rows] == [
         sorted(("train", "test", "test_set", "score", "how", "train_class", "test_class"))
     ] * 3
@@ -105,7 +105,7 @@ def test_it_can_be_seen_and_serialised(data: Path) -> None:
 def test_any_keys_survive_the_file(tmp_path_factory: pytest.TempPathFactory, rows: list[tuple]) -> None:
     path = tmp_path_factory.mktemp("any") / "exclude.jsonl"
     leaks = tuple(Leak(train, test, "set", score, how, "a", "b") for train, test, score, how in rows)
-    write_leaks(Leaks("web", "00", 9, 0, (Compared("set", 9, 0, leaks),)), path)
+    write_leaks(Leaks("web", {"split": "train"}, 9, 0, (Compared("set", 9, 0, leaks),)), path)
     assert read_exclusions(path) == {row[0] for row in rows}
 
 

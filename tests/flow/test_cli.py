@@ -193,7 +193,7 @@ def test_a_device_that_is_not_there(run, checkpoint, photo):
 
 
 def test_marks_in_names_are_shown_as_they_are(run, checkpoint, photo, tmp_path):
-    (tmp_path / "br[/b]").mkdir()
+    (tmp_path / "br[/b]").mkdir(parents=True)
     (tmp_path / "br[/b]" / "[bold]x.png").write_bytes(photo.read_bytes())
     (tmp_path / "names.txt").write_text("x[/x]\n[red]b\nc\nd\ne\n")
     code, out, err = run("predict", checkpoint, tmp_path / "br[/b]", "--class-names", tmp_path / "names.txt")

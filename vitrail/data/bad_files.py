@@ -24,8 +24,12 @@ class BadFiles:
         self.n, self.max_bad, self.path = n, max_bad, path
         self.found: dict[str, BadExample] = {}
         if path is not None and path.exists():
-            for line in path.read_text(encoding="utf-8").splitlines():
-                bad = BadExample(**json.loads(line))
+            for number, line in enumerate(path.read_text(encoding="utf-8").split("\n")[:-1], 1):
+                try:
+                    row = json.loads(line)
+                    bad = BadExample(row["index"], row["key"], row["reason"])
+                except (ValueError, KeyError, TypeError) as error:
+                    raise DataError(f"{path}, line {number}: not a broken example: {line[:80]!r}") from error
                 self.found[bad.key] = bad
 
     def add(self, examples: Iterable[BadExample]) -> None:
@@ -37,7 +41,7 @@ class BadFiles:
         if self.path is not None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with self.path.open("a", encoding="utf-8") as file:
-                file.writelines(json.dumps(asdict(bad), ensure_ascii=False) + "\n" for bad in new.values())
+                file.writelines(json.dumps(asdict(bad)) + "\n" for bad in new.values())
         if len(self.found) > max(1, self.max_bad * self.n):
             raise DataError(
                 f"{len(self.found)} of {self.n:,} examples are broken, more than the {self.max_bad:.1%} allowed"

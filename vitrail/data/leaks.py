@@ -22,6 +22,7 @@ from vitrail.data.copies.contact_sheet import pair_sheet
 from vitrail.data.copies.duplicates import THRESHOLD, find_pairs
 from vitrail.data.copies.scan import scan
 from vitrail.data.sources import Source, open_source, splits_of
+from vitrail.data.splits import Subset
 from vitrail.errors import ConfigError
 
 TEST_SPLITS = ("test", "validation")  # the first that a data set has
@@ -56,7 +57,9 @@ class Leaks:
     """What `dedup` found."""
 
     train: str
-    fingerprint: str  # of the training set, as it was
+    split: dict[
+        str, object
+    ]  # the whole split that the training set is (a part) of: its name, images, fingerprint
     images: int
     unreadable: int
     tests: tuple[Compared, ...]
@@ -111,7 +114,7 @@ def dedup(
             leaks.append(_leak(train, i, test, j, score, how))
             drawn.append((f"{score:.3f} {how}", train, i, test, j))
         sets.append(Compared(test.name, len(test), len(scanned.broken), tuple(leaks)))
-    found = Leaks(train.name, train.fingerprint(), len(train), len(seen.broken), tuple(sets))
+    found = Leaks(train.name, _whole_split(train), len(train), len(seen.broken), tuple(sets))
     if out is not None:
         write_leaks(found, out)
     if sheet is not None:
@@ -122,7 +125,7 @@ def dedup(
 
 def write_leaks(leaks: Leaks, path: str | Path) -> None:
     """The images to leave out, and why, as a file of exclusions."""
-    head = {"train": leaks.train, "fingerprint": leaks.fingerprint, "images": leaks.images}
+    head = {"train": leaks.train, **leaks.split}
     rows = [{**asdict(leak), "score": round(leak.score, 4)} for test in leaks.tests for leak in test.leaks]
     exclusions.write_exclusions(Path(path), {**head, "threshold": THRESHOLD}, rows)
 
@@ -159,6 +162,16 @@ def leak_table(leaks: Leaks) -> Table:
 def _leak(train: Source, i: int, test: Source, j: int, score: float, how: str) -> Leak:
     train_class, test_class = train.class_names[train.labels[i]], test.class_names[test.labels[j]]
     return Leak(train.key(i), test.key(j), test.name, score, how, train_class, test_class)
+
+
+def _whole_split(source: Source) -> dict[str, object]:
+    """What exclusions.py checks before it leaves anything out of a split."""
+    whole = source.base if isinstance(source, Subset) else source
+    return {
+        "split": whole.name.rpartition(":")[2],
+        "images": len(whole),
+        "fingerprint": whole.fingerprint(),
+    }
 
 
 def _test_split(where: str | Path) -> str:

@@ -65,8 +65,10 @@ class Loading:
             raise ConfigError(f"batch {self.batch}, rank {self.rank} of {self.world}, {self.workers} workers")
         if self.batch % self.world:
             raise ConfigError(f"a global batch of {self.batch} cannot be shared by {self.world} processes")
-        if min(self.mixup, self.cutmix) < 0:
+        if not (0 <= self.mixup < float("inf") and 0 <= self.cutmix < float("inf")):
             raise ConfigError(f"mixup={self.mixup}, cutmix={self.cutmix} must not be negative")
+        if self.seed < 0 or not 0 <= self.max_bad <= 1:
+            raise ConfigError(f"seed {self.seed} must not be negative, max_bad {self.max_bad} in [0, 1]")
 
 
 class Loader:
@@ -190,7 +192,8 @@ class Stream(Dataset[Made]):
                 images[slot] = self._pixels(epoch, index)
                 label[slot], weight[slot] = int(self.source.labels[index]), 1.0
             except DataError as error:
-                bad.append(BadExample(index, self.source.key(index), str(error)))
+                key, reason = self.source.key(index), str(error)
+                bad.append(BadExample(index, key, reason if key in reason else f"{key}: {reason}"))
         indices = torch.tensor([index for _, index in places])
         image = default_collate(
             images

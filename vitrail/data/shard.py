@@ -32,7 +32,7 @@ from PIL import Image
 from vitrail.data.decode import decode
 from vitrail.data.readers.fingerprint import digest
 from vitrail.data.shard_manifest import FORMAT, Manifest, flush, write_whole
-from vitrail.data.sources import Source, open_source
+from vitrail.data.sources import Source, open_source, split_options
 from vitrail.data.splits import parse_split
 from vitrail.errors import ConfigError, DataError
 from vitrail.runtime.progress import progress as show_progress
@@ -74,7 +74,8 @@ def shard(
     if shard_mb < 1:
         raise ConfigError(f"shard_mb {shard_mb}; at least 1 is allowed")
     if isinstance(source, str | Path):
-        if folder.resolve().is_relative_to(Path(source).expanduser().resolve()):
+        base, _ = split_options(str(source))
+        if folder.resolve().is_relative_to(Path(base).expanduser().resolve()):
             raise ConfigError(
                 f"{folder} lies inside of {source}: the shards would become part of what is read"
             )

@@ -81,12 +81,11 @@ def open_source(
         name: _open_split(base, name, options, root=root, download=download)
         for name in dict.fromkeys(part.name for part in parts)
     }
-    source = assemble([(opened[part.name], part) for part in parts])
-    if excluded is None:
-        return source
-    from vitrail.data.exclusions import excluding
+    if excluded is not None:
+        from vitrail.data.exclusions import excluding
 
-    return excluding(source, excluded)
+        opened = {name: excluding(source, name, excluded) for name, source in opened.items()}
+    return assemble([(opened[part.name], part) for part in parts])
 
 
 def splits_of(where: str | Path, *, root: str | Path | None = None, download: bool = False) -> list[str]:

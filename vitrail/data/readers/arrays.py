@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import struct
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,8 @@ class ArraySource:
                 f"{name}: images are {dtype} {tuple(shape)}; uint8 (n, H, W), (n, H, W, 1) or (n, H, W, 3) "
                 "is read"
             )
+        if 0 in shape[1:3]:
+            raise DataError(f"{name}: images of {shape[1]} x {shape[2]} have no pixels")
         if self.labels.shape != shape[:1]:
             raise DataError(f"{name}: {shape[0]} images but labels of shape {self.labels.shape}")
         if not len(self.labels):
@@ -184,7 +187,7 @@ def _map_or_load(path: Path, member: str) -> np.ndarray:
                 path, dtype, "r", offset=file.tell(), shape=shape, order="F" if fortran else "C"
             )
             return mapped
-    except (zipfile.BadZipFile, OSError, ValueError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError) as error:
         raise DataError(f"{where}: cannot be read: {error}") from error
 
 

@@ -33,6 +33,8 @@ EXTENSIONS = frozenset(
         ".jpeg",
         ".jpe",
         ".jfif",
+        ".jp2",
+        ".j2k",
         ".png",
         ".webp",
         ".gif",

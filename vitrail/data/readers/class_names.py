@@ -39,6 +39,9 @@ def read_class_names(folder: Path) -> list[str] | None:
     return [by_label[label] for label in range(len(by_label))]
 
 
+MOST_UNNAMED = 1_000_000  # classes that nothing names
+
+
 def with_titles(ids: list[str], folder: Path) -> list[str]:
     """Classes stored under an id, by the name that a file in `folder` gives; two of one name keep the id."""
     titles = _read_titles(folder)
@@ -52,6 +55,10 @@ def with_titles(ids: list[str], folder: Path) -> list[str]:
 def number_names(labels: list[np.ndarray]) -> list[str]:
     """0, 1, ... as names, for integer labels that nothing names, over all splits."""
     top = max((int(split.max()) for split in labels if len(split)), default=-1)
+    if top > MOST_UNNAMED:
+        raise DataError(
+            f"a label {top:,}, and no class names: labels count from 0 to {MOST_UNNAMED:,} at most"
+        )
     return [str(label) for label in range(top + 1)]
 
 

@@ -66,7 +66,10 @@ class ParquetRows:
         start, length = found[row].tolist()
         if length < 0:
             return None
-        data: bytes = file.read_at(length, start)
+        try:
+            data: bytes = file.read_at(length, start)
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(f"row {row} of row group {group} of {self.files[f]}: {error}") from error
         if len(data) != length:
             raise DataError(f"{self.files[f]} ends early: it was cut while it was in use")
         return data

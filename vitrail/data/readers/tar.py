@@ -11,6 +11,7 @@ no random access.
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -116,4 +117,4 @@ def _class_names(path: Path, root: Path, texts: list[str], known: dict[Path, Ind
 
 
 def _is_number(text: str) -> bool:
-    return text.lstrip("-").isdecimal()
+    return re.fullmatch(r"-?[0-9]{1,18}", text) is not None
