@@ -1,10 +1,10 @@
 """Loading photographs for training: ours against torchvision's two ways and timm's, in one run.
 
-    python -m benchmarks.loader FOLDER
+    python -m benchmarks.loader [FOLDER]
 
-FOLDER holds photographs (JPEG). Each epoch reads every file, decodes it, takes a random inception crop to 224 and
-flips it by a fair coin; nothing decoded is kept, and what comes out is a batch of bytes, to be normalised on the
-device. The loaders run by turns for `rounds` rounds; a round starts the workers anew and counts images after a
+FOLDER holds photographs (JPEG); without it those of the shared data beside the checkout are taken. Each epoch reads
+every file, decodes it, takes a random inception crop to 224 and flips it by a fair coin; nothing decoded is kept, and
+what comes out is a batch of bytes, to be normalised on the device. The loaders run by turns for `rounds` rounds; a round starts the workers anew and counts images after a
 warm-up. torchvision and timm draw rectangles their way, within the same areas and aspects; "our crops" is
 torchvision's pipeline with rectangles drawn as ours are.
 
@@ -193,7 +193,7 @@ def main(photos: Path, workers: int, rounds: int, count: int) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("photos", type=Path)
+    parser.add_argument("photos", type=Path, nargs="?", default=Path("../shared/data/photos"))
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--count", type=int, default=40, help="batches that are timed in a round")
