@@ -4,9 +4,9 @@
 
 FOLDER holds photographs (JPEG); without it those of the shared data beside the checkout are taken. Each epoch reads
 every file, decodes it, takes a random inception crop to 224 and flips it by a fair coin; nothing decoded is kept, and
-what comes out is a batch of bytes, to be normalised on the device. The loaders run by turns for `rounds` rounds; a round starts the workers anew and counts images after a
-warm-up. torchvision and timm draw rectangles their way, within the same areas and aspects; "our crops" is
-torchvision's pipeline with rectangles drawn as ours are.
+what comes out is a batch of bytes, to be normalised on the device. The loaders run by turns for `rounds` rounds; a
+round starts the workers anew and counts images after a warm-up. torchvision and timm draw rectangles their way,
+within the same areas and aspects; "our crops" is torchvision's pipeline with rectangles drawn as ours are.
 
 Same crops, same pixels: before the timing, what we load is compared with a full decode, the same crop and Pillow's
 antialiased resize; the mean difference must be at most 1/255.

@@ -31,10 +31,11 @@ from PIL import Image
 
 from vitrail.data.decode import decode
 from vitrail.data.readers.fingerprint import digest
-from vitrail.data.shard_manifest import FORMAT, Manifest, flush, write_whole
+from vitrail.data.shard_manifest import FORMAT, Manifest, write_whole
 from vitrail.data.sources import Source, open_source, split_options
 from vitrail.data.splits import parse_split
 from vitrail.errors import ConfigError, DataError
+from vitrail.runtime.files import atomic_file
 from vitrail.runtime.progress import progress as show_progress
 
 ROW_GROUP_BYTES, ROW_GROUP_ROWS = 2 << 20, 1000
@@ -187,12 +188,10 @@ def _encoded(image: bytes | np.ndarray) -> bytes:
 
 def _write_shard(path: Path, class_names: list[str], rows: Iterator[Row]) -> dict[str, Any]:
     """Write one shard, whole or not at all; what it holds, for the manifest."""
-    part = path.with_name(f".{path.name}.part")
     schema = _schema(class_names)
     count, broken = 0, []
-    with pq.ParquetWriter(
-        part, schema, compression="none", use_dictionary=False, write_statistics=False
-    ) as writer:
+    plain = {"compression": "none", "use_dictionary": False, "write_statistics": False}
+    with atomic_file(path) as temporary, pq.ParquetWriter(temporary, schema, **plain) as writer:
         group: list[Row] = []
         for row in rows:
             if row.broken is not None:
@@ -204,8 +203,6 @@ def _write_shard(path: Path, class_names: list[str], rows: Iterator[Row]) -> dic
                 count, group = count + len(group), []
         if group:
             writer.write_table(_table(group, schema))
-    flush(part)
-    part.replace(path)
     return {"rows": count + len(group), "bytes": path.stat().st_size, "broken": broken}
 
 

@@ -6,13 +6,13 @@ It lies in the folder of the shards as `.shard-SPLIT.json`, hidden, so that read
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from vitrail.errors import DataError
+from vitrail.runtime.files import atomic_file
 
 FORMAT = 1  # of the manifest and of what is written: another one counts as other settings
 
@@ -76,14 +76,5 @@ class Manifest:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """A small file, whole or not at all."""
-    part = path.with_name(f".{path.name}.part")
-    part.write_bytes(data)
-    flush(part)
-    part.replace(path)
-
-
-def flush(path: Path) -> None:
-    """See that a file is on the disk before its name says so."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
+    with atomic_file(path) as temporary:
+        temporary.write_bytes(data)

@@ -193,3 +193,9 @@ def test_the_most_alike_are_kept(rows: list[tuple[int, int, float]]) -> None:
     for i in {i for i, _, _ in rows}:
         expected = sorted((alike for pair, alike in best.items() if pair[0] == i), reverse=True)[:MOST]
         assert sorted(kept["alike"][kept["i"] == i].tolist(), reverse=True) == pytest.approx(expected)
+
+
+def test_an_image_that_the_other_set_has_twice_is_found_twice() -> None:
+    pairs = find_pairs(seen([photo(0), photo(1)]), seen([photo(1), photo(0), photo(0)]))
+    assert sorted(listed(pairs)) == [(0, 1), (0, 2), (1, 0)]
+    assert set(pairs.how.tolist()) == {"bytes"}

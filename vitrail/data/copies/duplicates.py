@@ -104,13 +104,17 @@ _Found = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32], NDArra
 
 
 def _same_bytes(first: Scan, second: Scan | None) -> _Found:
-    """Pairs of equal files: i, j, score, how."""
-    other = first if second is None else second
-    earliest = {digest: index for index, digest in reversed(list(enumerate(other.digests))) if digest}
-    both = [(k, earliest[digest]) for k, digest in enumerate(first.digests) if digest in earliest]
-    i, j = np.array(both, np.int64).reshape(-1, 2).T  # (m,), (m,)
+    """Pairs of equal files: i, j, score, how. Within one set each copy goes with the earliest of its kind; between
+    two, each image of the first with those of the second that equal it."""
+    places: dict[bytes, list[int]] = {}
+    for index, digest in enumerate(first.digests if second is None else second.digests):
+        if digest:
+            places.setdefault(digest, []).append(index)
     if second is None:
-        i, j = j[i != j], i[i != j]
+        both = [(equal[0], later) for equal in places.values() for later in equal[1:]]
+    else:
+        both = [(i, j) for i, digest in enumerate(first.digests) for j in places.get(digest, [])[:MOST]]
+    i, j = np.array(both, np.int64).reshape(-1, 2).T  # (m,), (m,)
     return i, j, np.ones(len(i), np.float32), np.full(len(i), "bytes", "U8")
 
 

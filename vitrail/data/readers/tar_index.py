@@ -26,6 +26,7 @@ from vitrail.data.readers.class_folders import EXTENSIONS
 from vitrail.data.readers.fingerprint import digest
 from vitrail.data.readers.names import Names
 from vitrail.errors import DataError
+from vitrail.runtime.files import atomic_file
 
 FORMAT = 1  # of the index file
 MAX_LABEL_BYTES = 1 << 20  # of a .cls or .json member
@@ -145,10 +146,8 @@ def _load(file: Path, stamp: tuple[int, int]) -> Index | None:
 def _save(index: Index, *files: Path) -> None:
     """Keep the index in the first of `files` that can be written; else it is built again next time."""
     for file in files:
-        part = file.with_name(f".{file.name}.{os.getpid()}.part")
         try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            with part.open("wb") as stream:
+            with atomic_file(file) as temporary, temporary.open("wb") as stream:
                 np.savez(
                     stream,
                     stamp=np.array([FORMAT, *index.stamp], dtype=np.int64),
@@ -159,7 +158,6 @@ def _save(index: Index, *files: Path) -> None:
                     labels=index.labels.bytes,
                     label_ends=index.labels.ends,
                 )
-            part.replace(file)
             return
         except OSError:
-            part.unlink(missing_ok=True)
+            continue
