@@ -28,7 +28,7 @@ from torch import Tensor
 from vitrail.checkpoints import mapping
 from vitrail.checkpoints.checkpoint import Checkpoint, listing, parameter_shapes
 from vitrail.checkpoints.google_config import config_of
-from vitrail.checkpoints.google_names import BLOCKS, SCANNED, TOP_POSITIONS, entries_of
+from vitrail.checkpoints.google_names import BLOCKS, SCANNED, TOP_POSITIONS, entries_of, naming_of
 from vitrail.checkpoints.npz import read_npz, write_npz
 from vitrail.checkpoints.plain import plain, with_table
 from vitrail.data import preprocess as pp
@@ -63,9 +63,8 @@ def read(path: Path, *, image_size: int | tuple[int, int] | None = None) -> Chec
     inside = {k: a for k, a in inside.items() if prefix + k not in beside}
     if beside:
         note(f"{path.name}: {len(beside)} arrays beside the model (optimizer, other towers) are left out")
-    names = "original" if any("MlpBlock_3" in key for key in inside) else "linen"
     scan = any(key.startswith(SCANNED) for key in inside)
-    dialect = Dialect(prefix, names, scan, TOP_POSITIONS in inside, oddities(inside))
+    dialect = Dialect(prefix, naming_of(inside), scan, TOP_POSITIONS in inside, oddities(inside))
 
     tensors = {key: tensor_of(a, f"{path}: {key}") for key, a in inside.items()}
     try:

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from vitrail.checkpoints.google_names import BLOCK_NAMES, BLOCKS, POSITIONS, TOP_POSITIONS
+from vitrail.checkpoints.google_names import BLOCK_NAMES, BLOCKS, POSITIONS, TOP_POSITIONS, naming_of
 from vitrail.errors import CheckpointError
 from vitrail.models.hybrid import HybridConfig
 from vitrail.models.names import Config
@@ -25,7 +25,7 @@ def config_of(tensors: Mapping[str, Tensor], image_size: int | tuple[int, int] |
     depth = numbered(tensors, rf"{BLOCKS}(\d+)/", first=0)
     if not depth:
         raise ValueError("there are no encoder blocks")
-    part = BLOCK_NAMES["original" if any("MlpBlock_3" in key for key in tensors) else "linen"]
+    part = BLOCK_NAMES[naming_of(tensors)]
     heads = tensors[f"{BLOCKS}0/{part['attention']}/query/kernel"].shape[1]
     shared: dict[str, Any] = {
         "width": width,
@@ -54,7 +54,7 @@ def grid_of(
     asked_grid = (asked[0] // stride, asked[1] // stride) if asked else None
     table = tensors.get(POSITIONS, tensors.get(TOP_POSITIONS))
     if table is None:
-        if "cls" in tensors or any("MlpBlock_3" in key for key in tensors):
+        if "cls" in tensors or naming_of(tensors) == "original":
             raise CheckpointError(f"{path}: missing {POSITIONS}")
         return asked_grid or (224 // stride, 224 // stride), "sincos"
     N = table.shape[1] - (POSITIONS in tensors and "cls" in tensors)

@@ -5,7 +5,7 @@ Their kernels are (in, out) and (rows, columns, in, out). D width, h heads, d = 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor
@@ -31,6 +31,11 @@ BLOCK_NAMES: dict[str, dict[str, str]] = {
 }
 BLOCKS, SCANNED = "Transformer/encoderblock_", "Transformer/encoderblock/"
 POSITIONS, TOP_POSITIONS = "Transformer/posembed_input/pos_embedding", "pos_embedding"
+
+
+def naming_of(keys: Iterable[str]) -> str:
+    """Which of BLOCK_NAMES a file keeps to."""
+    return "original" if any("MlpBlock_3" in key for key in keys) else "linen"
 
 
 def entries_of(config: Config, *, names: str, top: bool) -> Iterator[Entry]:
