@@ -11,8 +11,9 @@ LAYERS = [
     {"cli"},
     {"studies"},
     {"recipes"},
-    {"transfer", "inspection", "serve"},
+    {"transfer", "serve"},
     {"train", "export"},
+    {"inspection"},  # below `train`: a run draws its curve, a fine-tuning its mistakes
     {"objectives", "evaluators"},
     {"checkpoints"},
     {"models", "data"},

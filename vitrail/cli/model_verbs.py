@@ -1,49 +1,13 @@
-"""The command line: one function for each verb, thin over what Python users call.
-
-A verb imports what it needs when it is used, so that `vitrail --help` answers at once. It returns a `Shown`: a
-table for people, an object for `--json`. Errors of the user (VitrailError) become one line and exit code 2.
-Only `main` prints results, and only `main` exits.
-"""
+"""Models and their files: models, cost, convert, predict, demo."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-import tyro
 from tyro.conf import Positional, arg
 
-from vitrail.errors import ConfigError, VitrailError
-
-Device = Literal["auto", "cpu", "cuda", "mps"]
-Format = Literal["bundle", "npz", "timm", "huggingface", "torchvision"]
-ModelPath = Annotated[Positional[str], arg(metavar="MODEL")]
-
-
-@dataclass(frozen=True)
-class Common:
-    """Flags of every verb."""
-
-    json: bool = False  # print one JSON object instead of a table
-    device: Device = "auto"  # where to run, for verbs that compute; auto: the GPU where there is one
-
-
-COMMON = Common()
-
-
-@dataclass
-class Shown:
-    """What a verb has to say."""
-
-    common: Common
-    columns: list[str]  # headings of the table; a heading that begins with '>' is right-aligned
-    rows: list[list[str]]
-    result: dict[str, Any]  # what --json prints
-    body: Any = None  # what rich can print, instead of the table
-    after: list[str] = field(default_factory=list)  # lines below the table
-    problems: list[str] = field(default_factory=list)  # what went wrong with a part: exit code 2 at the end
+from vitrail.cli.verb import COMMON, Common, Format, ModelPath, Shown, size_of
+from vitrail.errors import ConfigError
 
 
 def models(*, image_size: int | None = None, classes: int = 1000, common: Common = COMMON) -> Shown:
@@ -191,13 +155,6 @@ def convert(
     return Shown(common, ["", ""], rows, result)
 
 
-def size_of(words: tuple[int, ...]) -> int | tuple[int, int] | None:
-    """--image-size 384, --image-size 224 448, or nothing."""
-    if len(words) > 2:
-        raise ConfigError(f"--image-size takes one number, or height and width, not {words}")
-    return None if not words else words[0] if len(words) == 1 else (words[0], words[1])
-
-
 def describe(config: Any) -> str:
     """ViT of width 768, depth 12, ..."""
     from vitrail.models.hybrid import HybridConfig
@@ -288,155 +245,3 @@ def demo(*, common: Common = COMMON) -> Shown:
     ]
     shown.result |= {"feature_norm": float((y**2).sum() ** 0.5), "seconds": seconds}
     return shown
-
-
-def data_inspect(
-    path: Annotated[Positional[str], arg(metavar="PATH")],
-    *,
-    splits: tuple[str, ...] = (),
-    sheet: str | None = None,
-    common: Common = COMMON,
-) -> Shown:
-    """What is in a data set and what is wrong with it: broken files, duplicates, leaks between splits.
-
-    Args:
-        path: a folder, Parquet or tar shards, an .npz, or a name of the catalog
-        splits: which splits; all of them where nothing is said
-        sheet: a PNG file for a contact sheet, a few pictures of each class
-    """
-    from vitrail.data.audit import inspect_path, report_tables
-    from vitrail.runtime.progress import bars
-
-    with bars() as progress:
-        report = inspect_path(path, splits=list(splits) or None, sheet=sheet, progress=progress)
-    return Shown(common, [], [], report.as_json(), body=report_tables(report))
-
-
-def data_dedup(
-    train: Annotated[Positional[str], arg(metavar="TRAIN")],
-    tests: Annotated[Positional[tuple[str, ...]], arg(metavar="TEST...")],
-    *,
-    out: str = "exclude.jsonl",
-    train_split: str = "train",
-    test_split: str | None = None,
-    sheet: str | None = None,
-    common: Common = COMMON,
-) -> Shown:
-    """The images of a training set that are near-duplicates of test images.
-
-    Args:
-        train: the training set
-        tests: the test sets
-        out: where the list to exclude is written (JSON lines)
-        train_split: of the training set
-        test_split: of the test sets; their test or validation split where nothing is said
-        sheet: a PNG file for the pairs, side by side
-    """
-    from vitrail.data.leaks import dedup_paths, leak_table
-    from vitrail.runtime.progress import bars
-
-    splits = {"train_split": train_split, "test_split": test_split}
-    with bars() as progress:
-        leaks = dedup_paths(train, tests, **splits, out=out, sheet=sheet, progress=progress)  # type: ignore[arg-type]
-    after = [f"{len(leaks.excluded):,} images of {train} to exclude, listed in {out}"]
-    return Shown(common, [], [], leaks.as_json(), body=leak_table(leaks), after=after)
-
-
-def data_shard(
-    source: Annotated[Positional[str], arg(metavar="SRC")],
-    folder: Annotated[Positional[str], arg(metavar="DST")],
-    *,
-    splits: tuple[str, ...] = (),
-    shard_mb: int = 256,
-    check: bool = True,
-    common: Common = COMMON,
-) -> Shown:
-    """Any data set to Parquet shards; a run that was interrupted goes on where it stopped.
-
-    Args:
-        source: what to read
-        folder: where the shards go
-        splits: which splits; all of them where nothing is said
-        shard_mb: size of a shard
-        check: decode every image, and leave out those that are broken
-    """
-    from dataclasses import asdict
-
-    from vitrail.data.shard import shard
-    from vitrail.data.sources import splits_of
-
-    names = splits or tuple(splits_of(source))
-    reports = [
-        shard(source, folder, split=name, shard_mb=shard_mb, check=check, progress=True) for name in names
-    ]
-    rows = [[r.split, str(r.shards), f"{r.examples:,}", f"{r.broken:,}", str(r.kept)] for r in reports]
-    columns = ["split", ">shards", ">examples", ">broken, left out", ">shards kept from before"]
-    result = {"folder": folder, "splits": [{**asdict(r), "folder": str(r.folder)} for r in reports]}
-    return Shown(common, columns, rows, result)
-
-
-def data() -> Shown:
-    """Data sets: inspect, dedup, shard (each with its own --help)."""
-    raise AssertionError("main takes the words after `data` apart")
-
-
-Verb = Callable[..., Shown]
-DATA_VERBS: dict[str, Verb] = {"inspect": data_inspect, "dedup": data_dedup, "shard": data_shard}
-VERBS: dict[str, Verb] = {
-    "data": data,
-    "models": models,
-    "cost": cost,
-    "convert": convert,
-    "predict": predict,
-    "demo": demo,
-}
-
-
-def main(arguments: list[str] | None = None) -> None:
-    """Parse, run, print; the only place that exits."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    group = given[:1] == ["data"]
-    try:
-        shown = tyro.extras.subcommand_cli_from_dict(
-            DATA_VERBS if group else VERBS,
-            prog="vitrail data" if group else "vitrail",
-            description=data.__doc__ if group else "The Vision Transformer paper as working software.",
-            args=given[1:] if group else given,
-            config=(tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes),
-        )
-    except (VitrailError, OSError) as error:  # OSError: a place that cannot be written or read
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        sys.exit(130)
-    show(shown)
-    for problem in shown.problems:
-        print(f"error: {problem}", file=sys.stderr)
-    if shown.problems:
-        sys.exit(2)
-
-
-def show(shown: Shown) -> None:
-    if shown.common.json:
-        import json
-
-        print(json.dumps(shown.result, allow_nan=False))
-        return
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=SIMPLE_HEAD, show_header=any(shown.columns))
-    for column in shown.columns:
-        table.add_column(
-            Text(column.removeprefix(">")), justify="right" if column.startswith(">") else "left"
-        )
-    for row in shown.rows:
-        table.add_row(*map(Text, row))  # not str: in a file name rich would see its own marks
-    console = Console()
-    if shown.body is not None or shown.rows:
-        console.print(table if shown.body is None else shown.body)
-    for line in shown.after:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)

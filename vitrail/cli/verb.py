@@ -1,0 +1,70 @@
+"""What the verbs have in common: the flags of each, and what it has to say when it is done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from tyro.conf import Positional, arg
+
+from vitrail.errors import ConfigError
+
+Device = Literal["auto", "cpu", "cuda", "mps"]
+Format = Literal["bundle", "npz", "timm", "huggingface", "torchvision"]
+ModelPath = Annotated[Positional[str], arg(metavar="MODEL")]
+
+
+@dataclass(frozen=True)
+class Common:
+    """Flags of every verb."""
+
+    json: bool = False  # print one JSON object instead of a table
+    device: Device = "auto"  # where to run, for verbs that compute; auto: the GPU where there is one
+
+
+COMMON = Common()
+
+
+@dataclass
+class Shown:
+    """What a verb has to say."""
+
+    common: Common
+    columns: list[str]  # headings of the table; a heading that begins with '>' is right-aligned
+    rows: list[list[str]]
+    result: dict[str, Any]  # what --json prints
+    body: Any = None  # what rich can print, instead of the table
+    after: list[str] = field(default_factory=list)  # lines below the table
+    problems: list[str] = field(default_factory=list)  # what went wrong with a part: exit code 2 at the end
+
+
+def size_of(words: tuple[int, ...]) -> int | tuple[int, int] | None:
+    """--image-size 384, --image-size 224 448, or nothing."""
+    if len(words) > 2:
+        raise ConfigError(f"--image-size takes one number, or height and width, not {words}")
+    return None if not words else words[0] if len(words) == 1 else (words[0], words[1])
+
+
+def show(shown: Shown) -> None:
+    if shown.common.json:
+        import json
+
+        print(json.dumps(shown.result, allow_nan=False))
+        return
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD, show_header=any(shown.columns))
+    for column in shown.columns:
+        table.add_column(
+            Text(column.removeprefix(">")), justify="right" if column.startswith(">") else "left"
+        )
+    for row in shown.rows:
+        table.add_row(*map(Text, row))  # not str: in a file name rich would see its own marks
+    console = Console()
+    if shown.body is not None or shown.rows:
+        console.print(table if shown.body is None else shown.body)
+    for line in shown.after:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
