@@ -96,7 +96,9 @@ parts = st.builds(
 ) | st.builds(
     Part,
     st.just("train"),
-    per_class=st.integers(1, 10**6),
+    bounds,
+    bounds.filter(lambda bound: bound is not None and bound.value != 0),
+    per_class=st.just(True),
     seed=st.integers(0, 2**40),
 )
 
@@ -158,8 +160,20 @@ def test_few_per_class_in_order_balanced_and_nested() -> None:
 
 
 def test_few_per_class_more_than_there_are() -> None:
-    with pytest.raises(DataError, match=r"31 per class asked for; class 'class 1' has 30"):
+    with pytest.raises(DataError, match=r"class 'class 1': bound 31 is outside a split of 30"):
         take("train[:31 per class]", train=Numbered("train", 91, classes=3))
+
+
+@given(n=st.integers(3, 300), percent=st.integers(0, 100), seed=st.integers(0, 5))
+def test_slices_of_classes_partition_a_split_in_proportion(n: int, percent: int, seed: int) -> None:
+    source = Numbered("train", n)
+    source.labels = np.sort(source.labels)  # as a folder has them: class after class
+    (head,) = parse_split(f"train[:{percent}.0% per class, seed {seed}]") if percent else (None,)
+    (tail,) = parse_split(f"train[{percent}%: per class, seed {seed}]")
+    first = np.zeros(0, np.int64) if head is None else head.indices(source)
+    assert np.array_equal(np.sort(np.concatenate([first, tail.indices(source)])), np.arange(n))
+    counts = np.bincount(source.labels[first], minlength=3)
+    assert counts.tolist() == [round(percent * c / 100) for c in np.bincount(source.labels, minlength=3)]
 
 
 def test_joined_keeps_order_keys_and_labels() -> None:

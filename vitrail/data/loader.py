@@ -151,8 +151,8 @@ class Stream(Dataset[Made]):
         if pipeline.image_size is None:
             raise ConfigError(f"'{pipeline}' makes images of many sizes; a batch needs one")
         self.image_size = pipeline.image_size
-        if evaluation and (pipeline.random or self.mixes or loading.masking):
-            raise ConfigError(f"evaluation takes nothing random: '{pipeline}', {loading}")
+        if evaluation and (pipeline.random or self.mixes):
+            raise ConfigError(f"evaluation takes nothing random but masks: '{pipeline}', {loading}")
 
     def __getitem__(self, step: int) -> Made:
         b = self.loading.batch // self.loading.world
@@ -183,9 +183,8 @@ class Stream(Dataset[Made]):
         masks, bad = [], []
         for slot, (epoch, index) in enumerate(places):
             if self.loading.masking is not None and slot < b:
-                masks.append(
-                    draw_mask(self.loading.masking, generator(self.loading.seed, epoch, index, MASK))
-                )
+                rng = generator(self.loading.seed, epoch, max(index, 0), MASK)
+                masks.append(draw_mask(self.loading.masking, rng))
             if index < 0:
                 continue
             try:

@@ -1,15 +1,15 @@
 """Which examples of a data set: split strings, and the sources that they make.
 
     train   train[:98%]   train[98%:]   train[10%:20%]   train[:1000]   train[-1000:]   train+validation
-    train[:5 per class]   train[:5 per class, seed 3]
+    train[:5 per class]   train[:5 per class, seed 3]   train[:90% per class]   train[90%: per class]
 
 Between `name` and the data stands one rule per form:
 - a percentage p of n examples is the position round(p n / 100), halves to even, as TFDS has it; so `[:98%]`
   and `[98%:]` share one boundary, and any two slices that meet at it partition the split;
 - a negative bound counts from the end; a bound beyond the split is an error, as TFDS has it;
-- `[:k per class, seed s]` shuffles each class by (s, class) and takes its first k, so that k = 5 is inside k
-  = 10 and the choice does not depend on the format that the data is stored in; a class with fewer than k is
-  an error;
+- `[a:b per class, seed s]` shuffles each class by (s, class) and takes that slice of it, so that `[:5 per class]`
+  is inside `[:10 per class]`, `[:90% per class]` and `[90%: per class]` partition the split with every class in
+  proportion, whatever the order of the data; a class with fewer examples than a count asks for is an error;
 - names are as split_names.py reads them: val means validation.
 
 Within a split the order of the source is kept; `+` puts parts one behind the other.
@@ -27,13 +27,13 @@ import numpy as np
 
 from vitrail.data.readers.fingerprint import digest
 from vitrail.data.readers.split_names import canonical
-from vitrail.data.readers.stratify import few_per_class
+from vitrail.data.readers.stratify import shuffled_classes
 from vitrail.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from vitrail.data.sources import Example, Source
 
-FORMS = "name, name[a:b] with a and b counts or percentages, name[:k per class, seed s], joined by +"
+FORMS = "name, name[a:b] with a and b counts or percentages, name[a:b per class, seed s], joined by +"
 
 
 @dataclass(frozen=True)
@@ -62,24 +62,31 @@ class Part:
     name: str
     start: Bound | None = None
     stop: Bound | None = None
-    per_class: int | None = None
-    seed: int = 0
+    per_class: bool = False
+    seed: int = 0  # of the order within a class
 
     def __str__(self) -> str:
-        if self.per_class is not None:
-            return f"{self.name}[:{self.per_class} per class, seed {self.seed}]"
         if self.start is None and self.stop is None:
             return self.name
-        return f"{self.name}[{self.start or ''}:{self.stop or ''}]"
+        bounds = f"{self.start or ''}:{self.stop or ''}"
+        return f"{self.name}[{bounds}{f' per class, seed {self.seed}' if self.per_class else ''}]"
 
     def indices(self, source: Source) -> np.ndarray:
         """The examples of `source` that this part takes, int64 (m,), in order."""
-        n = len(source)
-        if self.per_class is not None:
-            return few_per_class(source.labels, source.class_names, self.per_class, self.seed)
+        if not self.per_class:
+            return np.arange(*self.bounds(len(source)), dtype=np.int64)
+        taken = []
+        for c, members in enumerate(shuffled_classes(source.labels, len(source.class_names), self.seed)):
+            try:
+                start, stop = self.bounds(len(members))
+            except DataError as error:
+                raise DataError(f"{self}: class {source.class_names[c]!r}: {error}") from error
+            taken.append(members[start:stop])
+        return np.sort(np.concatenate(taken)).astype(np.int64)
+
+    def bounds(self, n: int) -> tuple[int, int]:
         start = 0 if self.start is None else self.start.position(n)
-        stop = n if self.stop is None else self.stop.position(n)
-        return np.arange(start, stop, dtype=np.int64)
+        return start, n if self.stop is None else self.stop.position(n)
 
 
 def parse_split(text: str) -> tuple[Part, ...]:
@@ -91,7 +98,7 @@ def assemble(parts: Sequence[tuple[Source, Part]]) -> Source:
     """The source that a parsed split string means, given the opened split of each of its parts."""
     taken: list[Source] = []
     for source, part in parts:
-        if part.per_class is None and part.start is None and part.stop is None:
+        if part.start is None and part.stop is None:
             taken.append(source)
             continue
         indices = part.indices(source)
@@ -159,7 +166,7 @@ class Joined:
 
 
 _PART = re.compile(r"(?P<name>[\w.\-]+)\s*(\[(?P<inside>[^\[\]]*)\])?")
-_PER_CLASS = re.compile(r":\s*(?P<k>\d[\d_]*)\s+per\s+class\s*(,\s*seed\s+(?P<seed>\d+)\s*)?")
+_PER_CLASS = re.compile(r"(?P<bounds>.*?)\s+per\s+class\s*(,\s*seed\s+(?P<seed>\d+)\s*)?")
 _BOUND = re.compile(r"(?P<number>-?\d[\d_]*(\.\d+)?)\s*(?P<percent>%?)")
 
 
@@ -170,15 +177,16 @@ def _parse_part(term: str, text: str) -> Part:
     name, inside = canonical(match["name"]), match["inside"]
     if inside is None:
         return Part(name)
-    few = _PER_CLASS.fullmatch(inside.strip())
-    if few is not None:
-        if int(few["k"]) < 1:
-            raise ConfigError(f"split {text!r}: {few['k']} per class; at least 1 is allowed")
-        return Part(name, per_class=int(few["k"]), seed=int(few["seed"] or 0))
-    start, colon, stop = inside.partition(":")
+    by_class = _PER_CLASS.fullmatch(inside.strip())
+    start, colon, stop = (inside if by_class is None else by_class["bounds"]).partition(":")
     if not colon:
-        raise ConfigError(f"split {text!r}: [{inside}] is not one of: [a:b], [:k per class, seed s]")
-    return Part(name, _parse_bound(start.strip(), text), _parse_bound(stop.strip(), text))
+        raise ConfigError(f"split {text!r}: [{inside}] is not one of: [a:b], [a:b per class, seed s]")
+    bounds = _parse_bound(start.strip(), text), _parse_bound(stop.strip(), text)
+    if by_class is None or bounds == (None, None):
+        return Part(name, *bounds)
+    if bounds[0] is None and bounds[1] is not None and bounds[1].value == 0:
+        raise ConfigError(f"split {text!r}: {stop.strip()} per class; at least 1 is allowed")
+    return Part(name, *bounds, per_class=True, seed=int(by_class["seed"] or 0))
 
 
 def _parse_bound(bound: str, text: str) -> Bound | None:

@@ -1,4 +1,4 @@
-"""Choosing examples class by class: a few of each class, or one set split in three.
+"""Choosing examples class by class: a part of each class, or one set split in three.
 
 Both are functions of a seed alone: they depend neither on the order of a directory listing nor on the release
 of numpy.
@@ -11,24 +11,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from vitrail.errors import DataError
 
-
-def few_per_class(labels: np.ndarray, class_names: Sequence[str], k: int, seed: int) -> np.ndarray:
-    """k examples of every class, chosen by (seed, class), in the order of the source: int64 (classes k,)."""
-    counts = np.bincount(labels, minlength=len(class_names))
-    if counts.min() < k:
-        least = int(counts.argmin())
-        raise DataError(
-            f"{k} per class asked for; class {class_names[least]!r} has {counts[least]}, the fewest of all"
-        )
+def shuffled_classes(labels: np.ndarray, classes: int, seed: int) -> list[np.ndarray]:
+    """The examples of each class, in an order by (seed, class)."""
+    counts = np.bincount(labels, minlength=classes)
     by_class = np.split(np.argsort(labels, kind="stable"), np.cumsum(counts)[:-1])
-    chosen = []
-    for c, members in enumerate(by_class):
-        # Raw words of a bit generator stay the same from one numpy to the next; its permutations need not.
-        order = np.argsort(np.random.PCG64([seed, c]).random_raw(len(members)), kind="stable")
-        chosen.append(members[order[:k]])
-    return np.sort(np.concatenate(chosen)).astype(np.int64)
+    # Raw words of a bit generator stay the same from one numpy to the next; its permutations need not.
+    return [
+        members[np.argsort(np.random.PCG64([seed, c]).random_raw(len(members)), kind="stable")]
+        for c, members in enumerate(by_class)
+    ]
 
 
 def stratified(
