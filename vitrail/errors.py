@@ -3,6 +3,8 @@
 VitrailError                    caught by the command line: one line on standard error, exit code 2
 ├── ConfigError (ValueError)    a name, a setting or a flag that is not allowed
 ├── CheckpointError             a file of weights that cannot be read, or does not fit
+├── TrainingError               a run that cannot go on
+├── Interrupted                 a run that was told to stop, and saved; exit code 128 + the signal's number
 └── DataError                   a data set that cannot be used
     └── ImageError              one image that cannot be used
 
@@ -22,6 +24,20 @@ class ConfigError(VitrailError, ValueError):
 
 class CheckpointError(VitrailError):
     """A file of weights that cannot be read, or does not fit the model."""
+
+
+class TrainingError(VitrailError):
+    """A run that cannot go on: a loss that is not finite."""
+
+
+class Interrupted(VitrailError):  # noqa: N818 - it is no error
+    """A run that was told to stop. It saved first; the same call again continues it."""
+
+    def __init__(self, by: str, step: int, steps: int, folder: str) -> None:
+        super().__init__(
+            f"{by}: saved at step {step} of {steps} in {folder}; the same command again continues"
+        )
+        self.by = by
 
 
 class DataError(VitrailError):

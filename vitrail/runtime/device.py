@@ -10,6 +10,20 @@ from vitrail.errors import ConfigError
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
 
+# part of a GPU's name: its dense bf16 multiply-adds as FLOPs a second, from the maker's data sheet
+PEAK_FLOPS = {
+    "B200": 2250e12,
+    "H200": 989e12,
+    "H100": 989e12,
+    "A100": 312e12,
+    "L40S": 362e12,
+    "L4": 121e12,
+    "4090": 165e12,
+    "3090": 71e12,
+    "V100": 125e12,
+    "T4": 65e12,
+}
+
 
 def pick(device: Device = "auto") -> torch.device:
     """`auto`: the GPU where there is one. A device that was asked for and is not there is an error."""
@@ -21,3 +35,11 @@ def pick(device: Device = "auto") -> torch.device:
     if not there[device]:
         raise ConfigError(f"device {device} was asked for, but torch finds none on this machine")
     return torch.device(device)
+
+
+def peak_flops(device: torch.device) -> float:
+    """0 where it is not known."""
+    if device.type != "cuda":
+        return 0.0
+    name = torch.cuda.get_device_name(device)
+    return next((peak for part, peak in PEAK_FLOPS.items() if part in name), 0.0)

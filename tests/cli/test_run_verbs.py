@@ -1,0 +1,58 @@
+import json
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from vitrail.checkpoints.run import Run
+from vitrail.cli.run_verbs import runs
+from vitrail.errors import ConfigError
+
+
+@pytest.fixture
+def two_runs(tmp_path):
+    for name, rate in (("first", 0.03), ("second", 0.1)):
+        run = Run.open(tmp_path / name, {"model": "Ti/8", "data": "[pets]", "steps": 1000, "rate": rate})
+        run.append({"step": 500, "loss": 1.25, "seconds": 61.0})
+        run.save(500, {}, {}, score=0.5)
+        run.close()
+    run = Run.open(tmp_path / "second", {"model": "Ti/8", "data": "[pets]", "steps": 1000, "rate": 0.1})
+    run.finish({"test_top1": 0.625, "n": 100})
+    run.close()
+    return tmp_path
+
+
+def printed(shown):
+    page = StringIO()
+    Console(file=page, width=220).print(shown.body)
+    return [" ".join(line.split()) for line in page.getvalue().splitlines() if line.strip()]
+
+
+def test_runs_are_listed_and_compared(two_runs):
+    shown = runs(str(two_runs))
+    lines = printed(shown)
+    assert "first at step 500 of 1,000 Ti/8 [pets] 1,000 0.03 1.2500 0.5 at 500 - 61" in lines
+    assert "second finished Ti/8 [pets] 1,000 0.1 1.2500 0.5 at 500 test_top1 0.625 61" in lines
+    assert lines[lines.index("what differs rate") + 2 :] == ["first 0.03", "second 0.1"]
+    result = json.loads(json.dumps(shown.result, allow_nan=False))
+    assert [run["name"] for run in result["runs"]] == ["first", "second"]
+    assert result["runs"][1]["results"] == {"test_top1": 0.625}
+    assert result["differences"] == {"rate": [0.03, 0.1]}
+
+
+def test_one_run_is_named_by_its_folder_and_compared_with_nothing(two_runs):
+    lines = printed(runs(str(two_runs / "first")))
+    assert any(line.startswith("first at step") for line in lines)
+    assert not any("differs" in line for line in lines)
+
+
+def test_a_broken_run_is_named_and_the_others_are_shown(two_runs):
+    (two_runs / "first" / "run.json").write_text("{")
+    shown = runs(str(two_runs))
+    assert [run["name"] for run in shown.result["runs"]] == ["second"]
+    assert len(shown.problems) == 1 and "first" in shown.problems[0]
+
+
+def test_a_folder_without_runs_is_an_error(tmp_path):
+    with pytest.raises(ConfigError, match="no run below"):
+        runs(str(tmp_path))

@@ -1,0 +1,105 @@
+"""run.json, what a run is: its resolved config, the versions and the code that began it, at the end its results."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from vitrail.checkpoints.checkpoint import listing
+from vitrail.checkpoints.torch_files import read_json, save_json
+from vitrail.errors import CheckpointError, ConfigError
+from vitrail.runtime.files import atomic_file
+from vitrail.runtime.log import note
+
+CARD = "run.json"
+
+
+def write_new(folder: Path, config: dict[str, Any]) -> None:
+    card = {
+        "config": config,
+        "versions": versions(),
+        "git": git_state(),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    write_card(folder, card)
+
+
+def read_card(folder: Path) -> dict[str, Any]:
+    card = read_json(folder / CARD)
+    if not isinstance(card.get("config"), dict):
+        raise CheckpointError(f"{folder / CARD} has no config: it is not a run's")
+    return card
+
+
+def write_card(folder: Path, card: dict[str, Any]) -> None:
+    with atomic_file(folder / CARD) as temporary:
+        save_json(card, temporary)
+
+
+def check_same(folder: Path, config: dict[str, Any]) -> None:
+    """A run goes on only with the config that it began with; with other versions it goes on, and says so."""
+    card = read_card(folder)
+    there, here = flat(card["config"]), flat(json.loads(json.dumps(config)))
+    differ = [
+        f"{name} is {shown(there, name)} there, {shown(here, name)} here"
+        for name in sorted(there.keys() | here.keys())
+        if shown(there, name) != shown(here, name)
+    ]
+    if differ:
+        raise ConfigError(
+            f"{folder} holds a run with another config, which is never overwritten; choose another folder, or the "
+            f"same config to go on: {listing(differ)}"
+        )
+    began = card.get("versions", {})
+    changed = [
+        f"{name} {began[name]}, now {now}" for name, now in versions().items() if began.get(name, now) != now
+    ]
+    if changed:
+        note(f"{folder} began with {', '.join(changed)}: its numbers may differ in the last digits")
+
+
+def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by dotted names: {"model": {"width": 192}} -> {"model.width": 192}."""
+    made: dict[str, Any] = {}
+    for key, value in config.items():
+        nested = isinstance(value, dict) and value
+        made |= flat(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
+    return made
+
+
+def shown(settings: dict[str, Any], name: str) -> str:
+    return json.dumps(settings[name]) if name in settings else "not set"
+
+
+def versions() -> dict[str, str]:
+    return {
+        "vitrail": version("vitrail"),
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "numpy": np.__version__,
+    }
+
+
+def git_state() -> dict[str, Any] | None:
+    """Of the code that runs, where it runs from a repository that holds it."""
+    if git("ls-files", "--error-unmatch", str(Path(__file__).with_name("__init__.py"))) is None:
+        return None
+    said = git("describe", "--always", "--exclude=*", "--abbrev=40", "--dirty")
+    return None if said is None else {"commit": said.removesuffix("-dirty"), "dirty": said.endswith("-dirty")}
+
+
+def git(*words: str) -> str | None:
+    """What git says of our repository; None where there is no git, or it fails."""
+    command = ["git", "-C", str(Path(__file__).parent), *words]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None

@@ -1,0 +1,74 @@
+"""The folder of a run: that it is the run's own, that one process at a time writes to it, and what stands where.
+
+Reading needs no lock, so `vitrail runs` can look at runs that are being trained.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+from pathlib import Path
+
+from vitrail.checkpoints.run_card import CARD
+from vitrail.checkpoints.run_state import FACTS
+from vitrail.checkpoints.torch_files import read_json
+from vitrail.errors import CheckpointError, ConfigError
+
+LOCK, METRICS, CHECKPOINTS = ".lock", "metrics.jsonl", "checkpoints"
+
+
+def check_own(path: Path) -> None:
+    """A run has a folder to itself: a new one, an empty one, or the one that it began in."""
+    if path.exists() and not path.is_dir():
+        raise ConfigError(f"{path} is a file; a run is written to a folder of its own")
+    if path.is_dir() and not (path / CARD).exists():
+        # A run that was killed in its first moments leaves hidden files only.
+        others = sorted(p.name for p in path.iterdir() if not p.name.startswith((LOCK, f".{CARD}.")))
+        if others:
+            more = f" and {len(others) - 5} more" if len(others) > 5 else ""
+            raise ConfigError(
+                f"{path} is not a run (it has no {CARD}) and holds {', '.join(others[:5])}{more}; "
+                "a run is written to a folder of its own"
+            )
+
+
+def locked(path: Path) -> int:
+    """An open file that no other can lock while it is open."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(handle)
+        if not isinstance(error, BlockingIOError):
+            raise
+        raise ConfigError(f"{path.parent} is in use: another process is writing this run") from error
+    return handle
+
+
+def place_of(path: Path, step: int) -> Path:
+    return path / CHECKPOINTS / f"step-{step:08d}"
+
+
+def steps_in(path: Path) -> list[int]:
+    """The steps of a run's checkpoints, in order."""
+    there = (path / CHECKPOINTS).glob("step-*")
+    return sorted(int(p.name.removeprefix("step-")) for p in there if re.fullmatch(r"step-\d{8,}", p.name))
+
+
+def scores_in(path: Path) -> dict[int, float]:
+    """step -> score, of the checkpoints that have one that can be read."""
+    scores = {}
+    for step in steps_in(path):
+        try:
+            score = read_json(place_of(path, step) / FACTS).get("score")
+        except CheckpointError:
+            continue  # damaged, which matters to who restores it
+        if isinstance(score, float | int):
+            scores[step] = float(score)
+    return scores
+
+
+def best_of(scores: dict[int, float]) -> int | None:
+    """The step with the highest score; of equal ones the first."""
+    return max(scores, key=lambda step: (scores[step], -step), default=None)

@@ -1,0 +1,107 @@
+"""Runs side by side: what `vitrail runs DIR` shows of each, read from run.json, metrics.jsonl and the checkpoints.
+
+Only reads, so runs that are being trained can be looked at. A config may be any JSON; the settings that a person
+looks for first are found in it by name, wherever they are nested.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vitrail.checkpoints import run_metrics
+from vitrail.checkpoints.run_card import CARD, flat, read_card
+from vitrail.checkpoints.run_folder import METRICS, best_of, scores_in, steps_in
+from vitrail.errors import ConfigError
+
+NOT_SCORES = ("seconds", "std", "rate")  # fractions in the results that are not scores
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One run in a few words; None is what it does not say."""
+
+    name: str  # its folder, from the one that was asked for
+    state: str  # finished | at step 500 of 1,000 | no checkpoint
+    model: str | None
+    data: str | None
+    steps: int | None  # planned
+    rate: float | None  # the one that was set, or else the highest that was used
+    loss: float | None  # the last
+    best: float | None  # the highest score of a checkpoint, and its step
+    best_step: int | None
+    results: dict[str, float]  # the final scores
+    seconds: float | None
+    config: dict[str, Any]  # by dotted names
+
+
+def run_folders(folder: Path) -> list[Path]:
+    """Every run at or below a folder."""
+    if not folder.is_dir():
+        raise ConfigError(f"no such folder: {folder}")
+    found = sorted(card.parent for card in folder.rglob(CARD))
+    if not found:
+        raise ConfigError(f"no run below {folder}: a run is a folder with a {CARD}")
+    return found
+
+
+def summary(run: Path, name: str) -> Summary:
+    card, rows = run_metrics.finite(read_card(run)), run_metrics.rows(run / METRICS)
+    config, results = flat(card["config"]), card.get("results")
+    steps, reached, scores = number(config, "steps"), steps_in(run), scores_in(run)
+    best_step, ended = best_of(scores), flat(results or {})
+    return Summary(
+        name=name,
+        state=state_of(results is not None, reached[-1] if reached else None, steps),
+        model=text(config, "model"),
+        data=text(config, "data"),
+        steps=None if steps is None else int(steps),
+        rate=number(config, "rate") or max(measured(rows, "rate"), default=None),
+        loss=next(iter(measured(rows, "loss")[::-1]), None),
+        best=None if best_step is None else scores[best_step],
+        best_step=best_step,
+        results={
+            key: v
+            for key, v in ended.items()
+            if isinstance(v, float) and key.split(".")[-1] not in NOT_SCORES
+        },
+        seconds=number(ended, "seconds") or next(iter(measured(rows, "seconds")[::-1]), None),
+        config=config,
+    )
+
+
+def state_of(finished: bool, reached: int | None, steps: float | None) -> str:
+    if finished:
+        return "finished"
+    if reached is None:
+        return "no checkpoint"
+    return f"at step {reached:,}" + ("" if steps is None else f" of {int(steps):,}")
+
+
+def differences(runs: list[Summary]) -> dict[str, list[Any]]:
+    """The settings that are not the same in all runs: name -> its value in each, None where it is not set."""
+    names = dict.fromkeys(name for run in runs for name in run.config)
+    values = {name: [run.config.get(name) for run in runs] for name in names}
+    return {name: v for name, v in values.items() if len(set(map(json.dumps, v))) > 1}
+
+
+def measured(rows: list[dict[str, Any]], name: str) -> list[float]:
+    return [row[name] for row in rows if isinstance(row.get(name), int | float)]
+
+
+def number(settings: dict[str, Any], name: str) -> float | None:
+    """The first number of that name, at any depth, the outermost first."""
+    found = [
+        key
+        for key, value in settings.items()
+        if key.split(".")[-1] == name and isinstance(value, int | float)
+    ]
+    return settings[min(found, key=lambda key: key.count("."))] if found else None
+
+
+def text(settings: dict[str, Any], name: str) -> str | None:
+    """The setting of that name, or where that is a group of settings, the first text in it."""
+    group = (value for key, value in settings.items() if f"{key}.".startswith(f"{name}."))
+    return next((value for value in group if isinstance(value, str)), None)

@@ -1,0 +1,84 @@
+"""Processes that train together, started by torchrun; where it did not start us, there is one of them.
+
+Nothing here launches or restarts anything: torchrun does. A process that dies takes the others with it (torchrun
+ends them), and all begin again from the last checkpoint.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.rendezvous import rendezvous
+
+TIMEOUT = timedelta(minutes=10)  # of a collective: longer means that a process is gone
+GROUPS = itertools.count()  # that this process has joined
+
+
+def launched() -> bool:
+    """By torchrun, which tells each process who it is."""
+    return {"RANK", "WORLD_SIZE", "LOCAL_RANK"} <= os.environ.keys()
+
+
+def rank() -> int:
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def world() -> int:
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def local_rank() -> int:
+    return int(os.environ.get("LOCAL_RANK", 0))
+
+
+@contextmanager
+def group(device: torch.device) -> Iterator[torch.device]:
+    """Join the other processes, and leave them at the end; yields this process's own device. May be nested."""
+    if launched() and device.type == "cuda":
+        device = torch.device("cuda", local_rank())
+        torch.cuda.set_device(device)
+    if dist.is_initialized() or not launched():
+        yield device
+        return
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    store, own, size = next(iter(rendezvous("env://", timeout=TIMEOUT)))
+    # torchrun keeps its store when it restarts us: without a name for each attempt, and for each group that is
+    # joined in turn, processes would find the addresses of others that are gone.
+    name = f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}, group {next(GROUPS)}"
+    named = dist.PrefixStore(name, store)  # type: ignore[attr-defined]
+    dist.init_process_group(backend, store=named, rank=own, world_size=size, timeout=TIMEOUT)
+    try:
+        yield device
+    finally:
+        dist.destroy_process_group()
+
+
+def total(t: Tensor) -> Tensor:
+    """The sum over all processes; each gets it."""
+    if world() == 1:
+        return t
+    t = t.clone()
+    dist.all_reduce(t)
+    return t
+
+
+def gathered(item: Any) -> list[Any]:
+    """What each process holds, in the order of ranks; each gets all."""
+    if world() == 1:
+        return [item]
+    items: list[Any] = [None] * world()
+    dist.all_gather_object(items, item)
+    return items
+
+
+def barrier() -> None:
+    if world() > 1:
+        dist.barrier()
