@@ -21,11 +21,10 @@ from vitrail.data import exclusions
 from vitrail.data.copies.contact_sheet import pair_sheet
 from vitrail.data.copies.duplicates import THRESHOLD, find_pairs
 from vitrail.data.copies.scan import scan
-from vitrail.data.sources import Source, open_source, splits_of
+from vitrail.data.sources import Source, open_source, test_split_of
 from vitrail.data.splits import Subset
 from vitrail.errors import ConfigError
 
-TEST_SPLITS = ("test", "validation")  # the first that a data set has
 DRAWN = 60  # pairs on a sheet
 
 
@@ -85,10 +84,10 @@ def dedup_paths(
 ) -> Leaks:
     """`dedup` for data sets on disk or of the catalog; what `vitrail data dedup TRAIN TEST...` calls.
 
-    Without `test_split` each data set is taken by the first of TEST_SPLITS that it has. `out` is where the
+    Without `test_split` each data set is taken by its test split, else its validation split. `out` is where the
     exclusions are written, `sheet` a PNG with the pairs side by side.
     """
-    sources = [open_source(test, test_split or _test_split(test)) for test in tests]
+    sources = [open_source(test, test_split or test_split_of(test)) for test in tests]
     return dedup(open_source(train, train_split), sources, out=out, sheet=sheet, progress=progress)
 
 
@@ -172,13 +171,3 @@ def _whole_split(source: Source) -> dict[str, object]:
         "images": len(whole),
         "fingerprint": whole.fingerprint(),
     }
-
-
-def _test_split(where: str | Path) -> str:
-    splits = splits_of(where)
-    for split in TEST_SPLITS:
-        if split in splits:
-            return split
-    raise ConfigError(
-        f"{where} has no split {' or '.join(TEST_SPLITS)}; it has: {', '.join(splits)}. Name one"
-    )

@@ -28,6 +28,7 @@ from vitrail.data.splits import assemble, parse_split
 from vitrail.errors import ConfigError, DataError, ImageError
 
 COMPRESSED = (".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".tar.zst")
+TEST_SPLITS = ("test", "validation")
 MAX_FILE_BYTES = 1 << 30  # an encoded image larger than this is refused before it is read
 
 
@@ -107,6 +108,17 @@ def splits_of(where: str | Path, *, root: str | Path | None = None, download: bo
 
     _check_name(base)
     return catalog_splits(base, root=root, download=download)
+
+
+def test_split_of(where: str | Path) -> str:
+    """The part to evaluate on where none is named: the first of TEST_SPLITS that there is."""
+    there = splits_of(where)
+    for name in TEST_SPLITS:
+        if name in there:
+            return name
+    raise ConfigError(
+        f"{where} has no split {' or '.join(TEST_SPLITS)}; it has: {', '.join(there)}. Name one"
+    )
 
 
 def split_options(where: str) -> tuple[str, dict[str, str]]:

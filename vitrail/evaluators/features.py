@@ -2,10 +2,14 @@
 
 Images are paths, encoded bytes, PIL images, uint8 arrays (H, W, 3) or a data source. Each goes through the
 model's own preprocessing line, so that every user of a model sees the same pixels.
+
+`representation` says which features: what the classifier sees, or the tokens of any layer. Features of whole
+splits, for probes, are in feature_cache.py. B images, T tokens, D width, z_l (B, T, D) the tokens after layer l.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -19,9 +23,11 @@ from vitrail.data.decode import decode, rgb_pixels
 from vitrail.data.sources import Example, Source
 from vitrail.errors import ConfigError, ImageError
 from vitrail.models.names import Model
+from vitrail.models.vit import ViT
 
 ImageLike = str | Path | bytes | Image.Image | np.ndarray
 BATCH = 32
+WHICH = "pre_logits, token, mean, layer3 (any layer), layer3.token, layer3.mean"
 
 
 def features(model: Model, images_or_source: ImageLike | Sequence[ImageLike] | Source) -> np.ndarray:
@@ -46,6 +52,58 @@ def outputs(
             yield y.float().cpu()
     finally:
         model.train(was_training)
+
+
+def representation(model: Model, which: str = "pre_logits") -> Callable[[Tensor], Tensor]:
+    """images (B, C, H, W) -> features (B, D), by the model's seams.
+
+    pre_logits      what the classifier sees
+    token, mean     of what the encoder makes: the class token, the mean of the patch tokens
+    layer3          of z_3, not normalised: the class token where there is one, else the mean; layer0 is z_0
+    layer3.token, layer3.mean
+    """
+    match = re.fullmatch(r"pre_logits|token|mean|layer(\d{1,4})(?:\.(token|mean))?", which)
+    if match is None:
+        raise ConfigError(f"features {which!r} are not one of: {WHICH}")
+    if which == "pre_logits":
+        return lambda x: model.head.representation(model.features(x))  # (B, pre_logits or D)
+    if not isinstance(model, ViT):
+        raise ConfigError(f"features {which!r}: a ResNet has no tokens; it has pre_logits")
+    vit, has_token = model, bool(model.config.class_token)
+    layer = None if match[1] is None else int(match[1])
+    pool = (which if layer is None else match[2]) or ("token" if has_token else "mean")
+    if layer is not None and layer > vit.config.depth:
+        raise ConfigError(f"features {which!r}: this model has the layers 0 to {vit.config.depth}")
+    if pool == "token" and not has_token:
+        raise ConfigError(f"features {which!r}: this model has no class token; use 'mean'")
+
+    def pooled(x: Tensor) -> Tensor:
+        z = vit.tokens(vit.patches(x))  # (B, T, D)
+        z = vit.encode(z) if layer is None else after_layer(vit, z, layer)  # (B, T, D)
+        return z[:, 0] if pool == "token" else z[:, int(has_token) :].mean(dim=1)  # (B, D)
+
+    return pooled
+
+
+def after_layer(model: ViT, z: Tensor, layer: int) -> Tensor:
+    """z_0 -> z_layer, both (B, T, D)."""
+    if not layer:
+        return z
+    record = OneEntry(f"block{layer - 1}.z")
+    model.encode(z, record)
+    return record[record.name]
+
+
+class OneEntry(dict[str, Tensor]):
+    """A record that keeps one entry: the attention weights of all layers would fill the memory."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+    def __setitem__(self, name: str, t: Tensor) -> None:
+        if name == self.name:
+            super().__setitem__(name, t)
 
 
 def pipeline_of(model: Model) -> pp.Pipeline:

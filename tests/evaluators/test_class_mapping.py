@@ -1,0 +1,115 @@
+"""Which answers are right: by name, by order, by a file; and what is refused."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.evaluators.split import Split, named, small_model
+from vitrail.errors import DataError
+from vitrail.evaluators.class_mapping import map_classes
+
+MODEL = small_model(4, ["ant", "bee", "cat", "dog"])
+BARE = small_model(4)
+
+
+def of(class_names, model=MODEL, mapping=None):
+    """For each data class, the names of what it counts as and of the right answers."""
+    made = map_classes(model, Split(len(class_names), class_names), mapping)
+    found = {}
+    for name, row in zip(class_names, made.row.tolist(), strict=True):
+        answers = [made.model_class_names[k] for k in made.right[row].tolist() if k >= 0]
+        found[name] = None if row < 0 else (made.class_names[row], answers)
+    return found
+
+
+@given(st.permutations(["ant", "bee", "cat", "dog"]), st.integers(1, 4))
+def test_names_that_both_have_are_matched_in_any_order(names, k):
+    assert of(names[:k]) == {name: (name, [name]) for name in names[:k]}
+
+
+def test_by_order_where_one_side_has_no_names():
+    assert of(["w", "x", "y", "z"], BARE) == {name: (name, [name]) for name in "wxyz"}
+    assert of(["0", "1", "2", "3"]) == {
+        str(k): (name, [name]) for k, name in enumerate(["ant", "bee", "cat", "dog"])
+    }
+
+
+def test_by_order_where_it_is_asked_for():
+    made = of(["dog", "n02", "n03", "n04"], mapping="order")
+    assert made["dog"] == ("ant", ["ant"]) and made["n04"] == ("dog", ["dog"])
+
+
+@pytest.mark.parametrize(
+    ("model", "names", "mapping", "said"),
+    [
+        (MODEL, ["ant", "elk", "fox"], None, "2 of its 3 classes are none of the model's 4 .'elk', 'fox'"),
+        (MODEL, ["ant", "elk"], None, "--mapping FILE"),
+        (BARE, ["ant", "bee"], None, "has 2 classes, the model 4"),
+        (MODEL, ["0", "1"], None, "has 2 classes, the model 4"),
+        (MODEL, ["ant", "bee", "cat"], "order", "has 3 classes, the model 4"),
+        (small_model(3, ["crane", "owl", "crane"]), ["owl", "crane"], None, "more than one .* 'crane'"),
+    ],
+)
+def test_what_is_not_known_is_refused(model, names, mapping, said):
+    with pytest.raises(DataError, match=said):
+        of(names, model, mapping)
+
+
+def test_equal_lists_are_equal_even_if_a_name_comes_twice():
+    names = ["crane", "owl", "crane"]
+    made = map_classes(small_model(3, names), Split(3, list(names)))
+    assert made.row.tolist() == [0, 1, 2]
+
+
+def written(tmp_path, table):
+    path = tmp_path / "mapping.json"
+    path.write_text(table if isinstance(table, str) else json.dumps(table))
+    return path
+
+
+def test_a_file_names_classes_or_gives_their_indices(tmp_path):
+    path = written(tmp_path, {"insect": ["bee", 0, "ant"], "pet": ["dog"]})
+    assert of(["insect", "pet", "plant"], mapping=path) == {
+        "insect": ("insect", ["ant", "bee"]), "pet": ("pet", ["dog"]), "plant": None,
+    }  # fmt: skip
+    assert of(["insect"], BARE, written(tmp_path, {"insect": [1, 1]})) == {"insect": ("insect", ["1"])}
+
+
+def test_a_file_may_use_imagenets_names_for_a_model_of_1000_classes(tmp_path):
+    made = of(["fish"], small_model(1000), written(tmp_path, {"fish": ["tench", 1]}))
+    assert made == {"fish": ("fish", ["tench", "goldfish"])}
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ({"insect": ["wasp"]}, "'insect': 'wasp' is none of the model's 4 classes"),
+        ({"insect": [4]}, "'4' is none of the model's 4 classes"),
+        ({"insect": [-1]}, "'-1' is none"),
+        ({"insect": [True]}, "'True' is none"),
+        ({"insect": "bee"}, "has to be a list"),
+        ({"insect": []}, "at least one"),
+        ({"insect": ["bee"], "inscet": ["ant"]}, "1 of its 2 names are no class of pictures:test: 'inscet'"),
+        ({}, "is an object"),
+        (["bee"], "is an object"),
+        ("{", "is JSON, and this is not"),
+        ("[" * 100_000, "is JSON, and this is not"),
+    ],
+)
+def test_a_file_that_makes_no_sense(tmp_path, table, said):
+    with pytest.raises(DataError, match=said):
+        of(["insect", "pet"], mapping=written(tmp_path, table))
+
+
+def test_a_name_that_the_model_has_twice_needs_its_index(tmp_path):
+    model = small_model(3, ["crane", "owl", "crane"])
+    with pytest.raises(DataError, match=r"'crane' at \[0, 2\]: give the index"):
+        of(["bird"], model, written(tmp_path, {"bird": ["crane"]}))
+    assert of(["bird"], model, written(tmp_path, {"bird": [2]}))["bird"] == ("bird", ["crane"])
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(DataError, match=r"none\.json: No such file"):
+        of(named(2), mapping=tmp_path / "none.json")

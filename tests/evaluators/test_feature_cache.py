@@ -1,0 +1,185 @@
+import json
+import logging
+
+import numpy as np
+import pytest
+import torch
+
+from tests.evaluators.split import Split, named, small_model
+from vitrail.data.preprocess import parse
+from vitrail.errors import DataError
+from vitrail.evaluators.feature_cache import Extraction, Features, cache_folder, features_of, rows_of
+
+CLASSES = named(3)
+
+
+@pytest.fixture
+def model():
+    return small_model(classes=3)
+
+
+@pytest.fixture
+def split():
+    return Split(10, CLASSES)
+
+
+def entry(cache):
+    (folder,) = cache.iterdir()
+    return folder
+
+
+def counting(model):
+    """How many images the model was given."""
+    seen = []
+    model.encoder.register_forward_pre_hook(lambda _, z: seen.append(len(z[0])))
+    return seen
+
+
+def test_features_are_the_models_rounded_to_half(model, split):
+    made = features_of(model, split, Extraction(batch=4))
+    pipeline = parse(model.preprocess)
+    x = torch.stack([pipeline.device(pipeline.host(split.read(i).image)) for i in range(10)])
+    with torch.no_grad():
+        expected = model.features(x).numpy().astype(np.float16)
+    assert made.x.dtype == np.float16
+    np.testing.assert_allclose(made.x, expected, rtol=2e-3, atol=1e-4)
+    np.testing.assert_array_equal(made.labels, split.labels)
+
+
+def test_cached_equals_fresh_and_is_computed_once(model, split, tmp_path):
+    fresh = features_of(model, split, Extraction(batch=4))
+    seen = counting(model)
+    first = features_of(model, split, Extraction(batch=4, cache=tmp_path / "new"))
+    assert sum(seen) == 12  # 3 batches of 4, the last padded
+    again = features_of(model, split, Extraction(batch=4, cache=tmp_path / "new"))
+    assert sum(seen) == 12
+    assert isinstance(again.x, np.memmap)
+    for made in (first, again):
+        np.testing.assert_array_equal(made.x, fresh.x)
+        np.testing.assert_array_equal(made.labels, fresh.labels)
+
+
+def test_anything_that_features_depend_on_is_another_entry(model, split, tmp_path):
+    def entries():
+        return len(list(tmp_path.iterdir()))
+
+    extraction = Extraction(cache=tmp_path)
+    features_of(model, split, extraction)
+    features_of(model, split, Extraction(cache=tmp_path, batch=3))
+    assert entries() == 1
+    features_of(model, split, Extraction(cache=tmp_path, which="mean"))
+    assert entries() == 2
+    features_of(model, Split(9, CLASSES), extraction)
+    assert entries() == 3
+    with torch.no_grad():
+        model.encoder.norm.bias[0] += 1e-3
+    features_of(model, split, extraction)
+    assert entries() == 4
+    model.preprocess = model.preprocess.replace("to_range(-1, 1)", "to_range(0, 1)")
+    features_of(model, split, extraction)
+    assert entries() == 5
+    features_of(model.double(), split, extraction)
+    assert entries() == 6
+
+
+def truncated(path):
+    path.write_bytes(path.read_bytes()[:-2])
+
+
+def removed(path):
+    path.unlink()
+
+
+def emptied(path):
+    path.write_text("[]")
+
+
+def flipped(path):
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("name", ["features.npy", "index.npy", "about.json"])
+@pytest.mark.parametrize("damage", [truncated, flipped, removed, emptied])
+def test_a_damaged_entry_is_computed_again_and_said(model, split, tmp_path, caplog, name, damage):
+    extraction = Extraction(cache=tmp_path)
+    expected = np.array(features_of(model, split, extraction).x)
+    damage(entry(tmp_path) / name)
+    with caplog.at_level(logging.WARNING):
+        made = features_of(model, split, extraction)
+    assert "damaged" in caplog.text and "computed again" in caplog.text
+    np.testing.assert_array_equal(made.x, expected)
+    caplog.clear()
+    features_of(model, split, extraction)
+    assert not caplog.text
+
+
+def test_an_entry_under_the_name_of_another_is_refused(model, split, tmp_path):
+    features_of(model, split, Extraction(cache=tmp_path))
+    card = entry(tmp_path) / "about.json"
+    card.write_text(json.dumps(json.loads(card.read_text()) | {"model": "0" * 32}))
+    with pytest.raises(DataError, match="features of another model"):
+        features_of(model, split, Extraction(cache=tmp_path))
+
+
+def test_an_interrupted_extraction_leaves_nothing(model, tmp_path):
+    with pytest.raises(DataError, match="examples are broken"):
+        features_of(model, Split(10, CLASSES, broken=(7, 8)), Extraction(cache=tmp_path, batch=4))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_broken_example_is_left_out_and_said(model, tmp_path, caplog, cached):
+    whole = features_of(model, Split(10, CLASSES), Extraction())
+    extraction = Extraction(cache=tmp_path if cached else None, batch=4)
+    for _ in range(2):
+        caplog.clear()
+        made = features_of(model, Split(10, CLASSES, broken=(5,)), extraction)
+        assert "1 of 10 examples are broken" in caplog.text
+        np.testing.assert_allclose(made.x, np.delete(whole.x, 5, axis=0), rtol=2e-3, atol=1e-4)
+        np.testing.assert_array_equal(made.labels, np.delete(whole.labels, 5))
+
+
+def test_nothing_readable(model):
+    with pytest.raises(DataError, match="none of its 1 examples"):
+        features_of(model, Split(1, CLASSES, broken=(0,)))
+
+
+def test_features_that_half_cannot_hold(model, split):
+    with torch.no_grad():
+        model.encoder.norm.bias[0] = 1e5
+    with pytest.raises(DataError, match="not finite"):
+        features_of(model, split)
+
+
+def test_a_training_model_goes_on_training(model, split):
+    model.train()
+    features_of(model, split)
+    assert model.training
+
+
+def test_processes_share_the_work(model, split):
+    made = [list(rows_of(model, split, Extraction(batch=2), rank, 2)) for rank in range(2)]
+    index = [np.concatenate([at for _, at in rows]) for rows in made]
+    assert sorted(np.concatenate(index).tolist()) == list(range(10))
+    assert min(map(len, index)) == 4
+
+
+def test_held_out_is_a_fifth_of_each_class_and_the_rest_the_rest():
+    labels = np.repeat(np.arange(3), [10, 20, 1])
+    features = Features(np.arange(31, dtype=np.float16)[:, None], labels, CLASSES, "some")
+    rest, held = features.held_out()
+    assert np.bincount(held.labels, minlength=3).tolist() == [2, 4, 0]
+    assert sorted([*rest.x[:, 0], *held.x[:, 0]]) == list(range(31))
+    np.testing.assert_array_equal(labels[held.x[:, 0].astype(int)], held.labels)
+    with pytest.raises(DataError, match="too few to hold"):
+        features.part(np.array([0, 10, 30])).held_out()
+
+
+def test_where_features_are_kept(monkeypatch, tmp_path):
+    monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path))
+    assert cache_folder() == tmp_path
+    assert cache_folder("here").name == "here"
+    monkeypatch.delenv("VITRAIL_CACHE")
+    assert cache_folder().parts[-2:] == (".cache", "vitrail")

@@ -1,0 +1,145 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.evaluators.split import Split, named, small_model
+from tests.evaluators.tinted import Tinted
+from vitrail.errors import ConfigError, DataError
+from vitrail.evaluators import fewshot
+from vitrail.evaluators.feature_cache import Features
+from vitrail.evaluators.fewshot import FewShot, Run, run, score, solve
+
+CPU = torch.device("cpu")
+
+
+def gaussians(n, D, K, seed=0, spread=1.0):
+    """n examples of each of K classes around their own centres."""
+    rng = np.random.default_rng(seed)
+    centres = np.random.default_rng(99).standard_normal((K, D))
+    labels = np.tile(np.arange(K), n)
+    x = centres[labels] + spread * rng.standard_normal((n * K, D))
+    return Features(x.astype(np.float16), labels, named(K), "gaussians")
+
+
+@pytest.mark.parametrize("problem", ["0", "1"])
+def test_the_published_code(fixtures, problem):
+    with np.load(fixtures / "fewshot.npz") as file:
+        given = {k[2:]: file[k] for k in file.files if k[0] == problem}
+    solution = solve(given["train_x"], given["train_y"], int(given["train_y"].max()) + 1)
+    for l2 in (2.0**-10, 1.0, 1024.0):
+        np.testing.assert_allclose(solution.weights(l2).numpy(), given[f"weights/{l2}"], rtol=1e-6)
+        right = int((solution.predict(given["test_x"], l2) == given["test_y"]).sum())
+        assert right / len(given["test_y"]) == pytest.approx(float(given[f"acc/{l2}"]), abs=1e-6)
+
+
+def plain_weights(x, y, K, l2):
+    """The normal equations as they stand, targets and all."""
+    X = np.pad((x - x.mean(0)) / (x.std(0) + 1e-5), ((0, 0), (0, 1)), constant_values=100.0)
+    Y = 2.0 * np.eye(K)[y] - 1
+    return np.linalg.solve(X.T @ X + l2 * np.eye(X.shape[1]), X.T @ Y)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(1, 12), st.integers(1, 30), st.integers(2, 4), st.floats(-3, 14), st.integers(0, 10_000))
+def test_both_forms_solve_the_normal_equations(shots, D, K, power, seed):
+    """N from 2 to 48, D + 1 from 2 to 31: either may be the larger."""
+    rng = np.random.default_rng(seed)
+    y = rng.permutation(np.repeat(np.arange(K), shots))
+    x = rng.standard_normal((len(y), D)) * rng.uniform(0.1, 10, D) + rng.uniform(-5, 5, D)
+    W = solve(x, y, K).weights(2.0**power).numpy()
+    np.testing.assert_allclose(W, plain_weights(x, y, K, 2.0**power), rtol=1e-6, atol=1e-9)
+
+
+def test_a_constant_feature_and_equal_examples_are_borne():
+    x = np.ones((6, 3))
+    solution = solve(x, np.array([0, 0, 0, 0, 1, 1]), 2)
+    assert torch.isfinite(solution.weights(2.0**-10)).all()
+    assert solution.predict(x, 1.0).tolist() == [0] * 6  # nothing to go by: the larger class
+
+
+def test_of_equal_outputs_the_first_class():
+    assert solve(np.ones((4, 3)), np.array([1, 0, 2, 3]), 4).predict(np.ones((2, 3)), 1.0).tolist() == [0, 0]
+
+
+def test_prediction_in_blocks_is_prediction(monkeypatch):
+    train, test = gaussians(3, 5, 4), gaussians(6, 5, 4, seed=1)
+    solution = solve(train.x, train.labels, 4)
+    whole = solution.predict(test.x, 1.0)
+    monkeypatch.setattr(fewshot, "BLOCK", 7)
+    np.testing.assert_array_equal(solution.predict(test.x, 1.0), whole)
+
+
+def test_more_shots_are_better():
+    train, test = gaussians(40, 16, 5, spread=2.0), gaussians(100, 16, 5, seed=1, spread=2.0)
+    found = [np.mean([run(train, test, k, s, (1.0,), CPU).accuracy for s in range(3)]) for k in (1, 5, 25)]
+    assert found[0] < found[1] < found[2]
+    assert found[0] > 0.3
+
+
+def test_l2_is_chosen_without_the_test_labels():
+    train, test = gaussians(30, 24, 3, spread=3.0), gaussians(50, 24, 3, seed=1, spread=3.0)
+    sweep = tuple(2.0**i for i in range(-10, 20, 3))
+    one = run(train, test, 2, 0, sweep, CPU)
+    other = run(train, Features(test.x, (test.labels + 1) % 3, test.class_names, "wrong"), 2, 0, sweep, CPU)
+    assert one.l2 == other.l2 and one.accuracy != other.accuracy
+    assert one.accuracy == run(train, test, 2, 0, (one.l2,), CPU).accuracy
+
+
+def test_a_sweep_takes_what_suits_the_data():
+    train, test = gaussians(30, 24, 3, spread=3.0), gaussians(200, 24, 3, seed=1, spread=3.0)
+    seeds = range(5)
+    swept = np.mean([run(train, test, 20, s, (1e-9, 1e2, 1e15), CPU).accuracy for s in seeds])
+    worst = min(
+        np.mean([run(train, test, 20, s, (v,), CPU).accuracy for s in seeds]) for v in (1e-9, 1e2, 1e15)
+    )
+    assert swept > worst
+
+
+def test_nothing_left_to_choose_on():
+    train = gaussians(2, 4, 3)
+    with pytest.raises(DataError, match="none is left to choose l2 on"):
+        run(train, train, 2, 0, (1.0, 2.0), CPU)
+
+
+def test_a_score_is_the_mean_over_seeds():
+    made = score([Run(5, 0, 1.0, 0.5, 200), Run(5, 1, 1.0, 0.7, 200)])
+    assert (made.name, made.value, made.n) == ("5-shot", pytest.approx(0.6), 200)
+    assert made.std == pytest.approx(0.02**0.5)
+    assert score([Run(5, 0, 1.0, 0.5, 200)], "pets").std is None
+    assert score([Run(5, 0, 1.0, 0.5, 200)], "pets").name == "pets_5-shot"
+
+
+def test_the_evaluator_in_a_training_loop():
+    model = small_model(classes=0)
+    evaluator = FewShot(Tinted(60), Tinted(24, seed=1), shots=(1, 8), seeds=2)
+    model.train()
+    scores = list(evaluator(model))
+    assert model.training
+    assert [(s.name, s.n) for s in scores] == [("1-shot", 24), ("8-shot", 24)]
+    assert scores[1].value > 0.8 and scores[1].std is not None
+    assert [s.value for s in evaluator(model)] == [s.value for s in scores]
+
+
+def test_fewer_examples_in_a_class_than_shots():
+    with pytest.raises(DataError, match=r"5-shot: class 'class 2' of pictures:test has 3 .* at most 3"):
+        FewShot(Split(11, named(3)), Split(3, named(3)), shots=(1, 5))
+    broken = FewShot(Split(12, named(3), broken=(2,)), Split(3, named(3)), shots=(4,))
+    with pytest.raises(DataError, match="has 3 examples"):
+        list(broken(small_model()))
+
+
+def test_classes_of_another_order():
+    evaluator = FewShot(Split(6, named(3)), Split(6, named(3)[::-1]), shots=(1,))
+    with pytest.raises(DataError, match="same classes"):
+        list(evaluator(small_model()))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"shots": ()}, {"shots": (0,)}, {"seeds": 0}, {"l2": ()}, {"l2": (0.0,)}, {"l2": (float("nan"),)}],
+)
+def test_settings_that_make_no_sense(wrong):
+    with pytest.raises(ConfigError):
+        FewShot(Split(6, named(3)), Split(6, named(3)), **({"shots": (1,)} | wrong))

@@ -1,0 +1,99 @@
+"""How good a model is: evaluate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from tyro.conf import Positional, arg
+
+from vitrail.cli.verb import COMMON, Common, ModelPath, Shown, size_of
+from vitrail.errors import ConfigError
+
+if TYPE_CHECKING:
+    from vitrail.evaluators.accuracy import Evaluation
+
+WORST = 5  # classes shown
+NAMED = 5  # broken files shown
+
+
+def evaluate(
+    model: ModelPath,
+    data: Annotated[Positional[str], arg(metavar="DATA")],
+    *,
+    split: str | None = None,
+    image_size: tuple[int, ...] = (),
+    heads: int | None = None,
+    mapping: str | None = None,
+    real: str | None = None,
+    batch: int = 64,
+    workers: int | None = None,
+    out: str | None = None,
+    common: Common = COMMON,
+) -> Shown:
+    """How often a model is right on a labelled data set, how sure it is, and where it fails.
+
+    Args:
+        model: a bundle, or anyone's checkpoint
+        data: a folder, Parquet or tar shards, an .npz, or a name of the catalog
+        split: which part, such as test or train[98%:]; the test split, else validation, where nothing is said
+        image_size: resample the position embeddings for this size; one number, or height and width
+        heads: attention heads, for files that do not tell
+        mapping: a JSON file {data class: [model classes, ...]} where names differ; or `order`: class k is class k
+        real: the file of ReaL labels (real.json), for ImageNet's validation images
+        batch: images at a time
+        workers: processes that decode images; as many as help where nothing is said
+        out: a JSON file for the whole result, not there yet
+    """
+    from vitrail.checkpoints.formats import load
+    from vitrail.evaluators.accuracy import evaluate as run
+    from vitrail.evaluators.accuracy import open_split
+    from vitrail.runtime.device import pick
+
+    if out is not None and Path(out).exists():
+        raise ConfigError(f"--out {out} exists; nothing is overwritten")
+    source = open_split(data, split)
+    loaded = load(model, image_size=size_of(image_size), heads=heads).to(pick(common.device))
+    made = run(loaded, source, batch=batch, workers=workers, mapping=mapping, real=real)
+    result = {"model": model, **made.as_json()}
+    shown = Shown(common, ["", f">{source.name}"], rows_of(made), result, after=lines_of(made))
+    if out is not None:
+        write_json(Path(out), result)
+        shown.after.append(f"The whole result: {out}")
+    return shown
+
+
+def rows_of(made: Evaluation) -> list[list[str]]:
+    rows = [
+        ["top-1", f"{made.top1:.2%}"],
+        [f"top-{min(5, len(made.model_class_names))}", f"{made.top5:.2%}"],
+        ["loss", f"{made.loss:.4f}"],
+        ["ECE", f"{made.ece:.4f}"],
+        ["images", f"{made.n:,}"],
+        ["broken", f"{made.broken:,}"],
+    ]
+    if made.left_out:
+        rows.append(["left out: not in the mapping", f"{made.left_out:,}"])
+    if made.real is not None:
+        rows.append([f"ReaL, {made.real_n:,} images", f"{made.real:.2%}"])
+    return rows
+
+
+def lines_of(made: Evaluation) -> list[str]:
+    """The worst classes, and the files that could not be read."""
+    worst = sorted(made.per_class, key=lambda one: one.accuracy)[:WORST]
+    words = [f"{one.name} {one.accuracy:.1%} of {one.n:,}" for one in worst if one.correct < one.n]
+    lines = [f"Worst classes: {', '.join(words)}"] if words else []
+    if made.bad:
+        more = f"; and {made.broken - NAMED:,} more" if made.broken > NAMED else ""
+        lines.append(f"Broken: {'; '.join(bad.reason for bad in made.bad[:NAMED])}{more}")
+    return lines
+
+
+def write_json(path: Path, result: dict[str, Any]) -> None:
+    import json
+
+    from vitrail.runtime.files import atomic_file
+
+    with atomic_file(path) as file:
+        file.write_text(json.dumps(result, allow_nan=False, indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,143 @@
+"""Which of a model's classes is the right answer for an example: the classes of a data set -> those of a model.
+
+    mapping            what is right for an example of a data class
+    None               the model's class of the same name; by order, where the model or the data names none
+    "order"            class k of the data is class k of the model, whatever they are called
+    a JSON file        {data class: [model classes, names or indices], ...}: any of those listed; examples of a
+                       class that is not in the file are left out. So ObjectNet is scored, by those of its classes
+                       that ImageNet has too, of which several may be right for one object
+
+Symbols: K classes of the model, L of the data, C that scores are counted by, m right answers at most.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitrail.data.sources import Source
+from vitrail.errors import ConfigError, DataError
+from vitrail.evaluators.predict import names_of
+from vitrail.models.names import Model
+
+BY_ORDER = "order"
+MAX_BYTES = 64 << 20  # of a file
+ADVICE = "--mapping FILE says which model classes each is; --mapping order takes them by order"
+
+
+@dataclass(frozen=True)
+class ClassMapping:
+    """What an example of each data class counts as, and which answers are right for it."""
+
+    class_names: list[str]  # C: the model's, where one answer is right for each; with a file, the data's
+    model_class_names: list[str]  # K
+    row: np.ndarray  # int64 (L,): the class of C that a data class counts as; -1: left out
+    right: np.ndarray  # int64 (C, m): the model classes that are right, ascending, then -1
+
+
+def map_classes(model: Model, source: Source, mapping: str | Path | None = None) -> ClassMapping:
+    """The answers that are right for the examples of `source`; DataError where that is not known."""
+    K, data_names = model.config.classes, source.class_names
+    if not K:
+        raise ConfigError("this model has no classifier: load it with classes=, and train it, to evaluate")
+    if mapping is not None and str(mapping) != BY_ORDER:
+        return from_file(Path(mapping), names_of(model), source)
+    names = None if model.class_names is None else names_of(model)
+    numbered = data_names == [str(label) for label in range(len(data_names))]
+    if names is not None and names != data_names and not numbered and mapping is None:
+        return by_name(names, source)
+    if len(data_names) != K:
+        raise DataError(
+            f"{source.name} has {len(data_names):,} classes, the model {K:,}, and by order they have to be as "
+            "many; --mapping FILE says which is which"
+        )
+    return one_to_one(names or data_names, np.arange(K))
+
+
+def by_order(class_names: list[str]) -> ClassMapping:
+    """For a model made for this data: its classes are the data's."""
+    return one_to_one(class_names, np.arange(len(class_names)))
+
+
+def one_to_one(names: list[str], row: np.ndarray) -> ClassMapping:
+    return ClassMapping(names, names, row, np.arange(len(names))[:, None])
+
+
+def by_name(names: list[str], source: Source) -> ClassMapping:
+    place = places(names)
+    unknown = [name for name in source.class_names if name not in place]
+    if unknown:
+        raise DataError(
+            f"{source.name}: {len(unknown):,} of its {len(source.class_names):,} classes are none of the model's "
+            f"{len(names):,} ({some(unknown)}; the model has {some(names)}). {ADVICE}"
+        )
+    twice = [name for name in source.class_names if len(place[name]) > 1]
+    if twice:
+        raise DataError(f"{source.name}: more than one class of the model is called {some(twice)}. {ADVICE}")
+    return one_to_one(names, np.array([place[name][0] for name in source.class_names]))
+
+
+def from_file(path: Path, names: list[str], source: Source) -> ClassMapping:
+    table = read_json(path, "a class mapping")
+    if not isinstance(table, dict) or not table:
+        raise DataError(f"{path}: a class mapping is an object {{data class: [model classes, ...], ...}}")
+    unknown = sorted(table.keys() - set(source.class_names))
+    if unknown:
+        given = f"{len(unknown):,} of its {len(table):,} names are no class of {source.name}"
+        raise DataError(f"{path}: {given}: {some(unknown)} (classes there: {some(source.class_names)})")
+    place = places(names)
+    answers = [
+        indices(table[name], place, len(names), f"{path}, {name!r}") if name in table else []
+        for name in source.class_names
+    ]
+    right = np.full((len(answers), max(map(len, answers))), -1)  # (C, m)
+    for label, found in enumerate(answers):
+        right[label, : len(found)] = found
+    row = np.array([label if found else -1 for label, found in enumerate(answers)])
+    return ClassMapping(source.class_names, names, row, right)
+
+
+def indices(given: Any, place: dict[str, list[int]], K: int, where: str) -> list[int]:
+    """Model classes by name or index -> indices, ascending, each once."""
+    if not isinstance(given, list) or not given:
+        raise DataError(f"{where}: has to be a list of model classes, at least one, not {str(given)[:60]!r}")
+    found = set()
+    for one in given:
+        if isinstance(one, str) and len(place.get(one, [])) > 1:
+            raise DataError(f"{where}: the model has {one!r} at {place[one]}: give the index")
+        if isinstance(one, str) and one in place:
+            found.add(place[one][0])
+        elif isinstance(one, int) and not isinstance(one, bool) and 0 <= one < K:
+            found.add(one)
+        else:
+            raise DataError(f"{where}: {str(one)[:60]!r} is none of the model's {K:,} classes")
+    return sorted(found)
+
+
+def read_json(path: Path, what: str) -> Any:
+    """What a JSON file of bounded size holds; `what` it should be, for messages."""
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise DataError(f"{path}: more than {MAX_BYTES:,} bytes, too many for {what}")
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(f"{what} {path}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: {what} is JSON, and this is not: {error}") from error
+
+
+def places(names: list[str]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for index, name in enumerate(names):
+        found.setdefault(name, []).append(index)
+    return found
+
+
+def some(names: Sequence[str], most: int = 3) -> str:
+    """A few of them, for people."""
+    return ", ".join(map(repr, names[:most])) + (", ..." if len(names) > most else "")

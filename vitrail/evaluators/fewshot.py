@@ -1,0 +1,183 @@
+"""Few-shot: a linear classifier in closed form on frozen features, the paper's quick measure of a model.
+
+N examples, `shots` of each of K classes; X (N, D + 1) their features, standardised by their own mean and standard
+deviation, with a constant feature of 100 for the bias (so large that it is hardly regularised); Y (N, K) of -1 and 1.
+
+    W = argmin ||X W - Y||^2 + l2 ||W||^2
+      = (X^T X + l2)^-1 X^T Y        where N >= D + 1        X^T X = Q diag(e) Q^T
+      = X^T (X X^T + l2)^-1 Y        where N <  D + 1        X X^T = Q diag(e) Q^T
+
+      = L diag(1 / (e + l2)) R       L = Q, R = Q^T X^T Y;  or L = X^T Q, R = Q^T Y
+
+One decomposition (e, L, R) serves every l2 and every class. All of it in float64. Since Y = 2 onehot - 1, a product
+with Y is two sums over classes, and Y is never made. Standardisation, constant and l2 = 2^10 are the published
+code's (big_vision, evaluators/fewshot_lsr.py).
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitrail.data.readers.stratify import shuffled_classes
+from vitrail.data.sources import Source
+from vitrail.errors import ConfigError, DataError
+from vitrail.evaluators.feature_cache import EXTRACTION, MAX_HELD_OUT, Extraction, Features, train_and_test
+from vitrail.evaluators.score import Score
+
+SHOTS = (1, 5, 10, 25)
+L2 = 2.0**10
+SWEEP = tuple(2.0**i for i in range(-10, 20))  # of scenic's transfer evaluation
+CONSTANT = 100.0
+STD_EPS = 1e-5
+BLOCK = 4096  # rows that are predicted at a time
+LARGE = 100_000  # K D from which a GPU, where the model is on one, is faster than the CPU
+
+
+@dataclass(frozen=True)
+class FewShot:
+    """An evaluator: a score `5-shot` for each number of shots, the mean over the seeds with its deviation."""
+
+    train: Source
+    test: Source
+    shots: Sequence[int] = SHOTS
+    seeds: int = 3  # how many: the examples of each class are drawn anew by seed 0, 1, ...
+    l2: Sequence[float] = (L2,)  # several: chosen among, on the examples of `train` that were not drawn
+    extraction: Extraction = EXTRACTION
+    name: str = ""  # of the data, before the name of the score: pets -> pets_5-shot
+
+    def __post_init__(self) -> None:
+        if not self.shots or min(self.shots) < 1 or self.seeds < 1:
+            raise ConfigError(f"shots {tuple(self.shots)} and seeds {self.seeds} must be at least 1")
+        if not self.l2 or not all(0 < value < float("inf") for value in self.l2):
+            raise ConfigError(f"l2 {tuple(self.l2)} must be positive numbers")
+        check_shots(self.train, max(self.shots))
+
+    def __call__(self, model: nn.Module) -> Iterator[Score]:
+        for runs in self.runs(model):
+            yield score(runs, self.name)
+
+    def runs(self, model: nn.Module) -> Iterator[list[Run]]:
+        """For each number of shots, a run for each seed."""
+        train, test = train_and_test(model, self.train, self.test, self.extraction)
+        check_shots(train, max(self.shots))
+        device = solver_device(next(model.parameters()).device, len(train.class_names) * train.x.shape[1])
+        for shots in self.shots:
+            yield [run(train, test, shots, seed, self.l2, device) for seed in range(self.seeds)]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One classifier, tested."""
+
+    shots: int
+    seed: int
+    l2: float
+    accuracy: float
+    n: int  # test examples
+
+
+def score(runs: Sequence[Run], name: str = "") -> Score:
+    """The mean over the seeds, and the standard deviation of a seed (n - 1)."""
+    values = [r.accuracy for r in runs]
+    std = statistics.stdev(values) if len(values) > 1 else None
+    return Score(f"{name}_{runs[0].shots}-shot".lstrip("_"), statistics.fmean(values), runs[0].n, std)
+
+
+def run(
+    train: Features, test: Features, shots: int, seed: int, l2: Sequence[float], device: torch.device
+) -> Run:
+    """Draw the examples, solve, choose l2 where there is a choice, test."""
+    classes = len(train.class_names)
+    drawn = np.concatenate([c[:shots] for c in shuffled_classes(train.labels, classes, seed)])  # (K shots,)
+    few = train.part(np.sort(drawn))
+    solution = solve(few.x, few.labels, classes, device)
+    chosen = l2[0] if len(l2) == 1 else choose(solution, train, drawn, l2)
+    return Run(shots, seed, chosen, accuracy(solution, test, chosen), len(test))
+
+
+def choose(solution: Solution, train: Features, drawn: np.ndarray, l2: Sequence[float]) -> float:
+    """The best on what was not drawn, evenly thinned where it is much; of equals, the largest."""
+    rest = np.setdiff1d(np.arange(len(train)), drawn)
+    if not len(rest):
+        raise DataError(f"{train.name}: every example is drawn, none is left to choose l2 on; give one l2")
+    held_out = train.part(rest[:: -(-len(rest) // MAX_HELD_OUT)])
+    return max(l2, key=lambda value: (accuracy(solution, held_out, value), value))
+
+
+def accuracy(solution: Solution, features: Features, l2: float) -> float:
+    return float((solution.predict(features.x, l2) == features.labels).mean())
+
+
+@dataclass(frozen=True)
+class Solution:
+    """A least-squares problem, decomposed: weights for any l2 are two products away. m = min(N, D + 1)."""
+
+    mean: Tensor  # (D,)
+    std: Tensor  # (D,)
+    e: Tensor  # (m,)
+    L: Tensor  # (D + 1, m)
+    R: Tensor  # (m, K)
+
+    def weights(self, l2: float) -> Tensor:
+        """W (D + 1, K); the last row is the constant feature's."""
+        return (self.L / (self.e + l2)) @ self.R
+
+    def predict(self, x: np.ndarray, l2: float) -> np.ndarray:
+        """(n, D) -> int64 (n,); of equal outputs, the first class."""
+        W = self.weights(l2)
+        blocks = (x[i : i + BLOCK] for i in range(0, len(x), BLOCK))
+        made = [(self.inputs(as_float64(block, W.device)) @ W).argmax(dim=1).cpu() for block in blocks]
+        return torch.cat(made).numpy()  # (n,)
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """(n, D) -> X (n, D + 1)."""
+        return F.pad((x - self.mean) / self.std, (0, 1), value=CONSTANT)
+
+
+def solve(x: np.ndarray, y: np.ndarray, classes: int, device: torch.device | str = "cpu") -> Solution:
+    """Features (N, D) and labels (N,) -> the decomposition, for whichever of the two forms is smaller."""
+    features, labels = as_float64(x, device), torch.from_numpy(np.array(y)).to(device)
+    mean = features.mean(dim=0)  # (D,)
+    features -= mean
+    std = features.square().mean(dim=0).sqrt() + STD_EPS  # (D,)
+    X = F.pad(features.div_(std), (0, 1), value=CONSTANT)  # (N, D + 1)
+    if X.shape[0] >= X.shape[1]:
+        e, Q = torch.linalg.eigh(X.T @ X)  # (D + 1,), (D + 1, D + 1)
+        L, R = Q, Q.T @ times_targets(X, labels, classes)
+    else:
+        e, Q = torch.linalg.eigh(X @ X.T)  # (N,), (N, N)
+        L, R = X.T @ Q, times_targets(Q, labels, classes)
+    return Solution(mean, std, e.clamp(min=0), L, R)
+
+
+def times_targets(a: Tensor, labels: Tensor, classes: int) -> Tensor:
+    """a (N, m) -> a^T Y (m, K): for each class twice the sum of its rows, less the sum of all."""
+    sums = a.new_zeros(classes, a.shape[1]).index_add_(0, labels, a)  # (K, m)
+    return (2 * sums - a.sum(dim=0)).T  # (m, K)
+
+
+def as_float64(x: np.ndarray, device: torch.device | str) -> Tensor:
+    """A copy."""
+    return torch.from_numpy(np.array(x)).to(device).to(torch.float64)
+
+
+def solver_device(model: torch.device, size: int) -> torch.device:
+    """The model's GPU for large problems; not MPS, which has no float64."""
+    return model if model.type == "cuda" and size >= LARGE else torch.device("cpu")
+
+
+def check_shots(train: Source | Features, shots: int) -> None:
+    counts = np.bincount(train.labels, minlength=len(train.class_names))
+    if counts.min() < shots:
+        least = int(counts.argmin())
+        raise DataError(
+            f"{shots}-shot: class {train.class_names[least]!r} of {train.name} has {counts[least]} examples, the "
+            f"fewest of all; at most {counts[least]} shots are possible"
+        )

@@ -1,0 +1,176 @@
+"""k nearest neighbours on frozen features: no training at all, the first thing to ask of a representation.
+
+    s(q, x) = q.x / (|q| |x|)                                     the cosine; 0 for a feature of zeros
+    class of q = argmax over classes of the sum of w(s) over the k nearest of that class
+        weighted     w(s) = exp(s / 0.07), as Wu et al. 2018 and DINO have it
+        unweighted   w(s) = 1
+
+Exact, ties included: neighbours are those of s in float64, of equal s the one of lower index first; of equal sums
+the lower class. The search itself is a float32 product in blocks, so that a million features fit. Its rounding is
+bounded: whoever is within that of the k-th stays a candidate, and candidates are ranked by s in float64.
+
+n queries, N features to search, D width, m candidates of each query, K classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from vitrail.data.sources import Source
+from vitrail.errors import ConfigError
+from vitrail.evaluators.feature_cache import EXTRACTION, Extraction, Features, train_and_test
+from vitrail.evaluators.score import Score
+from vitrail.runtime.progress import progress
+
+TEMPERATURE = 0.07
+QUERIES, KEYS = 4096, 8192  # a block of scores: 128 MiB
+SPARE = 16  # candidates beyond k
+RANKED = 1 << 22  # features of candidates that are in memory at a time, in numbers
+VOTES = ("weighted", "unweighted")
+
+
+@dataclass(frozen=True)
+class KNN:
+    """An evaluator: the scores `knn` (weighted) and `knn_unweighted`."""
+
+    train: Source
+    test: Source
+    k: Sequence[int] = (20,)  # several: chosen among, for each vote, on a held-out part of `train`
+    temperature: float = TEMPERATURE
+    extraction: Extraction = EXTRACTION
+    name: str = ""  # of the data, before the names of the scores: pets -> pets_knn
+
+    def __post_init__(self) -> None:
+        if not self.k or min(self.k) < 1 or not 0 < self.temperature < float("inf"):
+            raise ConfigError(
+                f"k {tuple(self.k)} must be at least 1, temperature {self.temperature} positive"
+            )
+
+    def __call__(self, model: nn.Module) -> Iterator[Score]:
+        for vote, (_, value, n) in self.chosen(model).items():
+            score = "knn" if vote == "weighted" else f"knn_{vote}"
+            yield Score(f"{self.name}_{score}".lstrip("_"), value, n)
+
+    def chosen(self, model: nn.Module) -> dict[str, tuple[int, float, int]]:
+        """For each vote the k, its accuracy on the test set, and the number of test examples."""
+        train, test = train_and_test(model, self.train, self.test, self.extraction)
+        device = search_device(next(model.parameters()).device)
+        best = dict.fromkeys(VOTES, self.k[0])
+        if len(self.k) > 1:
+            of_held_out = self.accuracies(*train.held_out(), self.k, device)
+            # Of equals, the smallest k.
+            best = {vote: max(self.k, key=lambda k: (of_held_out[vote, k], -k)) for vote in VOTES}
+        of_test = self.accuracies(train, test, sorted(set(best.values())), device)
+        return {vote: (k, of_test[vote, k], len(test)) for vote, k in best.items()}
+
+    def accuracies(
+        self, train: Features, queries: Features, ks: Sequence[int], device: torch.device
+    ) -> dict[tuple[str, int], float]:
+        """For each vote and k."""
+        s, index = neighbours(train.x, queries.x, max(ks), device)  # (n, k) each
+        labels, made = train.labels[index], {}  # (n, k)
+        for vote in VOTES:
+            for k in ks:
+                w = weights(s[:, :k], self.temperature if vote == "weighted" else None)  # (n, k)
+                predicted = elect(w, labels[:, :k], len(train.class_names))  # (n,)
+                made[vote, k] = float((predicted == queries.labels).mean())
+        return made
+
+
+def weights(s: np.ndarray, temperature: float | None) -> np.ndarray:
+    """(n, k) -> (n, k), relative to the nearest, which changes no election and never overflows."""
+    return np.ones_like(s) if temperature is None else np.exp((s - s[:, :1]) / temperature)
+
+
+def elect(w: np.ndarray, labels: np.ndarray, classes: int) -> np.ndarray:
+    """The class of each query: weights and labels of its neighbours (n, k) -> int64 (n,)."""
+    made = []
+    for i in range(0, len(w), QUERIES):
+        sums = torch.zeros(len(w[i : i + QUERIES]), classes, dtype=torch.float64)  # (b, K)
+        sums.scatter_add_(1, torch.from_numpy(labels[i : i + QUERIES]), torch.from_numpy(w[i : i + QUERIES]))
+        made.append(sums.argmax(dim=1).numpy())
+    return np.concatenate(made)  # (n,)
+
+
+def neighbours(
+    keys: np.ndarray, queries: np.ndarray, k: int, device: torch.device | str = "cpu"
+) -> tuple[np.ndarray, np.ndarray]:
+    """For each query (n, D) the k nearest of the keys (N, D), nearest first: s float64 (n, k), index int64 (n, k)."""
+    if not 1 <= k <= len(keys):
+        raise ConfigError(f"k = {k}: with {len(keys)} features to search it is between 1 and {len(keys)}")
+    device, made = torch.device(device), []
+    blocks = range(0, len(queries), QUERIES)
+    for i in progress(blocks, len(blocks), "neighbours"):
+        made.append(nearest(keys, queries[i : i + QUERIES], k, min(len(keys), k + SPARE), device))
+    s, index = (np.concatenate(parts) for parts in zip(*made, strict=True))  # (n, k) each
+    return s, index
+
+
+def nearest(
+    keys: np.ndarray, queries: np.ndarray, k: int, m: int, device: torch.device
+) -> tuple[np.ndarray, np.ndarray]:
+    """`neighbours` by way of m candidates, or more where rounding could hide a neighbour behind the last."""
+    dtype = score_type(device)
+    rough, index = candidates(keys, unit(queries, device, dtype), m)  # (n, m) each
+    s, at = ranked(keys, queries, index.cpu().numpy(), k, device)  # (n, k) each
+    bound = (
+        (queries.shape[1] + 8) * torch.finfo(dtype).eps / 2
+    )  # of |rough - s|, whatever the order of summation
+    unsure = (rough[:, -1] >= rough[:, k - 1] - 2 * bound).cpu().numpy()  # (n,)
+    if m < len(keys) and unsure.any():
+        s[unsure], at[unsure] = nearest(keys, queries[unsure], k, min(2 * m, len(keys)), device)
+    return s, at
+
+
+def candidates(keys: np.ndarray, q: Tensor, m: int) -> tuple[Tensor, Tensor]:
+    """The m highest scores of each query, highest first, and whose they are: (n, m) each."""
+    score, index = q.new_zeros(len(q), 0), torch.zeros(len(q), 0, dtype=torch.int64, device=q.device)
+    for i in range(0, len(keys), KEYS):
+        block = q @ unit(keys[i : i + KEYS], q.device, q.dtype).T  # (n, KEYS)
+        high, at = block.topk(min(m, block.shape[1]))
+        score, index = torch.cat([score, high], dim=1), torch.cat([index, at + i], dim=1)  # (n, up to 2 m)
+        score, order = score.topk(min(m, score.shape[1]))
+        index = index.gather(1, order)  # (n, m)
+    return score, index
+
+
+def ranked(
+    keys: np.ndarray, queries: np.ndarray, index: np.ndarray, k: int, device: torch.device
+) -> tuple[np.ndarray, np.ndarray]:
+    """The first k of the candidates (n, m) by s, then by index."""
+    index = np.sort(index, axis=1)  # (n, m); a stable sort by s keeps this order among equals
+    step = max(1, RANKED // (index.shape[1] * keys.shape[1]))
+    s, at = np.empty((len(queries), k)), np.empty((len(queries), k), np.int64)
+    for i in range(0, len(queries), step):
+        here = slice(i, i + step)
+        q = torch.from_numpy(np.array(queries[here])).to(device).double()[:, None]  # (b, 1, D)
+        x = torch.from_numpy(keys[index[here]]).to(device).double()  # (b, m, D)
+        norms = q.square().sum(dim=2).sqrt() * x.square().sum(dim=2).sqrt()  # (b, m)
+        cosine = (q * x).sum(dim=2) / torch.where(norms > 0, norms, 1)  # (b, m)
+        high, order = cosine.sort(dim=1, descending=True, stable=True)
+        s[here] = high[:, :k].cpu().numpy()  # (b, k)
+        at[here] = np.take_along_axis(index[here], order[:, :k].cpu().numpy(), axis=1)  # (b, k)
+    return s, at
+
+
+def unit(x: np.ndarray, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Rows of length 1, rounded once."""
+    t = torch.from_numpy(np.array(x)).to(device).double()
+    norms = t.square().sum(dim=1, keepdim=True).sqrt()
+    return (t / torch.where(norms > 0, norms, 1)).to(dtype)
+
+
+def score_type(device: torch.device) -> torch.dtype:
+    """float32 where a product of float32 is one: elsewhere, by a setting, it may be of half precision."""
+    plain = device.type == "cpu" and torch.get_float32_matmul_precision() == "highest"
+    return torch.float32 if plain else torch.float64
+
+
+def search_device(model: torch.device) -> torch.device:
+    """The model's GPU; not MPS, which has no float64."""
+    return model if model.type == "cuda" else torch.device("cpu")
