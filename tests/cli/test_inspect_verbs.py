@@ -1,0 +1,135 @@
+"""`vitrail inspect` as a person uses it."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import vitrail
+from tests.inspection.looked_at import answering, bit, made, pictures
+from vitrail.cli import VERBS, main
+from vitrail.cli.inspect_verbs import inspect
+from vitrail.data.sources import open_source
+
+
+@pytest.fixture
+def run(capsys, monkeypatch, tmp_path):
+    """Runs `vitrail inspect ...` in a folder of its own; returns its exit code and what it printed."""
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setitem(VERBS, "inspect", inspect)
+    monkeypatch.chdir(tmp_path)
+
+    def command(*words):
+        code = 0
+        try:
+            main(["inspect", *map(str, words), "--device", "cpu"])
+        except SystemExit as stop:
+            code = stop.code
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return command
+
+
+@pytest.fixture
+def photos(tmp_path):
+    (tmp_path / "photos").mkdir()
+    for i, picture in enumerate(pictures(3)):
+        Image.fromarray(picture).save(tmp_path / "photos" / f"{i}.png")
+    return tmp_path / "photos"
+
+
+def test_figures_and_a_page(run, photos, tmp_path):
+    vitrail.save(made("token"), tmp_path / "m")
+    vitrail.save(made("hybrid"), tmp_path / "h")
+    code, out, err = run("m", photos, "--out", "seen", "--beside", "h", "--closely", 1, "--json")
+    assert code == 0, err
+    result = json.loads(out)
+    files = {p.name for p in (tmp_path / "seen").iterdir()}
+    assert files == {
+        "report.html",
+        "filters.png",
+        "positions.png",
+        "attention_distance.png",
+        "image-01.png",
+        "image-01-heads.png",
+    }
+    assert set(result["attention_distance"]) == {"m", "h"}
+    assert np.shape(result["attention_distance"]["m"]["pixels"]) == (1, 2)
+    assert result["attention_distance"]["m"]["n"] == 3
+    assert [len(one["top"]) for one in result["images"]] == [5]
+    assert "seen/report.html" in run("m", photos, "--out", "seen")[1]  # again, to the same folder
+
+
+def test_models_of_the_same_name_go_by_their_paths(run, photos, tmp_path):
+    for folder in ("a", "b"):
+        vitrail.save(made("token"), tmp_path / folder / "m")
+    code, out, err = run("a/m", photos, "--beside", tmp_path / "b" / "m", "--closely", 0, "--json")
+    assert code == 0, err
+    assert set(json.loads(out)["attention_distance"]) == {"a/m", str(tmp_path / "b" / "m")}
+    assert run("a/m", photos, "--beside", "a/m")[0] == 2
+
+
+def test_a_resnet_is_told_what_there_is_for_it(run, photos, tmp_path):
+    vitrail.save(bit(), tmp_path / "m")
+    code, out, err = run("m", photos / "0.png")
+    assert code == 0, err
+    assert "only the filters and the occlusion map exist for it." in out
+    assert {p.name for p in (tmp_path / "inspection").iterdir()} == {
+        "filters.png",
+        "image-01.png",
+        "report.html",
+    }
+
+
+def test_a_run_folder_and_a_data_set(run, tmp_path):
+    source = open_source("shapes?n=40&image_size=32", "test")
+    vitrail.save(answering(source), tmp_path / "run" / "model")
+    (tmp_path / "run" / "run.json").write_text("{}")
+    (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n{"step": 2, "los')
+    code, out, err = run("run", "--data", "shapes?n=40&image_size=32", "--closely", 1, "--json")
+    assert code == 0, err
+    result = json.loads(out)
+    assert {"training", "confusion", "right", "wrong", "attention_distance", "report"} <= set(result["files"])
+    assert result["attention_distance"]["run"]["n"] == len(source)
+    assert result["images"][0]["name"] == source.key(0)
+
+
+def test_weights_alone(run, tmp_path):
+    vitrail.save(made("token"), tmp_path / "m")
+    code, out, _ = run("m")
+    assert code == 0
+    assert "No images were given" in out
+    assert {p.name for p in (tmp_path / "inspection").iterdir()} == {
+        "filters.png",
+        "positions.png",
+        "report.html",
+    }
+
+
+def test_a_broken_image_is_named_and_the_others_are_seen(run, photos, tmp_path):
+    vitrail.save(made("token"), tmp_path / "m")
+    (photos / "a.jpg").write_text("not an image")
+    code, out, err = run("m", photos, "--closely", 1, "--json")
+    assert code == 2
+    assert "a.jpg" in err and err.count("\n") == 1
+    assert json.loads(out)["attention_distance"]["m"]["n"] == 3
+    code, out, err = run("m", photos / "a.jpg")
+    assert (code, out) == (2, "") and "a.jpg" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nothing"], "no such file"),
+        (["B/16"], "names an architecture"),
+        (["m", "--closely", "-1"], "--closely must be at least 0"),
+        (["m", "nowhere.png"], "nowhere.png"),
+    ],
+)
+def test_bad_words_are_one_line(run, tmp_path, words, said):
+    vitrail.save(made("token"), tmp_path / "m")
+    code, out, err = run(*words)
+    assert (code, out) == (2, "")
+    assert said in err and err.count("\n") == 1

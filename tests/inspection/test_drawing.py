@@ -1,0 +1,142 @@
+"""Figures: files that are there, whole, with what they should show in them."""
+
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from vitrail.errors import ConfigError
+from vitrail.inspection import drawing
+
+
+def pixels(path):
+    with Image.open(path) as image:
+        return np.asarray(image.convert("RGB"))
+
+
+def has(path, colour, least=20):
+    """At least so many pixels near a colour (#rrggbb)."""
+    wanted = [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
+    return (np.abs(pixels(path).astype(int) - wanted).max(axis=2) < 12).sum() >= least
+
+
+def training(n):
+    return [{"step": i, "loss": 2.0 - i / 100, "rate": 0.1, "seconds": 0.5} for i in range(n)]
+
+
+def test_loss_curve_of_one_row(tmp_path):
+    drawing.loss_curve(training(1), tmp_path / "deep" / "loss.png")
+    assert has(tmp_path / "deep" / "loss.png", drawing.COLOURS[0])
+    assert [p.name for p in (tmp_path / "deep").iterdir()] == ["loss.png"]
+
+
+def test_loss_curve_shows_a_smoothed_line_and_scores(tmp_path):
+    drawing.loss_curve(training(10), tmp_path / "a.png")
+    assert not has(tmp_path / "a.png", drawing.PALE, 200)
+    drawing.loss_curve(training(60), tmp_path / "b.png")
+    assert has(tmp_path / "b.png", drawing.PALE) and has(tmp_path / "b.png", drawing.COLOURS[0])
+    scores = [{"step": i, "val_top1": 0.5, "val_top5": 0.9, "val_n": 1000} for i in (10, 50)]
+    drawing.loss_curve(training(60) + scores, tmp_path / "c.png")
+    assert pixels(tmp_path / "c.png").shape[0] > pixels(tmp_path / "b.png").shape[0]
+    assert has(
+        tmp_path / "c.png", drawing.COLOURS[1]
+    )  # the second score; there is no val_loss to have that colour
+
+
+def test_loss_curve_takes_rows_with_nothing_in_them(tmp_path):
+    rows = [{"step": 1, "loss": None}, {"step": 2, "val_top1": float("nan")}, {"note": "x"}, {}]
+    drawing.loss_curve(rows, tmp_path / "a.png", title="$x_1 & _y$ \\alpha")
+    assert pixels(tmp_path / "a.png").size
+    drawing.loss_curve([], tmp_path / "b.png")
+    assert pixels(tmp_path / "b.png").size
+
+
+def test_scores_are_what_evaluations_say():
+    assert drawing.is_score("top1", {"top1": 0.5})
+    assert drawing.is_score("val_top1", {"loss": 1.0, "val_top1": 0.5})
+    assert not drawing.is_score("images_per_second", {"loss": 1.0, "images_per_second": 0.5})
+    assert not drawing.is_score("step", {"step": 1})
+    assert not drawing.is_score("note", {"note": "text"})
+
+
+@given(st.lists(st.floats(-100, 100), min_size=1, max_size=200))
+def test_smoothing_stays_between_least_and_most_and_keeps_constants(values):
+    made = drawing.smoothed(values)
+    assert len(made) == len(values)
+    assert made[0] == pytest.approx(values[0])
+    assert made.min() >= min(values) - 1e-6 and made.max() <= max(values) + 1e-6
+
+
+@pytest.mark.parametrize("K", [1, 12, 205])
+def test_confusion_matrix_has_a_dark_diagonal(tmp_path, monkeypatch, K):
+    monkeypatch.setattr(drawing, "DPI", 50)  # small pictures are quicker
+    drawing.confusion_matrix(
+        np.eye(K, dtype=np.int64) * 7, [f"class {i}" for i in range(K)], tmp_path / "c.png"
+    )
+    assert has(tmp_path / "c.png", "#08306b", 30)  # the darkest of the colours: a share of 1
+
+
+def test_confusion_matrix_of_no_examples(tmp_path):
+    drawing.confusion_matrix(np.zeros((3, 3), np.int64), ["a", "b", "c"], tmp_path / "c.png")
+    assert not has(tmp_path / "c.png", "#08306b", 5000)
+
+
+def test_confusion_matrix_of_other_shapes_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"\(2, 3\) for 2 class names"):
+        drawing.confusion_matrix(np.zeros((2, 3), np.int64), ["a", "b"], tmp_path / "c.png")
+    with pytest.raises(ConfigError, match="at most 2,000"):
+        drawing.confusion_matrix(np.zeros((1, 1), np.int64), ["?"] * 2001, tmp_path / "c.png")
+    assert not list(tmp_path.iterdir())
+
+
+@settings(max_examples=4, deadline=None)
+@given(st.lists(st.text(max_size=40), min_size=2, max_size=3))
+def test_any_name_can_be_drawn(tmp_path_factory, names):
+    path = tmp_path_factory.mktemp("names") / "c.png"
+    K = len(names)
+    drawing.confusion_matrix(np.ones((K, K), np.int64), names, path)
+    drawing.mistakes([np.zeros((8, 8, 3), np.uint8)] * K, names, path, title=names[0])
+    assert pixels(path).size
+
+
+def test_mistakes_shows_every_picture(tmp_path):
+    colours = ["#ff0000", "#00ff00", "#0000ff", "#ff00ff", "#00ffff"]
+    images = [
+        np.full((20 + 9 * i, 50, 3), [int(c[k : k + 2], 16) for k in (1, 3, 5)], np.uint8)
+        for i, c in enumerate(colours)
+    ]
+    drawing.mistakes(images, [f"caption {c}" for c in colours], tmp_path / "m.png", title="wrong")
+    assert all(has(tmp_path / "m.png", colour, 500) for colour in colours)
+    with pytest.raises(ConfigError, match="5 images and 1 captions"):
+        drawing.mistakes(images, ["one"], tmp_path / "m.png")
+    drawing.mistakes([], [], tmp_path / "none.png")
+    assert pixels(tmp_path / "none.png").size
+
+
+@pytest.mark.parametrize("n", [1, 8, 9])
+def test_masked_patches_shows_three_pictures_of_each(tmp_path, n):
+    def flat(*rgb):
+        return np.tile(np.array(rgb, np.uint8), (n, 16, 24, 1))  # (n, 16, 24, 3)
+
+    drawing.masked_patches(flat(255, 0, 0), flat(0, 255, 0), flat(0, 0, 255), tmp_path / "m.png")
+    counts = [
+        (np.abs(pixels(tmp_path / "m.png").astype(int) - c).max(axis=2) < 12).sum()
+        for c in ([255, 0, 0], [0, 255, 0], [0, 0, 255])
+    ]
+    assert min(counts) > 1000 * n
+    assert max(counts) < 1.05 * min(counts)
+
+
+def test_masked_patches_that_do_not_match_are_refused(tmp_path):
+    a = np.zeros((2, 8, 8, 3), np.uint8)
+    with pytest.raises(ConfigError, match="must be alike"):
+        drawing.masked_patches(a, a[:1], a, tmp_path / "m.png")
+
+
+def test_the_filters_of_warnings_are_left_as_they_were(tmp_path):
+    before = list(warnings.filters)
+    drawing.mistakes([np.zeros((8, 8, 3), np.uint8)], ["漢字 😀"], tmp_path / "m.png")
+    assert warnings.filters == before

@@ -1,0 +1,219 @@
+"""The page: one file that needs nothing else, safe against the names in it; in a browser its controls work."""
+
+import base64
+import html.parser
+import io
+import json
+import re
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.inspection.looked_at import answering, bit, made, pictures
+from vitrail.data.sources import open_source
+from vitrail.evaluators.accuracy import evaluate
+from vitrail.inspection.figures import draw_evaluation, draw_inspection, draw_run
+from vitrail.inspection.inspect import inspect
+from vitrail.inspection.pictures import heat
+from vitrail.inspection.report import small_maps, write_report
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+VOID = {"meta", "img", "input", "br", "link", "hr"}
+
+
+class Page(html.parser.HTMLParser):
+    """Every tag closed, every address inside the page."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.tags, self.ids, self.addresses, self.links = [], [], [], [], []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        given = dict(attributes)
+        self.tags.append(tag)
+        self.ids += [given["id"]] if "id" in given else []
+        self.addresses += [
+            given[name] for name in ("src", "srcset", "data", "action", "poster") if name in given
+        ]
+        self.links += [given["href"]] if "href" in given else []
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def looked(model, folder, images=2, **options):
+    seen = inspect(model, pictures(images, size=(64, 64)), name=options.pop("name", "it"), **options)
+    figures = draw_inspection(seen, folder)
+    write_report(seen, figures, folder / "report.html")
+    return seen, figures, (folder / "report.html").read_text()
+
+
+@pytest.mark.parametrize("kind", ["token", "relative", "axial"])
+def test_one_page_that_needs_nothing_else(tmp_path, kind):
+    seen, figures, text = looked(made(kind), tmp_path, images=1)
+    page = Page(text)
+    assert all(address.startswith("data:image/") for address in page.addresses) and page.addresses
+    assert all(link.startswith("#") and link[1:] in page.ids for link in page.links)
+    assert len(page.ids) == len(set(page.ids))
+    assert not re.search(r"https?://|@import|url\(", text)
+    assert (
+        "default-src 'none'" in text and "prefers-color-scheme: dark" in text and "width=device-width" in text
+    )
+    assert "canvas" in page.tags and f'max="{len(seen.layers)}"' in text
+    assert ("positions" in figures) == (kind != "relative") == ("Position embeddings" in text)
+    assert all(path.stat().st_size > 500 for path in figures.values())
+    assert {"image-01", "image-01-heads", "filters", "attention_distance"} <= set(figures)
+
+
+def test_a_resnet_has_a_page_without_attention(tmp_path):
+    _, figures, text = looked(bit(), tmp_path, images=1)
+    page = Page(text)
+    assert set(figures) == {"filters", "image-01"}
+    assert "canvas" not in page.tags and "script" not in page.tags
+    assert "only the filters and the occlusion map exist for it." in text and "BiT ResNet" in text
+
+
+def test_names_cannot_break_out_of_the_page(tmp_path):
+    evil = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
+    model = made("token")
+    model.class_names = [f"{evil}{i}" for i in range(5)]
+    model.metrics = {evil: evil}
+    seen = inspect(model, pictures(1), names=[evil], name=evil)
+    write_report(seen, draw_inspection(seen, tmp_path), tmp_path / "r.html")
+    page = Page((tmp_path / "r.html").read_text())
+    assert page.tags.count("script") == 2
+    assert all(address.startswith("data:image/") for address in page.addresses)
+
+
+def test_scores_and_a_training_curve(tmp_path):
+    source = open_source("shapes?n=40&image_size=32", "test")
+    model = answering(source)
+    evaluation = evaluate(model, source, progress=False)
+    figures = draw_evaluation(evaluation, source, tmp_path) | draw_run(
+        [{"step": 1, "loss": 2.0}], tmp_path, "run"
+    )
+    assert set(figures) == {"training", "confusion", "right", "wrong"}
+    seen = inspect(model)
+    write_report(seen, figures, tmp_path / "r.html", evaluation)
+    text = (tmp_path / "r.html").read_text()
+    assert f"{evaluation.top1:.4f} (n = {evaluation.n:,})" in text
+    assert all(
+        f"<h2>{name}</h2>" in text for name in ("Training", "Scores", "Confusion matrix", "Worst examples")
+    )
+    Page(text)
+
+
+def test_maps_of_large_grids_are_averaged_down(tmp_path):
+    seen = inspect(made("not square"), pictures(1), closely=1)
+    (subject,) = seen.subjects
+    large = type(subject)(**{**vars(subject), "maps": np.random.default_rng(0).random((2, 3, 50, 30))})
+    small = small_maps(large)
+    assert small.shape == (2, 4, 17, 10)
+    np.testing.assert_allclose(small[1, 2, 3, 4], large.maps[1, 1, 9:12, 12:15].mean())
+    np.testing.assert_allclose(small[:, 0], small[:, 1:].mean(axis=1))
+
+
+def test_the_atlas_holds_every_map(tmp_path):
+    seen, _, text = looked(made("not square"), tmp_path, images=1)
+    data = json.loads(
+        re.search(r'<script type="application/json" id="maps">(.*?)</script>', text, re.DOTALL)[1]
+    )
+    encoded = data["images"][0]["maps"].split(",")[1]
+    atlas = np.asarray(Image.open(io.BytesIO(base64.b64decode(encoded))))
+    rows, columns = data["grid"]
+    assert atlas.shape == (3 * rows, 3 * columns)
+    expected = seen.subjects[0].maps[1, 0]
+    tile = atlas[rows : 2 * rows, columns : 2 * columns]
+    assert np.abs(tile / 255 - expected / expected.max()).max() < 0.01
+    assert data["images"][0]["peaks"][1][1] == pytest.approx(float(expected.max()), rel=1e-3)
+
+
+TRY = """
+<script>
+const errors = [], tried = {};
+addEventListener("error", (event) => errors.push(String(event.message)));
+addEventListener("securitypolicyviolation", (event) => errors.push(event.violatedDirective));
+const wait = () => new Promise((done) => setTimeout(done, 200));
+const set = async (id, value) => {
+  const input = document.getElementById(id);
+  if (input.type === "checkbox") input.checked = value; else input.value = value;
+  input.dispatchEvent(new Event("input", { bubbles: true }));
+  await wait();
+};
+const seen = () => {
+  const canvas = document.getElementById("view"), pen = canvas.getContext("2d");
+  const colours = [];
+  for (let r = 0; r < ROWS; r++) for (let c = 0; c < COLUMNS; c++) {
+    const x = (c + 0.5) * canvas.width / COLUMNS, y = (r + 0.5) * canvas.height / ROWS;
+    colours.push([...pen.getImageData(x, y, 1, 1).data].slice(0, 3));
+  }
+  const said = (id) => document.getElementById(id).textContent;
+  return { colours, layer: said("layer-is"), head: said("head-is"), peak: said("peak") };
+};
+addEventListener("load", async () => {
+  await wait();
+  tried.first = seen();
+  await set("strength", 100);
+  await set("smooth", false);
+  await set("layer", 1);
+  await set("head", 2);
+  tried.layer1head2 = seen();
+  await set("image", 1);
+  await set("layer", 3);
+  await set("head", 0);
+  tried.image2mean = seen();
+  await set("strength", 0);
+  tried.picture = seen();
+  tried.background = getComputedStyle(document.body).backgroundColor;
+  tried.overflow = document.documentElement.scrollWidth - innerWidth;
+  tried.width = innerWidth;
+  tried.broken = [...document.images].filter((image) => image.complete && !image.naturalWidth).length;
+  const result = document.createElement("pre");
+  result.id = "result";
+  result.textContent = JSON.stringify({ errors, tried });
+  document.body.append(result);
+});
+</script>
+"""
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine")
+@pytest.mark.parametrize(
+    ("width", "scheme", "paper"), [(1200, 1, "rgb(255, 255, 255)"), (500, 0, "rgb(20, 24, 29)")]
+)
+def test_in_a_browser_the_controls_choose_what_is_shown(tmp_path, width, scheme, paper):
+    seen, _, text = looked(made("not square"), tmp_path)
+    rows, columns = seen.config.grid
+    script = TRY.replace("ROWS", str(rows)).replace("COLUMNS", str(columns))
+    (tmp_path / "tried.html").write_text(text.replace("<body>", f"<body>{script}"))
+    command = [
+        BROWSER,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        f"--user-data-dir={tmp_path / 'profile'}",
+    ]
+    command += [f"--window-size={width},900", f"--blink-settings=preferredColorScheme={scheme}"]
+    command += ["--virtual-time-budget=20000", "--dump-dom", (tmp_path / "tried.html").as_uri()]
+    dom = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    made_of = json.loads(html.unescape(re.search(r'<pre id="result">(.*?)</pre>', dom, re.DOTALL)[1]))
+    tried = made_of["tried"]
+    assert made_of["errors"] == [] and tried["broken"] == 0
+    assert tried["background"] == paper
+    assert tried["width"] == width and tried["overflow"] <= 0
+    assert tried["first"]["layer"] == "3 of 3" and tried["first"]["head"] == "mean of all"
+    assert tried["layer1head2"]["layer"] == "1 of 3" and tried["layer1head2"]["head"] == "2 of 2"
+    for name, image, layer, head in (("layer1head2", 0, 0, 2), ("image2mean", 1, 2, 0)):
+        shown = np.array(tried[name]["colours"], float).reshape(rows, columns, 3)
+        wanted = small_maps(seen.subjects[image])[layer, head]
+        assert np.abs(shown - heat(wanted / wanted.max()).astype(float)).max() <= 4, name
+    picture = np.array(tried["picture"]["colours"], float).reshape(rows, columns, 3)
+    assert np.abs(picture - np.array(tried["image2mean"]["colours"]).reshape(rows, columns, 3)).max() > 20

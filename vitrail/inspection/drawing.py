@@ -1,0 +1,284 @@
+"""Figures as files: the only module that imports matplotlib.
+
+    rows of metrics.jsonl ──► loss_curve
+    counts (K, K)         ──► confusion_matrix
+    pictures              ──► mistakes, captioned, masked_patches, labelled
+    distances (n, L, h)   ──► attention_distances                  Fig. 7 right, Fig. 11
+
+Figures are made through matplotlib's objects, never its global state, so any thread may draw. The format follows
+the suffix of the path (PNG where there is none); each file is written whole or not at all.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap, PowerNorm
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+from vitrail.errors import ConfigError
+from vitrail.inspection.pictures import heat, tiled
+from vitrail.runtime.files import atomic_file
+
+INK, PALE, FAINT = "#1f2933", "#9db4c8", "#e4e9ee"
+COLOURS = ("#0b6e99", "#d1495b", "#edae49", "#3a7d44", "#7d5ba6", "#8c564b", "#5c6f82", "#c05c9e")
+DPI = 120
+BAND = 8  # pictures side by side in masked_patches
+SMOOTHED = 20  # rows from which on a loss has a smoothed line
+MOST_CLASSES = 2_000  # of a confusion matrix that is drawn: a pixel or two for each
+
+
+def loss_curve(rows: Sequence[Mapping[str, Any]], path: Path, *, title: str = "") -> None:
+    """Loss, scores and learning rate over the steps of a run, from the rows of its metrics.jsonl.
+
+    Loss: `loss` of training rows, with a smoothed line where there are enough of them, and every `..._loss` of an
+    evaluation. Scores: whatever else evaluations say as a fraction, `val_top1` for one.
+    """
+    names = list(dict.fromkeys(name for row in rows for name in row if is_score(name, row)))
+    losses = [name for name in names if name.endswith("loss")]
+    scores = [n for n in names if n not in losses and all(0 <= y <= 1 for y in points(rows, n)[1])]
+    (steps, loss), (rate_steps, rate) = points(rows, "loss"), points(rows, "rate")
+    panels = ["loss"] + ["score"] * bool(scores) + ["learning rate"] * bool(rate)
+    figure = Figure(figsize=(8, 1 + 2.4 * len(panels)), layout="constrained")
+    axes = dict(zip(panels, figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0], strict=True))
+    figure.suptitle(plain(title), color=INK)
+
+    colour = PALE if len(loss) >= SMOOTHED else COLOURS[0]
+    axes["loss"].plot(steps, loss, color=colour, label="training", **dots(loss))
+    if len(loss) >= SMOOTHED:
+        axes["loss"].plot(steps, smoothed(loss), color=COLOURS[0], label="training, smoothed")
+    for name, colour in zip(losses, COLOURS[1:], strict=False):
+        draw_line(axes["loss"], points(rows, name), name, colour)
+    for name, colour in zip(scores, COLOURS * len(scores), strict=False):
+        draw_line(axes["score"], points(rows, name), name, colour)
+    if scores:
+        axes["score"].yaxis.set_major_formatter(PercentFormatter(1, decimals=None))
+    if rate:
+        axes["learning rate"].plot(rate_steps, rate, color=COLOURS[6], **dots(rate))
+    for name, ax in axes.items():
+        ax.set_ylabel(name)
+        dress(ax)
+    axes[panels[-1]].set_xlabel("step")
+    save(figure, path)
+
+
+def confusion_matrix(confusion: np.ndarray, class_names: Sequence[str], path: Path) -> None:
+    """How often a class (row) was taken for another (column): counts (K, K), coloured by the share of the row.
+
+    Up to 15 classes the counts are written into the cells; up to 200 every class has its name; above, some have.
+    """
+    K = len(class_names)
+    if K > MOST_CLASSES:
+        raise ConfigError(f"a confusion matrix of {K:,} classes cannot be drawn; at most {MOST_CLASSES:,}")
+    if confusion.shape != (K, K) or K == 0:
+        raise ConfigError(
+            f"a confusion matrix of shape {confusion.shape} for {K} class names: it must be (K, K)"
+        )
+    share = confusion / np.maximum(confusion.sum(axis=1, keepdims=True), 1)  # (K, K)
+    names = [short(name, 24) for name in class_names]
+    side = float(np.clip(K * (0.6 if K <= 15 else 0.3 if K <= 40 else 0.13), 2.5, 26))  # inches
+    size = 9 if K <= 40 else 6  # points
+    heading = max(10.0, 1.4 * side)  # points; a large page is seen from further away
+    margin = 0.04 * heading + 0.0085 * size * max(map(len, names))
+    width, height = side + margin + 0.15 * heading, side + margin + 0.05 * heading
+    figure = Figure(figsize=(width, height))
+    ax = figure.add_axes((margin / width, margin / height, side / width, side / height))
+    # A square root: one in a hundred must be seen beside ninety-nine.
+    image = ax.imshow(share, cmap="Blues", norm=PowerNorm(0.5, 0, 1), interpolation="nearest")
+    every = math.ceil(K / 200)
+    ax.set_xticks(range(0, K, every), names[::every], rotation=90, fontsize=size)
+    ax.set_yticks(range(0, K, every), names[::every], fontsize=size)
+    ax.tick_params(length=0)
+    if K <= 15:
+        for i, j in np.argwhere(confusion):
+            colour = "white" if share[i, j] > 0.4 else INK
+            ax.text(j, i, f"{confusion[i, j]:,}", ha="center", va="center", color=colour, fontsize=8)
+    right, n = int(np.trace(confusion)), int(confusion.sum())
+    ax.set_title(f"{right:,} of {n:,} right: {right / max(n, 1):.1%}", color=INK, fontsize=heading)
+    figure.text(0.5, 0.004 * heading / height, "predicted", color=INK, fontsize=heading, ha="center")
+    figure.text(0.004 * heading / width, 0.5, "true", color=INK, fontsize=heading, va="center", rotation=90)
+    draw_scale(figure, image, ax, "share of the true class", heading)
+    save(figure, path)
+
+
+def mistakes(images: Sequence[np.ndarray], captions: Sequence[str], path: Path, *, title: str = "") -> None:
+    """What a model got wrong: pictures, uint8 (H, W, 3) of any sizes, each with its caption below."""
+    captioned(images, captions, path, title=title if images or title else "none")
+
+
+def captioned(images: Sequence[np.ndarray], captions: Sequence[str], path: Path, *, title: str = "") -> None:
+    """A page of pictures, uint8 (H, W, 3) of any sizes, each with its caption below."""
+    if len(images) != len(captions):
+        raise ConfigError(f"{len(images)} images and {len(captions)} captions: there must be one for each")
+    columns = max(1, len(images)) if len(images) <= 4 else min(6, math.ceil(math.sqrt(len(images) * 1.5)))
+    rows = max(1, math.ceil(len(images) / columns))
+    width, height = max(4, 2.2 * columns), 2.6 * rows + 0.5  # inches
+    figure = Figure(figsize=(width, height))
+    figure.subplots_adjust(0.02, 0.5 / height, 0.98, 1 - 0.55 / height, 0.12, 0.35)
+    axes = figure.subplots(rows, columns, squeeze=False)
+    fitting = min(11, 120 * width / max(map(len, [*title.split("\n"), "-"])))  # points
+    figure.suptitle(plain(title), color=INK, fontsize=fitting)
+    for ax in axes.flat:
+        ax.axis("off")
+    for ax, image, caption in zip(axes.flat, images, captions, strict=False):
+        ax.imshow(image, interpolation="nearest" if max(image.shape[:2]) < 96 else "antialiased")
+        below = plain("\n".join(textwrap.wrap(caption, 26)[:3]))
+        ax.set_title(below, fontsize=8, color=INK, y=0, va="top", pad=-6)
+    save(figure, path)
+
+
+def masked_patches(masked: np.ndarray, predicted: np.ndarray, truth: np.ndarray, path: Path) -> None:
+    """What the model saw, what it says was there, what was there: each uint8 (n, H, W, 3), one above the other."""
+    if not masked.shape == predicted.shape == truth.shape or masked.ndim != 4 or not len(masked):
+        shapes = f"{masked.shape}, {predicted.shape}, {truth.shape}"
+        raise ConfigError(f"masked, predicted and truth must be alike, (n, H, W, 3) with n > 0, not {shapes}")
+    n, columns = len(masked), min(len(masked), BAND)
+    bands = math.ceil(n / BAND)
+    page = np.full((bands, 3, columns, *masked.shape[1:]), 255, np.uint8)
+    for i in range(n):
+        page[i // BAND, :, i % BAND] = masked[i], predicted[i], truth[i]
+    page = page.reshape(3 * bands, columns, *masked.shape[1:])  # (3 bands, columns, H, W, 3)
+    labelled(tiled(page, 160), path, rows=["masked", "predicted", "truth"] * bands)
+
+
+def attention_distances(panels: Mapping[str, np.ndarray], path: Path) -> None:
+    """Fig. 7 right and Fig. 11: a panel for each model, (n, L, h) distances in pixels, a dot for each head:
+    the mean over the n images."""
+    figure = Figure(figsize=(0.8 + 4.2 * len(panels), 3.6), layout="constrained")
+    axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    for ax, (name, distances) in zip(axes, panels.items(), strict=True):
+        n, L, h = distances.shape
+        mean = distances.mean(axis=0)  # (L, h)
+        for head in range(h):
+            dot = {"color": COLOURS[head % len(COLOURS)], "markersize": 4, "alpha": 0.85}
+            ax.plot(range(1, L + 1), mean[:, head], "o", **dot)
+        ax.set_title(plain(name), color=INK, fontsize=11)
+        ax.set_xlabel("layer")
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        ax.annotate(
+            f"n = {n:,} images, {h} heads", (0.98, 0.02), xycoords="axes fraction", ha="right", fontsize=8
+        )
+        dress(ax)
+    axes[0].set_ylabel("mean attention distance (pixels)")
+    axes[0].set_ylim(bottom=0)
+    save(figure, path)
+
+
+def labelled(
+    picture: np.ndarray,
+    path: Path,
+    *,
+    title: str = "",
+    rows: Sequence[str] = (),
+    columns: Sequence[str] = (),
+    scale: tuple[float, float, str] | None = None,
+) -> None:
+    """A picture, pixel for pixel, with labels along its sides; `scale`: what its colours mean, from, to, of what."""
+    H, W = picture.shape[:2]
+    left = 0.25 + 0.085 * max(map(len, rows), default=0)  # inches, as the others
+    bottom, top, right = 0.35 if columns else 0.1, 0.45 if title else 0.1, 0.9 if scale else 0.15
+    width, height = max(W / DPI + left + right, 0.09 * len(title)), H / DPI + bottom + top
+    figure = Figure(figsize=(width, height))
+    ax = figure.add_axes((left / width, bottom / height, W / DPI / width, H / DPI / height))
+    colours = ListedColormap(
+        heat(np.linspace(0, 1, 256)[None])[0] / 255
+    )  # for the scale; the picture has its own
+    image = ax.imshow(picture, cmap=colours, aspect="auto")
+    ax.set_xticks(middles(len(columns), W), list(map(plain, columns)), fontsize=8, color=INK)
+    ax.set_yticks(middles(len(rows), H), list(map(plain, rows)), fontsize=8, color=INK)
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
+    figure.text(left / width, 1 - 0.3 / height, plain(title), color=INK, fontsize=10)
+    if scale is not None:
+        image.set_clim(*scale[:2])
+        draw_scale(figure, image, ax, scale[2], 8)
+    save(figure, path)
+
+
+def middles(n: int, length: int) -> np.ndarray:
+    """The middles of n tiles along a side of so many pixels."""
+    return (np.arange(n) + 0.5) * length / max(n, 1) - 0.5
+
+
+def draw_scale(figure: Figure, image: AxesImage, ax: Axes, label: str, size: float) -> None:
+    """What the colours of an image mean, in a bar to the right of it."""
+    box, width = ax.get_position(), figure.get_figwidth()
+    place = figure.add_axes((box.x1 + 0.012 * size / width, box.y0, 0.014 * size / width, box.height))
+    bar = figure.colorbar(image, cax=place)
+    bar.set_label(label, color=INK, fontsize=size)
+    bar.ax.tick_params(labelsize=size, colors=INK)
+    bar.outline.set_visible(False)
+
+
+def is_score(name: str, row: Mapping[str, Any]) -> bool:
+    """What an evaluation says: any number of a row without a training loss, or one named for its split."""
+    if name in ("step", "epoch", "loss", "rate") or not is_number(row[name]):
+        return False
+    return "loss" not in row or name.startswith(("val_", "test_"))
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def points(rows: Sequence[Mapping[str, Any]], name: str) -> tuple[list[float], list[float]]:
+    """The steps at which a number was written, and the numbers."""
+    there = [row for row in rows if is_number(row.get(name)) and is_number(row.get("step"))]
+    return [row["step"] for row in there], [row[name] for row in there]
+
+
+def smoothed(values: Sequence[float]) -> np.ndarray:
+    """A running mean over the past, about a thirtieth of the curve long, unbiased at its start."""
+    keep = 1 - 1 / max(5, len(values) / 30)
+    total = weight = 0.0
+    made = []
+    for value in values:
+        total, weight = keep * total + value, keep * weight + 1
+        made.append(total / weight)
+    return np.array(made)
+
+
+def draw_line(ax: Axes, line: tuple[list[float], list[float]], name: str, colour: str) -> None:
+    steps, values = line
+    ax.plot(steps, values, color=colour, label=plain(f"{name}: {values[-1]:.4g}"), marker="o", markersize=3)
+
+
+def dots(values: Sequence[float]) -> dict[str, Any]:
+    """A line through one point is nothing: mark it."""
+    return {"linewidth": 1, "marker": "o" if len(values) == 1 else "", "markersize": 4}
+
+
+def dress(ax: Axes) -> None:
+    ax.grid(color=FAINT, linewidth=0.8)
+    ax.set_axisbelow(True)
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.tick_params(colors=INK)
+    if ax.get_legend_handles_labels()[0]:
+        ax.legend(frameon=False, fontsize=8)
+
+
+def plain(text: str) -> str:
+    """Dollars in a name are dollars, not mathematics."""
+    return text.replace("$", r"\$")
+
+
+def short(name: str, most: int) -> str:
+    name = " ".join(name.split())
+    return plain(name if len(name) <= most else name[: most - 1] + "…")
+
+
+def save(figure: Figure, path: Path) -> None:
+    path = Path(path)
+    with atomic_file(path) as temporary, warnings.catch_warnings():
+        # A name in a script that the font lacks is drawn as boxes.
+        warnings.filterwarnings("ignore", message="Glyph")
+        figure.savefig(temporary, format=path.suffix[1:] or "png", dpi=DPI, facecolor="white")

@@ -1,0 +1,83 @@
+"""What a model has learned before it sees an image: the filters of E (Fig. 7 left), the similarity of E_pos (centre).
+
+    filters(model)               principal components of the first layer's filters, with the part of variance of each
+    position_similarity(model)   cosine similarity of the position embeddings of every two patches
+
+The first layer is the patch embedding E; in a hybrid or a ResNet, where pictures go through convolutions first, the
+root convolution of 7 x 7, its filters standardised as they are used.
+D filters, C channels, P patch, E_pos (N, D), N = rows * columns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitrail.errors import ConfigError
+from vitrail.inspection.record import with_attention
+from vitrail.models.hybrid import Hybrid
+from vitrail.models.names import Model
+from vitrail.models.resnet import BiT, StdConv, standardise
+
+COMPONENTS = 28  # as many as the paper shows
+
+
+@dataclass(frozen=True)
+class Filters:
+    """Principal components of a bank of filters."""
+
+    components: (
+        np.ndarray
+    )  # float32 (k, P, P, C), orthonormal, the strongest first; the largest value is positive
+    variance: np.ndarray  # float32 (k,): the part of the variance of the filters that each explains
+    of: str  # what they are the filters of
+
+
+def filters(model: Model, components: int = COMPONENTS) -> Filters:
+    """The principal components of the filters of the first layer: of D points in R^(P P C), less their mean."""
+    weight, of = first_layer(model)  # (D, C, P, P)
+    D, C, P, _ = weight.shape
+    bank = weight.permute(0, 2, 3, 1).reshape(D, -1).double()  # (D, P*P*C)
+    bank = bank - bank.mean(dim=0)
+    _, s, v = torch.linalg.svd(bank, full_matrices=False)  # (r,), (r, P*P*C)
+    k = min(components, len(s))
+    v = v[:k]  # (k, P*P*C)
+    v = v * v.gather(1, v.abs().argmax(dim=1, keepdim=True)).sign()  # a component has no sign of its own
+    variance = s.square() / s.square().sum().clamp(min=torch.finfo(torch.float64).tiny)  # (r,)
+    return Filters(v.reshape(k, P, P, C).float().numpy(), variance[:k].float().numpy(), of)
+
+
+def first_layer(model: Model) -> tuple[Tensor, str]:
+    """Weights (D, C, P, P) of what sees the pixels, and its name."""
+    if not isinstance(model, BiT | Hybrid):
+        return model.embedding.weight.detach().cpu(), "the patch embedding E"
+    conv = (model if isinstance(model, BiT) else model.stem).root["conv"]
+    assert isinstance(conv, StdConv)
+    return standardise(conv.weight.detach().cpu(), conv.form, conv.eps), "the root convolution"
+
+
+def position_similarity(model: Model, layer: int = 0) -> np.ndarray:
+    """(rows, columns, rows, columns): for each patch position, the cosine similarity of its E_pos to all of them.
+
+    The class token's row is left out. Where every layer adds a table of its own, that of `layer`.
+    """
+    vit = with_attention(model)
+    c, table = vit.config, vit.positions
+    if table is None and not vit.encoder.relative and len(vit.encoder.positions):
+        table = vit.encoder.positions[layer % len(vit.encoder.positions)]
+    if table is None:
+        why = {"none": "none at all", "relative": "relative ones, which live inside attention"}[c.positions]
+        raise ConfigError(
+            f"position similarity needs position embeddings that are added; this model has {why}"
+        )
+    N = c.grid[0] * c.grid[1]
+    weight = next(vit.parameters())
+    with torch.inference_mode():
+        E_pos = table(torch.zeros(1, c.tokens, c.width, device=weight.device, dtype=weight.dtype))[
+            0, -N:
+        ]  # (N, D)
+    E_pos = torch.nn.functional.normalize(E_pos.double().cpu(), dim=1)
+    return (E_pos @ E_pos.T).float().numpy().reshape(*c.grid, *c.grid)  # (rows, columns, rows, columns)

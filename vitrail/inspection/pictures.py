@@ -1,0 +1,131 @@
+"""Arrays -> pictures, uint8 (H, W, 3): tiles, heat maps, light on an image. Drawn with numpy and Pillow.
+
+filters, similarities, maps ──► pages of tiles        Fig. 7, Fig. 13
+a map over an image         ──► lit, heated           Fig. 6
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from PIL import Image, ImageFilter
+
+from vitrail.data.ops.resize import resize
+
+# From nothing to all: dark blue, violet, red, yellow, each step brighter than the one before.
+SCALE = np.array(
+    [
+        [8, 12, 38],
+        [58, 24, 106],
+        [126, 36, 116],
+        [190, 54, 92],
+        [236, 98, 56],
+        [250, 165, 40],
+        [252, 240, 150],
+    ],
+    np.float64,
+)
+PAPER = 255
+GAP = 2  # pixels between tiles
+MOST_TILES = 16  # positions along a side that have a tile; of more, so many are taken evenly
+
+
+def heat(values: np.ndarray) -> np.ndarray:
+    """Values (..., H, W) in [0, 1] -> colours (..., H, W, 3)."""
+    at = np.clip(values, 0, 1) * (len(SCALE) - 1)
+    low = np.minimum(at.astype(int), len(SCALE) - 2)
+    part = (at - low)[..., None]
+    return np.round(SCALE[low] * (1 - part) + SCALE[low + 1] * part).astype(np.uint8)  # (..., H, W, 3)
+
+
+def tiled(pictures: np.ndarray, side: int) -> np.ndarray:
+    """Pictures (rows, columns, h, w, 3) -> one page, each picture enlarged by a whole number to about `side`."""
+    rows, columns, h, w, _ = pictures.shape
+    by = max(1, round(side / max(h, w)))
+    large = pictures.repeat(by, axis=2).repeat(by, axis=3)  # (rows, columns, h*by, w*by, 3)
+    large = np.pad(large, ((0, 0), (0, 0), (0, GAP), (0, GAP), (0, 0)), constant_values=PAPER)
+    page = large.transpose(0, 2, 1, 3, 4).reshape(rows * (h * by + GAP), columns * (w * by + GAP), 3)
+    return page[:-GAP, :-GAP]  # (height, width, 3)
+
+
+def filter_page(components: np.ndarray, columns: int = 7) -> np.ndarray:
+    """Principal components (k, P, P, C) as tiles, each from its least to its greatest value; C other than 3: grey."""
+    k, C = len(components), components.shape[-1]
+    if C != 3:
+        components = components.mean(axis=-1, keepdims=True).repeat(3, axis=-1)  # (k, P, P, 3)
+    tiles = to_bytes(spread(components, (1, 2, 3)))
+    rows = math.ceil(k / columns)
+    blank = np.full((rows * columns - k, *tiles.shape[1:]), PAPER, np.uint8)
+    return tiled(np.concatenate([tiles, blank]).reshape(rows, columns, *tiles.shape[1:]), 64)
+
+
+def position_page(similarity: np.ndarray) -> np.ndarray:
+    """Similarities (rows, columns, rows, columns): a tile for each position, where it stands; from the least to 1."""
+    least = float(similarity.min())
+    rows, columns = (evenly(n, MOST_TILES) for n in similarity.shape[:2])
+    shown = similarity[rows][:, columns]  # (at most 16, at most 16, rows, columns)
+    return tiled(heat((shown - least) / max(1 - least, 1e-12)), 56)
+
+
+def map_page(maps: np.ndarray) -> np.ndarray:
+    """Maps (L, h, rows, columns): a row of tiles for each layer, one for each head, each up to its own most."""
+    return tiled(heat(maps / np.maximum(maps.max(axis=(2, 3), keepdims=True), 1e-12)), 48)
+
+
+def lit(image: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """An image (H, W, 3) as bright as a map (rows, columns) says: w / max, enlarged, blurred by a patch, then spread
+    over 0 to 1."""
+    H, W = image.shape[:2]
+    mask = Image.fromarray((weights / max(float(weights.max()), 1e-12)).astype(np.float32))
+    light = spread(np.asarray(mask.resize((W, H), Image.Resampling.LANCZOS)), (0, 1))  # (H, W)
+    # Pillow blurs bytes only: spread before, so that all 256 steps are used, and after.
+    blurred = Image.fromarray(to_bytes(light)).filter(ImageFilter.GaussianBlur(H / weights.shape[0]))
+    light = spread(np.asarray(blurred, np.float64), (0, 1))
+    return np.round(image * light[..., None]).astype(np.uint8)  # (H, W, 3)
+
+
+def heated(image: np.ndarray, values: np.ndarray, strength: float = 0.6) -> np.ndarray:
+    """A map (rows, columns) in colours over a grey image (H, W, 3): values above 0, up to the greatest of them."""
+    H, W = image.shape[:2]
+    top = max(float(values.max()), 1e-12)
+    cells = np.clip(values / top, 0, 1)
+    large = np.asarray(Image.fromarray(cells.astype(np.float32)).resize((W, H), Image.Resampling.NEAREST))
+    grey = image.mean(axis=2, keepdims=True)  # (H, W, 1)
+    return np.round((1 - strength) * grey + strength * heat(large)).astype(np.uint8)  # (H, W, 3)
+
+
+def gridded(image: np.ndarray, stride: int) -> np.ndarray:
+    """The image (H, W, 3), enlarged where it is small, cut into its patches by white lines."""
+    H, W = image.shape[:2]
+    by = max(1, round(224 / max(H, W)))
+    made = image.repeat(by, axis=0).repeat(by, axis=1)  # (H*by, W*by, 3)
+    for edge in range(stride * by, H * by, stride * by):
+        made[edge] = PAPER
+    for edge in range(stride * by, W * by, stride * by):
+        made[:, edge] = PAPER
+    return made
+
+
+def thumbnail(image: np.ndarray, side: int) -> np.ndarray:
+    """No side longer than `side`."""
+    H, W = image.shape[:2]
+    by = min(1.0, side / max(H, W))
+    size = max(1, round(H * by)), max(1, round(W * by))
+    return np.asarray(resize(image, size, "pillow_bilinear"), np.uint8)
+
+
+def spread(values: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+    """From the least to the greatest: 0 to 1; all alike: 0."""
+    low, high = values.min(axis=axes, keepdims=True), values.max(axis=axes, keepdims=True)
+    return (values - low) / np.maximum(high - low, 1e-12)
+
+
+def to_bytes(values: np.ndarray) -> np.ndarray:
+    """0 to 1 -> 0 to 255."""
+    return np.round(255 * np.clip(values, 0, 1)).astype(np.uint8)
+
+
+def evenly(n: int, most: int) -> np.ndarray:
+    """At most `most` of n places, evenly taken."""
+    return np.arange(n) if n <= most else np.linspace(0, n - 1, most).round().astype(np.int64)

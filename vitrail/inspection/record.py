@@ -1,0 +1,126 @@
+"""What happens inside a model, by name: the `record` seam of ViT.encode, filled and read.
+
+    record(model, images)     one forward with every intermediate, for a notebook
+    in_parts(model, images, call), layers(vit, z, reduce)
+                              what is made of each layer's attention A while the layer runs; A itself is not kept
+
+The names are the encoder's: `block3.attention` (B, h, T, T) with rows of queries and columns of keys, `block3.z`
+(B, T, D). An axial block attends twice, `block3.row` and `block3.column`, each within a row or a column of patches:
+`whole` writes such weights into the (N, N) of all patches, zeros elsewhere, so that every figure exists for them too.
+
+B batch, T tokens (N patches, the class token before them), h heads, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitrail.data.sources import Source
+from vitrail.errors import ConfigError, DataError
+from vitrail.evaluators.features import ImageLike, each_image, outputs
+from vitrail.models.names import Model
+from vitrail.models.vit import ViT, ViTConfig
+
+MAX_BYTES = (
+    1 << 28
+)  # of one layer's attention and what computes it: how many images run at once follows from it
+NOT_FOR_RESNETS = (
+    "a BiT ResNet has neither attention nor position embeddings: of the figures only the filters and the occlusion "
+    "map exist for it"
+)
+
+
+def record(model: Model, images: ImageLike | Sequence[ImageLike]) -> dict[str, Tensor]:
+    """Every intermediate of one forward: patches (B, N, D), tokens (B, T, D), block0.attention, block0.z, ...,
+    encoded (B, T, D), pooled (B, D), logits (B, classes). All images at once: meant for a few."""
+    vit = with_attention(model)
+    made: dict[str, Tensor] = {}
+
+    def call(x: Tensor) -> Tensor:
+        inside: dict[str, Tensor] = {"patches": vit.patches(x)}
+        inside["tokens"] = vit.tokens(inside["patches"])
+        encoded = vit.encode(inside["tokens"], inside)
+        pooled = vit.pool(encoded)
+        inside |= {"encoded": encoded, "pooled": pooled, "logits": vit.head(pooled)}
+        for name, value in inside.items():
+            made[name] = torch.cat([made[name], value.float().cpu()]) if name in made else value.float().cpu()
+        return inside["logits"]
+
+    for _ in outputs(vit, each_image(images), call):
+        pass
+    return {name: value.clone() for name, value in made.items()}  # free of inference mode: for any arithmetic
+
+
+def in_parts(
+    model: Model, images: ImageLike | Sequence[ImageLike] | Source, call: Callable[[Tensor], Tensor]
+) -> np.ndarray:
+    """`call` on the tokens (B, T, D) of a few images at a time, results (B, ...) put together: (n, ...)."""
+    vit = with_attention(model)
+
+    def parts(x: Tensor) -> Tensor:
+        return torch.cat([call(vit.tokens(vit.patches(part))) for part in x.split(at_once(vit.config))])
+
+    # Of a source the encoded bytes: a batch of decoded photographs can be larger than everything else here.
+    stored = (
+        (images.read(i).image for i in range(len(images)))
+        if isinstance(images, Source)
+        else each_image(images)
+    )
+    made = [y.numpy() for y in outputs(vit, stored, parts)]
+    if not made:
+        raise DataError("no image was given to look at")
+    return np.concatenate(made)  # (n, ...)
+
+
+def layers(vit: ViT, z: Tensor, reduce: Callable[[Tensor], Tensor]) -> Tensor:
+    """Tokens (B, T, D) -> `reduce` of each layer's attention, (B, L, ...)."""
+    reduced = Reduced(reduce, vit.config.grid)
+    vit.encode(z, reduced)
+    return torch.stack(list(reduced.values()), dim=1)  # (B, L, ...)
+
+
+class Reduced(dict[str, Tensor]):
+    """A record that keeps, of each layer's attention, only what `reduce` makes of it, and nothing else."""
+
+    def __init__(self, reduce: Callable[[Tensor], Tensor], grid: tuple[int, int]) -> None:
+        super().__init__()
+        self.reduce, self.grid = reduce, grid
+
+    def __setitem__(self, name: str, value: Tensor) -> None:
+        if name.endswith(".attention"):
+            super().__setitem__(name, self.reduce(whole(name, value, self.grid).float()))
+
+
+def whole(name: str, A: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Attention between all tokens, (B, h, T, T), of any layer; see above for axial ones."""
+    rows, columns = grid
+    if name.endswith(".row.attention"):
+        A = A.unflatten(0, (-1, rows))  # (B, rows, h, columns, columns)
+        A = torch.einsum("brhqk,rs->bhrqsk", A, torch.eye(rows, dtype=A.dtype, device=A.device))
+    elif name.endswith(".column.attention"):
+        A = A.unflatten(0, (-1, columns))  # (B, columns, h, rows, rows)
+        A = torch.einsum("bchqk,cd->bhqckd", A, torch.eye(columns, dtype=A.dtype, device=A.device))
+    else:
+        return A
+    return A.flatten(4, 5).flatten(2, 3)  # (B, h, N, N)
+
+
+def layer_names(config: ViTConfig) -> list[str]:
+    """As people count: 1, 2, ...; in axial models 1 row, 1 column, 2 row, ..."""
+    parts = (" row", " column") if config.block == "axial" else ("",)
+    return [f"{i}{part}" for i in range(1, config.depth + 1) for part in parts]
+
+
+def at_once(config: ViTConfig) -> int:
+    """Images whose attention is made together: logits, weights and two of their copies stay under MAX_BYTES."""
+    return max(1, MAX_BYTES // (4 * 4 * config.heads * config.tokens**2))
+
+
+def with_attention(model: Model) -> ViT:
+    if not isinstance(model, ViT):
+        raise ConfigError(NOT_FOR_RESNETS)
+    return model

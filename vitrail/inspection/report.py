@@ -1,0 +1,240 @@
+"""One HTML page that explains a model: facts, scores, figures, and attention to play with.
+
+    Inspection + figures (PNG) [+ evaluation] ──► report.html
+
+The page is one file that needs nothing else: pictures are data URIs, style and script are inside, and its security
+policy forbids it to fetch anything. page/ holds its parts; all text that comes from outside is escaped.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from vitrail.evaluators.accuracy import Evaluation
+from vitrail.inspection.figures import views_of
+from vitrail.inspection.inspect import Inspection, Subject
+from vitrail.inspection.pictures import SCALE, thumbnail, to_bytes
+from vitrail.models.cost import cost
+from vitrail.models.hybrid import HybridConfig
+from vitrail.models.resnet import BiTConfig
+from vitrail.runtime.files import atomic_file
+
+PAGE = Path(__file__).parent / "page"
+MOST_CELLS = 24  # along a side of a map on the page; larger ones are averaged
+SIDE = 320  # pixels of a picture on the page
+LARGE = 1000  # pixels across, from which on a figure fitted to a small page cannot be read
+
+# figure: (heading, caption)
+CAPTIONS = {
+    "training": ("Training", "Loss, scores and learning rate over the steps of the run."),
+    "confusion": ("Confusion matrix", "Rows are true classes, columns what the model said."),
+    "right": ("Best examples", "Right answers that the model was surest of."),
+    "wrong": ("Worst examples", "Mistakes that the model was surest of."),
+    "filters": ("Filters", "The principal components of what first sees the pixels (Fig. 7, left)."),
+    "positions": (
+        "Position embeddings",
+        "A tile for each patch position: how alike its embedding is to that of every position (Fig. 7, centre).",
+    ),
+    "attention_distance": (
+        "Attention distance",
+        "How far each head looks: pixels from a patch to what it attends to, the mean over images (Fig. 7, right).",
+    ),
+}
+BEFORE_IMAGES = ("training", "confusion", "right", "wrong")
+
+
+def write_report(
+    seen: Inspection, figures: Mapping[str, Path], path: Path, evaluation: Evaluation | None = None
+) -> None:
+    """`figures`: PNG files by name, those of CAPTIONS."""
+    sections = {"Model": facts(seen)}
+    if evaluation is not None or seen.metrics:
+        sections["Scores"] = scores(seen, evaluation)
+    sections |= {CAPTIONS[name][0]: chart(name, figures[name]) for name in BEFORE_IMAGES if name in figures}
+    if any(subject.maps is not None for subject in seen.subjects):
+        sections["Attention, head by head"] = explorer(seen)
+    if seen.subjects:
+        sections["Images"] = f'<div class="cards">{"".join(card(one, seen) for one in seen.subjects)}</div>'
+    others = [name for name in CAPTIONS if name not in BEFORE_IMAGES and name in figures]
+    sections |= {CAPTIONS[name][0]: chart(name, figures[name]) for name in others}
+    if seen.notes:
+        sections["Not shown"] = "".join(f"<p>{text(note[:1].upper() + note[1:])}.</p>" for note in seen.notes)
+    page = Template((PAGE / "report.html").read_text(encoding="utf-8")).substitute(
+        title=text(seen.name),
+        style=(PAGE / "report.css").read_text(encoding="utf-8"),
+        links="".join(f'<a href="#{anchor(name)}">{text(name)}</a>' for name in sections),
+        sections="\n".join(
+            f'<section id="{anchor(name)}"><h2>{text(name)}</h2>\n{body}\n</section>'
+            for name, body in sections.items()
+        ),
+    )
+    with atomic_file(path) as temporary:
+        temporary.write_text(page, encoding="utf-8")
+
+
+def facts(seen: Inspection) -> str:
+    c, bill = seen.config, cost(seen.config)
+    H, W = c.image_size
+    rows = {"image_size": f"{H} x {W}", "preprocess": seen.preprocess, "classes": f"{c.classes:,}"}
+    if isinstance(c, BiTConfig):
+        rows = {
+            "architecture": "BiT ResNet",
+            "units": str(c.units),
+            "width_factor": f"{c.width_factor:g}",
+        } | rows
+    else:
+        kind = f"hybrid: ResNet {c.stem.units}, then ViT" if isinstance(c, HybridConfig) else "ViT"
+        fields = ("width", "depth", "mlp_dim", "heads", "patch_size", "pool", "positions")
+        rows = {"architecture": kind} | {name: str(getattr(c, name)) for name in fields} | rows
+        rows["tokens"] = f"{c.tokens:,}, one for {c.stride} x {c.stride} pixels"
+    rows["parameters"] = f"{bill.parameters:,}"
+    rows["forward"] = f"{bill.flops / 1e9:,.2f} GFLOPs = {bill.macs / 1e9:,.2f} GMACs an image"
+    return table(rows)
+
+
+def scores(seen: Inspection, evaluation: Evaluation | None) -> str:
+    rows = {str(name): show(value) for name, value in seen.metrics.items()}
+    if evaluation is None:
+        return table(rows)
+    measured = {score.name: f"{score.value:.4f} (n = {score.n:,})" for score in evaluation.scores()}
+    measured |= {"data": evaluation.data, "broken": f"{evaluation.broken:,} examples"}
+    worst = sorted(evaluation.per_class, key=lambda one: one.accuracy)[:5]
+    measured["worst classes"] = ", ".join(f"{one.name} {one.accuracy:.1%} of {one.n:,}" for one in worst)
+    return table(rows | measured)
+
+
+def chart(name: str, path: Path) -> str:
+    """A figure on white, whatever the theme: its ink is dark. A very large one can be brought to its full size."""
+    with Image.open(path) as image:
+        width, height = image.size
+    uri = "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
+    heading, caption = CAPTIONS[name]
+    picture = f'<img src="{uri}" alt="{text(heading)}" width="{width}" height="{height}">'
+    if width > LARGE:
+        caption += " Press it to see it in full size."
+        picture = (
+            f'<label class="chart large"><input type="checkbox" aria-label="full size">{picture}</label>'
+        )
+    else:
+        picture = f'<div class="chart">{picture}</div>'
+    return f"<figure>{picture}<figcaption>{text(caption)}</figcaption></figure>"
+
+
+def explorer(seen: Inspection) -> str:
+    """Sliders over layers and heads for a chosen image."""
+    subjects = [one for one in seen.subjects if one.maps is not None]
+    L, h, rows, columns = small_maps(subjects[0]).shape
+    data = {
+        "grid": [rows, columns],
+        "layers": seen.layers,
+        "depth": getattr(seen.config, "depth", L),
+        "heads": h - 1,
+        "scale": SCALE.tolist(),
+        "images": [
+            {
+                "name": one.name,
+                "picture": picture_uri(one.picture),
+                "maps": atlas_uri(one),
+                "peaks": peaks(one),
+            }
+            for one in subjects
+        ],
+    }
+    options = "".join(f'<option value="{i}">{text(one.name)}</option>' for i, one in enumerate(subjects))
+    what = {"token": "the class token attends to", "mean": "the average patch attends to"}.get(
+        getattr(seen.config, "pool", ""), "what the pooling takes attends to"
+    )
+    inside = json.dumps(data, allow_nan=False).replace("<", "\\u003c")  # no tag can end the script
+    return f"""<p>Where {what}, by layer and head; bright is more. Each map is scaled to its own brightest patch.</p>
+<div class="explorer">
+<canvas id="view" role="img" width="448" height="448"></canvas>
+<div>
+<label for="image">Image<select id="image">{options}</select></label>
+<label for="layer">Layer <output id="layer-is"></output><input type="range" id="layer" min="1" max="{L}" value="{L}"></label>
+<label for="head">Head <output id="head-is"></output><input type="range" id="head" min="0" max="{h - 1}" value="0"></label>
+<label for="strength">Strength <output id="strength-is"></output><input type="range" id="strength" min="0" max="100" value="60"></label>
+<label for="smooth"><span><input type="checkbox" id="smooth" checked> smooth between patches</span></label>
+<p class="soft" id="peak"></p>
+</div>
+</div>
+<script type="application/json" id="maps">{inside}</script>
+<script>
+{(PAGE / "report.js").read_text(encoding="utf-8")}</script>"""  # noqa: E501
+
+
+def card(subject: Subject, seen: Inspection) -> str:
+    views = "".join(
+        f'<figure><img src="{picture_uri(picture)}" alt="{text(caption)}" loading="lazy">'
+        f"<figcaption>{text(caption)}</figcaption></figure>"
+        for caption, picture in views_of(subject, seen.config).items()
+    )
+    bars = "".join(
+        f'<li style="background-size: {100 * p:.1f}% 100%"><span>{text(name)}</span><span>{p:.1%}</span></li>'
+        for name, p in subject.top
+    )
+    bars = f'<ul class="bars">{bars}</ul>' if bars else ""
+    return (
+        f'<article class="card"><h3>{text(subject.name)}</h3><div class="views">{views}</div>{bars}</article>'
+    )
+
+
+def small_maps(subject: Subject) -> np.ndarray:
+    """(L, 1 + h, rows, columns): the mean of the heads first; large grids averaged down."""
+    assert subject.maps is not None
+    maps = np.concatenate([subject.maps.mean(axis=1, keepdims=True), subject.maps], axis=1)
+    by = math.ceil(max(maps.shape[2:]) / MOST_CELLS)
+    rows, columns = (math.ceil(n / by) for n in maps.shape[2:])
+    padding = ((0, 0), (0, 0), (0, rows * by - maps.shape[2]), (0, columns * by - maps.shape[3]))
+    maps = np.pad(maps, padding, mode="edge")
+    return maps.reshape(*maps.shape[:2], rows, by, columns, by).mean(axis=(3, 5))  # (L, 1 + h, rows, columns)
+
+
+def atlas_uri(subject: Subject) -> str:
+    """All maps of an image in one grey picture: layers down, heads across, each scaled to its own brightest."""
+    maps = small_maps(subject)
+    L, h, rows, columns = maps.shape
+    scaled = maps / np.maximum(maps.max(axis=(2, 3), keepdims=True), 1e-12)
+    return data_uri(to_bytes(scaled.transpose(0, 2, 1, 3).reshape(L * rows, h * columns)), "PNG")
+
+
+def peaks(subject: Subject) -> list[list[float]]:
+    """The brightest of each map, (L, 1 + h)."""
+    return [[float(f"{value:.4g}") for value in layer] for layer in small_maps(subject).max(axis=(2, 3))]
+
+
+def picture_uri(picture: np.ndarray) -> str:
+    return data_uri(thumbnail(picture, SIDE), "WEBP")
+
+
+def data_uri(picture: np.ndarray, kind: str) -> str:
+    made = io.BytesIO()
+    Image.fromarray(picture).save(made, kind, **({"quality": 82} if kind == "WEBP" else {"optimize": True}))
+    return f"data:image/{kind.lower()};base64,{base64.b64encode(made.getvalue()).decode()}"
+
+
+def table(rows: Mapping[str, str]) -> str:
+    cells = "".join(f"<tr><th>{text(name)}</th><td>{text(value)}</td></tr>" for name, value in rows.items())
+    return f"<table>{cells}</table>"
+
+
+def show(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def text(given: str) -> str:
+    return html.escape(given)
+
+
+def anchor(name: str) -> str:
+    return "".join(c if c.isalnum() else "-" for c in name.lower())
