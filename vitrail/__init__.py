@@ -16,8 +16,11 @@ from vitrail.errors import CheckpointError, ConfigError, DataError, ImageError, 
 
 if TYPE_CHECKING:
     from vitrail.checkpoints.formats import create, load, save
+    from vitrail.evaluators.accuracy import evaluate
     from vitrail.evaluators.features import features
     from vitrail.evaluators.predict import predict
+    from vitrail.recipes.pretrain import pretrain
+    from vitrail.transfer.finetune import finetune
 
 __version__ = "0.1.0"
 __all__ = [
@@ -27,9 +30,12 @@ __all__ = [
     "ImageError",
     "VitrailError",
     "create",
+    "evaluate",
     "features",
+    "finetune",
     "load",
     "predict",
+    "pretrain",
     "save",
 ]
 
@@ -38,7 +44,10 @@ PUBLIC = {
     "create": "vitrail.checkpoints.formats",
     "load": "vitrail.checkpoints.formats",
     "save": "vitrail.checkpoints.formats",
+    "evaluate": "vitrail.evaluators.accuracy",
     "features": "vitrail.evaluators.features",
+    "finetune": "vitrail.transfer.finetune",
+    "pretrain": "vitrail.recipes.pretrain",
     "predict": "vitrail.evaluators.predict",
 }
 

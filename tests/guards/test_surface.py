@@ -13,6 +13,9 @@ SIGNATURES = {
     "save": "(model, path, *, to)",
     "predict": "(model, images, top)",
     "features": "(model, images_or_source)",
+    "evaluate": "(model, data, *, split, batch, workers, mapping, real, precision, max_bad, progress)",
+    "finetune": "(data, model, *, out, device, **fields)",
+    "pretrain": "(data, *, recipe, out, device, **fields)",
 }
 ERRORS = {"VitrailError", "ConfigError", "CheckpointError", "DataError", "ImageError"}
 

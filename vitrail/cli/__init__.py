@@ -7,15 +7,22 @@ Only `main` prints results, and only `main` exits.
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Callable
 
 import tyro
 
 from vitrail.cli.data_verbs import data_dedup, data_inspect, data_shard
+from vitrail.cli.evaluate_verbs import evaluate
+from vitrail.cli.inspect_verbs import inspect
 from vitrail.cli.model_verbs import convert, cost, demo, models, predict
+from vitrail.cli.probe_verbs import fewshot, knn, linear
+from vitrail.cli.run_verbs import runs
+from vitrail.cli.train_verbs import finetune_command, pretrain_command
 from vitrail.cli.verb import Shown, show
-from vitrail.errors import VitrailError
+from vitrail.errors import Interrupted, VitrailError
 
 Verb = Callable[..., Shown]
 
@@ -25,6 +32,16 @@ def data() -> Shown:
     raise AssertionError("main takes the words after `data` apart")
 
 
+def pretrain() -> Shown:
+    """Train a model from scratch, by labels or by masked patches; --recipe names a published experiment."""
+    raise AssertionError("its flags depend on --recipe: train_verbs.py parses them")
+
+
+def finetune() -> Shown:
+    """Fine-tune a checkpoint on labelled images: new head, new resolution, and a report of the mistakes."""
+    raise AssertionError("its flags depend on --recipe: train_verbs.py parses them")
+
+
 DATA_VERBS: dict[str, Verb] = {"inspect": data_inspect, "dedup": data_dedup, "shard": data_shard}
 VERBS: dict[str, Verb] = {
     "data": data,
@@ -32,30 +49,56 @@ VERBS: dict[str, Verb] = {
     "cost": cost,
     "convert": convert,
     "predict": predict,
+    "evaluate": evaluate,
+    "pretrain": pretrain,
+    "finetune": finetune,
+    "fewshot": fewshot,
+    "linear": linear,
+    "knn": knn,
+    "inspect": inspect,
+    "runs": runs,
     "demo": demo,
+}
+
+
+# Verbs whose flags depend on what is asked for.
+COMMANDS: dict[str, Callable[[list[str]], Shown]] = {
+    "pretrain": pretrain_command,
+    "finetune": finetune_command,
 }
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Parse, run, print; the only place that exits."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    group = given[:1] == ["data"]
     try:
-        shown = tyro.extras.subcommand_cli_from_dict(
-            DATA_VERBS if group else VERBS,
-            prog="vitrail data" if group else "vitrail",
-            description=data.__doc__ if group else "The Vision Transformer paper as working software.",
-            args=given[1:] if group else given,
-            config=(tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes),
-        )
+        shown = run(given)
+    except Interrupted as error:
+        print(error, file=sys.stderr)
+        sys.exit(128 + signal.Signals[error.by] if error.by in signal.Signals.__members__ else 1)
     except (VitrailError, OSError) as error:  # OSError: a place that cannot be written or read
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
+    if os.environ.get("RANK", "0") != "0":
+        return  # of the processes that torchrun starts, one speaks
     show(shown)
     for problem in shown.problems:
         print(f"error: {problem}", file=sys.stderr)
     if shown.problems:
         sys.exit(2)
+
+
+def run(given: list[str]) -> Shown:
+    if given and given[0] in COMMANDS:
+        return COMMANDS[given[0]](given[1:])
+    group = given[:1] == ["data"]
+    return tyro.extras.subcommand_cli_from_dict(
+        DATA_VERBS if group else VERBS,
+        prog="vitrail data" if group else "vitrail",
+        description=data.__doc__ if group else "The Vision Transformer paper as working software.",
+        args=given[1:] if group else given,
+        config=(tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes),
+    )

@@ -19,6 +19,7 @@ from typing import Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 Record = MutableMapping[str, Tensor]
 Activation = Literal["gelu_tanh", "gelu"]
@@ -152,11 +153,16 @@ class Encoder(nn.Module):
         self.positions = nn.ModuleList(positions)
         self.norm = norm
         self.relative = relative
+        self.recompute = False  # in training, keep only the layers' inputs, and compute the rest again
 
     def forward(self, z: Tensor, record: Record | None = None) -> Tensor:
         for i, block in enumerate(self.blocks):
             at_layer = self.positions[i % len(self.positions)] if len(self.positions) else None
             if at_layer is not None and not self.relative:
                 z = at_layer(z)
-            z = block(z, at_layer if self.relative else None, record, f"block{i}")
+            relative = at_layer if self.relative else None
+            if self.recompute and self.training and record is None:
+                z = checkpoint(block, z, relative, use_reentrant=False)
+            else:
+                z = block(z, relative, record, f"block{i}")
         return self.norm(z)

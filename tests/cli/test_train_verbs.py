@@ -1,0 +1,141 @@
+"""pretrain, as the command line calls it: what is shown, and that the flags reach the experiment."""
+
+import json
+
+import pytest
+
+from vitrail.cli.train_verbs import pretrain_command, word_after
+from vitrail.cli.verb import show
+from vitrail.errors import ConfigError
+from vitrail.recipes.names import RECIPES
+from vitrail.recipes.pretrain import default_folder
+from vitrail.train.experiment import DataChoice, Experiment, ModelChoice
+
+SHAPES = "shapes?image_size=32"
+TINY = ("--data", SHAPES, "--model", "mu/8", "--image-size", "32", "--batch", "64", "--device", "cpu")
+
+
+def command(*words):
+    return pretrain_command([str(word) for word in words])
+
+
+def values(shown):
+    """field -> value of a dry run's table."""
+    return {name.strip(): value for _, name, value in shown.rows}
+
+
+def test_a_dry_run_needs_no_data(capsys):
+    shown = command("--recipe", "vit-b16-i21k", "--dry-run", "--json", "--device", "cpu")
+    show(shown)
+    made = json.loads(capsys.readouterr().out)
+    assert made["steps"] == made["experiment"]["training"]["steps"] == round(90 * 12_400_000 / 4096)
+    assert made["experiment"]["training"]["warmup"] == 10_000
+    assert made["experiment"]["training"]["rate"] == 1e-3
+    assert made["exaflops"] == pytest.approx(117.7, rel=1e-3)
+    assert made["memory_bytes"] == made["state_bytes"] + made["activation_bytes"]
+    assert made["seconds"] == pytest.approx(made["accelerator_days"] * 86_400)
+    assert "83.97" in made["claim"]
+
+
+def test_the_dry_run_of_b16_on_jft_has_the_papers_exaflops():
+    shown = command("--recipe=vit-b16-jft", "--dry-run", "--device", "cpu")
+    assert values(shown)["exaFLOPs"] == "223.7"  # the paper: 224
+    assert values(shown)["steps"] == "517,822 (2,120,998,912 images)"
+    assert "TPUv3 core" in values(shown)["time"]
+
+
+def test_the_dry_run_counts_the_users_data():
+    shown = command(*TINY, "--dry-run", "--steps", "2ep", "--peak-tflops", "1", "--processes", "2")
+    assert shown.result["examples"] == 3960
+    assert shown.result["classes"] == 10
+    assert shown.result["steps"] == round(2 * 3960 / 64)
+    assert shown.result["seconds"] == pytest.approx(shown.result["flops"] / (2 * 1e12 * 0.4))
+    assert shown.result["image_size"] == (32, 32)
+
+
+def test_any_field_by_flag():
+    shown = command(
+        "--recipe", "vit-l16-jft", "--dry-run", "--rate", "3e-5", "--weight-decay", "0.2", "--steps", "10_000",
+        "--warmup", "10%", "--batch", "512", "--no-pre-logits", "--precision", "float32", "--seed", "7",
+    )  # fmt: skip
+    made = shown.result["experiment"]
+    t = made["training"]
+    assert (t["rate"], t["steps"], t["warmup"], t["optimization"]["weight_decay"]) == (
+        3e-5,
+        10_000,
+        1000,
+        0.2,
+    )
+    assert (made["data"]["batch"], made["model"]["pre_logits"], made["seed"]) == (512, False, 7)
+    assert (made["model"]["model"], t["decay"]) == ("L/16", "linear")  # the recipe's
+
+
+def test_the_list():
+    shown = command("--recipe", "list", "--json")
+    assert shown.common.json
+    assert [row[0] for row in shown.rows] == list(RECIPES)
+    first = {row["name"]: row for row in shown.result["recipes"]}["vit-h14-jft"]
+    assert (first["model"], first["data"], first["steps"], first["rate"]) == (
+        "H/14",
+        "JFT-300M",
+        "14ep",
+        3e-4,
+    )
+    assert "2,500 TPUv3-core-days" in first["cost"]
+
+
+def test_help_shows_the_recipe(capsys):
+    with pytest.raises(SystemExit) as stop:
+        command("--recipe", "vit-b16-i1k", "--help")
+    assert stop.value.code == 0
+    said = capsys.readouterr().out
+    assert "77.91" in said and "TPUv3-core-days" in said and "--weight-decay" in said
+
+
+def test_it_trains(tmp_path):
+    shown = command(
+        *TINY, "--steps", "3", "--evaluate-every", "3", "--test", "none", "--out", tmp_path / "run"
+    )
+    rows = dict(shown.rows)
+    assert rows["steps"] == "3"
+    assert 0 <= float(rows["val top1"]) <= 1
+    assert (tmp_path / "run" / "model" / "model.json").exists()
+    assert shown.result["folder"] == str(tmp_path / "run")
+    assert f"finetune --model {tmp_path / 'run' / 'model'}" in shown.after[0]
+    assert "evaluate" in shown.after[1] and "'shapes?image_size=32'" in shown.after[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--recipe", "vit-b17-i21k"], "did you mean vit-b16-i21k"),
+        (["--recipe", "vit-b16-i21k"], "no data"),
+        (["--dry-run", "--model", "Q/16"], "Q/16"),
+        (["--dry-run", "--image-size", "225"], "225"),
+        (["--dry-run", "--processes", "3"], "3 processes"),
+        (["--dry-run", "--data", SHAPES, "--recipe", "vit-b16-i1k"], "larger than the 3960 examples"),
+        (["--dry-run", "--steps", "soon"], "soon"),
+    ],
+)
+def test_bad_input(words, said):
+    with pytest.raises(ConfigError, match=said):
+        command(*words, "--device", "cpu")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "model", "data", "folder"),
+    [
+        ("vit-b16-i21k", "B/16", "/data/photos/", "runs/vit-b16-i21k-photos"),
+        ("", "B/16", "shapes?image_size=32", "runs/b-16-shapes"),
+        ("", "Ti/16@64", "hf:owner/My Set", "runs/ti-16-64-my-set"),
+        ("", "L/16", "../..", "runs/l-16"),
+    ],
+)
+def test_default_folder(recipe, model, data, folder):
+    assert default_folder(recipe, Experiment(ModelChoice(model), DataChoice(data))) == folder
+
+
+def test_word_after():
+    assert word_after("--recipe", ["--a", "--recipe", "b"]) == "b"
+    assert word_after("--recipe", ["--recipe=c", "--d"]) == "c"
+    assert word_after("--recipe", ["--recipes", "x"]) == word_after("--recipe", ["--recipe"]) == ""

@@ -1,0 +1,8 @@
+"""A run that is killed and killed again ends where it would have ended. Twenty kills: `python -m benchmarks.faults`."""
+
+from benchmarks.faults import survive
+
+
+def test_three_kills_lose_nothing(tmp_path):
+    told = survive(tmp_path, kills=3, steps=60)
+    assert len(told) == 3

@@ -1,0 +1,66 @@
+from pathlib import Path
+
+import pytest
+import torch
+
+from vitrail.data.sources import open_source
+from vitrail.errors import ConfigError
+from vitrail.models.names import config_of
+from vitrail.recipes.names import FINETUNING_RECIPES, RECIPES, finetuning_recipe, recipe
+from vitrail.train.estimate import model_config
+from vitrail.train.experiment import Experiment
+from vitrail.train.run import model_of
+
+DOCS = Path(__file__).parents[2] / "docs" / "recipes.md"
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_is_a_complete_experiment(name):
+    made = recipe(name).make()
+    assert isinstance(made, Experiment)
+    assert made.data.data == ""  # the user's
+    resolved = made.training.in_steps(recipe(name).data.examples, made.data.batch)
+    assert resolved.schedule()(resolved.warmup) == pytest.approx(made.training.rate)
+    assert model_config(made, recipe(name).data.classes).image_size == (224, 224)
+
+
+@pytest.mark.parametrize(
+    "name", ["r50x1-jft", "r50-b32-jft", "vit-b32-i21k", "augreg-r-ti16-i21k", "masked-b16", "small"]
+)
+def test_a_run_makes_the_model_that_is_estimated(name):
+    made, source = recipe(name).make(), open_source("shapes", "train")
+    with torch.device("meta"):
+        model = model_of(made, source)
+    assert model.config == model_config(made, len(source.class_names))
+    assert model.config.head_bias == (made.model.head_bias or 0.0)
+    if name == "vit-b32-i21k":
+        assert (model.config.pre_logits, model.config.dropout) == (768, 0.1)
+
+
+@pytest.mark.parametrize("known", [*RECIPES.values(), *FINETUNING_RECIPES.values()], ids=lambda r: r.name)
+def test_every_recipe_says_what_it_is_and_stands_in_the_docs(known):
+    assert known.claim and f"--recipe {known.name} " in known.command
+    rows = [line for line in DOCS.read_text().splitlines() if line.startswith(f"| `{known.name}` |")]
+    assert len(rows) == 1
+    assert known.claim in rows[0] and known.cost in rows[0]
+
+
+def test_costs_say_what_is_derived():
+    assert "2,500 TPUv3-core-days (Table 2)" in recipe("vit-h14-jft").cost
+    assert "105 TPUv3-core-days (derived" in recipe("vit-b16-jft").cost
+
+
+def test_finetuning_recipes_leave_data_and_model_to_the_user():
+    for known in FINETUNING_RECIPES.values():
+        made = known.make()
+        assert (made.data, made.model) == ("", "")
+        config_of(known.model)
+
+
+def test_an_unknown_name_gets_the_near_ones():
+    with pytest.raises(ConfigError, match=r"unknown recipe 'vit-b16-in21k'.*vit-b16-i21k"):
+        recipe("vit-b16-in21k")
+    with pytest.raises(ConfigError, match="did you mean flowers"):
+        finetuning_recipe("flower")
+    with pytest.raises(ConfigError, match="pretrain --recipe list"):
+        recipe("?")

@@ -1,0 +1,218 @@
+"""Whole runs: what they leave behind, what they refuse, and that stopping and going on changes nothing."""
+
+import json
+import os
+import signal
+
+import numpy as np
+import pytest
+import torch
+
+import vitrail
+from tests.train.small import experiment, measured
+from vitrail.checkpoints.run import Run
+from vitrail.errors import ConfigError, DataError, Interrupted, TrainingError
+from vitrail.objectives import supervised
+from vitrail.runtime import training_display
+from vitrail.train import run as running
+from vitrail.train.run import run
+
+
+def weights(folder):
+    return {name: w.clone() for name, w in vitrail.load(folder / "model").state_dict().items()}
+
+
+def same_weights(a, b):
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def rows(folder):
+    return measured([json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()])
+
+
+def without_time(results):
+    return {name: value for name, value in results.items() if name != "seconds"}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run that nothing interrupted."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    return run(experiment(), folder, device="cpu")
+
+
+def test_what_a_run_leaves_behind(whole):
+    names = {p.name for p in whole.folder.iterdir()}
+    assert {"run.json", "metrics.jsonl", "checkpoints", "model", "figures"} <= names
+    card = json.loads((whole.folder / "run.json").read_text())
+    assert card["results"] == whole.results
+    assert card["config"]["model"]["model"] == "mu/8@16"
+    assert whole.results["val_split"] == "train[80%:]"
+    assert whole.results["test_examples"] == len(vitrail_source("test"))
+    assert {p.name for p in (whole.folder / "figures").iterdir()} >= {"loss.png", "confusion.png"}
+    model = whole.model()
+    assert model.class_names == vitrail_source("test").class_names
+    assert model.metrics["test"] == whole.results["test"]
+    assert [row["step"] for row in rows(whole.folder) if "loss" in row] == list(range(1, 13))
+
+
+def vitrail_source(split):
+    from vitrail.data.sources import open_source
+
+    return open_source(experiment().data.data, split)
+
+
+def test_the_bundle_is_the_average_and_evaluates_as_stated(whole):
+    measured = vitrail.evaluate(whole.folder / "model", experiment().data.data, split="test", progress=False)
+    assert measured.top1 == whole.results["test"]["top1"]
+    assert measured.loss == pytest.approx(whole.results["test"]["loss"], abs=1e-6)
+
+
+def test_a_finished_run_is_not_run_again(whole, monkeypatch):
+    monkeypatch.setattr(running, "train", None)
+    assert run(experiment(), whole.folder, device="cpu").results == whole.results
+
+
+@pytest.mark.parametrize("at", [1, 3, 9])
+def test_stopped_and_continued_is_bit_for_bit_the_same(whole, tmp_path, monkeypatch, at):
+    stop_after(monkeypatch, at)
+    with pytest.raises(Interrupted, match="SIGTERM: saved at step"):
+        run(experiment(), tmp_path / "run", device="cpu")
+    monkeypatch.undo()
+    again = run(experiment(), tmp_path / "run", device="cpu")
+    assert same_weights(weights(again.folder), weights(whole.folder))
+    assert rows(again.folder) == rows(whole.folder)
+    assert without_time(again.results) == without_time(whole.results)
+
+
+def stop_after(monkeypatch, steps):
+    def step(self, row):
+        if row["step"] == steps:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(training_display.TrainingDisplay, "step", step)
+
+
+def test_a_damaged_newest_checkpoint_costs_nothing_but_time(whole, tmp_path, monkeypatch, caplog):
+    stop_after(monkeypatch, 7)
+    with pytest.raises(Interrupted):
+        run(experiment(), tmp_path / "run", device="cpu")
+    monkeypatch.undo()
+    newest = sorted((tmp_path / "run/checkpoints").iterdir())[-1] / "state.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-100])
+    again = run(experiment(), tmp_path / "run", device="cpu")
+    assert "damaged" in caplog.text
+    assert same_weights(weights(again.folder), weights(whole.folder))
+    assert rows(again.folder) == rows(whole.folder)
+
+
+def test_another_config_is_refused_and_nothing_is_overwritten(whole):
+    before = weights(whole.folder)
+    with pytest.raises(ConfigError, match=r"training\.rate"):
+        run(experiment(rate=0.5), whole.folder, device="cpu")
+    assert same_weights(before, weights(whole.folder))
+
+
+def test_where_it_is_computed_may_change(whole):
+    assert (
+        run(experiment(save_every=5, data={"workers": 1}), whole.folder, device="cpu").results
+        == whole.results
+    )
+
+
+def test_masked_patches_then_fine_tuning(tmp_path):
+    choice = {"objective": "masked"}
+    made = run(
+        experiment(objective=choice, data={"mixup": 0.0, "cutmix": 0.0}), tmp_path / "masked", device="cpu"
+    )
+    assert made.results["test"] is None
+    assert set(made.results["val"]) == {"val_loss", "prior_loss"}
+    assert (tmp_path / "masked/figures/patches.png").exists()
+    model = made.model()
+    assert model.config.classes == 0
+    tuned = run(
+        experiment(model={"model": str(tmp_path / "masked/model")}, steps=2), tmp_path / "tuned", device="cpu"
+    )
+    assert tuned.model().config.classes == len(vitrail_source("test").class_names)
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
+    with pytest.raises(TrainingError, match=r"step \d+: .*not finite; the batch held the examples \d+, "):
+        run(experiment(rate=1e30, clip=0.0), tmp_path / "run", device="cpu")
+    saved = Run.open(tmp_path / "run", experiment(rate=1e30, clip=0.0).identity()).steps()
+    for step in saved:
+        state = tmp_path / f"run/checkpoints/step-{step:08d}/state.safetensors"
+        from safetensors.torch import load_file
+
+        assert all(t.isfinite().all() for t in load_file(state).values())
+
+
+def poisoned(monkeypatch, steps):
+    """The loss of these steps is NaN."""
+    count, real = iter(range(1000)), supervised.Supervised.forward
+
+    def forward(self, batch):
+        loss, metrics = real(self, batch)
+        return (loss * float("nan") if next(count) in steps else loss), metrics
+
+    monkeypatch.setattr(supervised.Supervised, "forward", forward)
+
+
+def test_bad_batches_are_skipped_and_counted(tmp_path, monkeypatch):
+    poisoned(monkeypatch, {3, 4})
+    made = run(experiment(on_nonfinite="skip", average=0.0), tmp_path / "run", device="cpu")
+    skipped = [row for row in rows(made.folder) if "skipped" in row]
+    assert [(row["step"], row["skipped"]) for row in skipped] == [(4, 1), (5, 2)]
+    assert all(torch.isfinite(w).all() for w in weights(made.folder).values())
+
+
+def test_too_many_bad_batches_give_up(tmp_path, monkeypatch):
+    poisoned(monkeypatch, {3, 4, 5})
+    with pytest.raises(TrainingError, match=r"3 batches .* more than the 2"):
+        run(experiment(on_nonfinite="skip", max_skipped=2), tmp_path / "run", device="cpu")
+
+
+def test_early_stopping_keeps_the_best(tmp_path):
+    stopped = run(
+        experiment(watch="val_top1", patience=2, evaluate_every=2, steps=60, rate=0.0),
+        tmp_path / "run",
+        device="cpu",
+    )
+    assert stopped.results["stopped_early"]
+    assert stopped.results["steps"] == 6  # the first is the best; two that are not better follow
+
+
+def test_watching_a_score_that_does_not_exist(tmp_path):
+    with pytest.raises(ConfigError, match="watch 'val_f1' is not among the scores: val_top1"):
+        run(experiment(watch="val_f1"), tmp_path / "run", device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        ({"data": {"data": ""}}, ConfigError, "no data"),
+        ({"data": {"data": "/nowhere/at/all"}}, DataError, "no such path"),
+        ({"data": {"batch": 1000}}, ConfigError, "a batch of 1000 is larger than the 64 examples"),
+        ({"model": {"image_size": 20}}, ConfigError, "not a multiple of 8"),
+        ({"model": {"model": "X/99"}}, ConfigError, "X/99"),
+        ({"steps": "3 weeks"}, ConfigError, "not a duration"),
+        ({"accumulate": 3}, ConfigError, "3 equal parts"),
+        ({"data": {"preprocess": "resize(32)|to_range(-1, 1)"}}, ConfigError, "the model takes"),
+    ],
+)
+def test_refused_in_words(tmp_path, changes, error, words):
+    with pytest.raises(error, match=words):
+        run(experiment(**changes), tmp_path / "run", device="cpu")
+
+
+def test_accumulation_changes_nothing_but_rounding(tmp_path):
+    plain = {"model": {"dropout": 0.0, "drop_path": 0.0}}
+    one = run(experiment(**plain), tmp_path / "one", device="cpu")
+    four = run(experiment(**plain, accumulate=4), tmp_path / "four", device="cpu")
+    losses = [[row["loss"] for row in rows(r.folder) if "loss" in row] for r in (one, four)]
+    np.testing.assert_allclose(losses[0], losses[1], atol=1e-5)
+
+
+def test_recomputed_activations_change_nothing(whole, tmp_path):
+    again = run(experiment(recompute=True), tmp_path / "run", device="cpu")
+    assert same_weights(weights(again.folder), weights(whole.folder))

@@ -1,0 +1,38 @@
+"""Recipes by name: what --recipe takes."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import TypeVar
+
+from vitrail.errors import ConfigError
+from vitrail.recipes.augreg import AUGREG
+from vitrail.recipes.finetuning import FINETUNING, FinetuningRecipe
+from vitrail.recipes.masked_patches import MASKED
+from vitrail.recipes.pretraining import PRETRAINING, SMALL
+from vitrail.recipes.recipe import Recipe
+
+T = TypeVar("T")
+
+RECIPES: dict[str, Recipe] = {r.name: r for r in (SMALL, *PRETRAINING, *AUGREG, *MASKED)}
+FINETUNING_RECIPES: dict[str, FinetuningRecipe] = {r.name: r for r in FINETUNING}
+
+
+def recipe(name: str) -> Recipe:
+    """Of pre-training."""
+    return found(name, RECIPES, "pretrain")
+
+
+def finetuning_recipe(name: str) -> FinetuningRecipe:
+    return found(name, FINETUNING_RECIPES, "finetune")
+
+
+def found(name: str, known: Mapping[str, T], verb: str) -> T:
+    if name not in known:
+        near = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)
+        suggestion = f"; did you mean {' or '.join(near)}?" if near else ""
+        raise ConfigError(
+            f"unknown recipe {name!r} of {verb}{suggestion} (`vitrail {verb} --recipe list` lists them)"
+        )
+    return known[name]

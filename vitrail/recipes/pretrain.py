@@ -1,0 +1,49 @@
+"""A recipe, the user's data, and any field by name -> a run: what `vitrail pretrain` and `vitrail.pretrain` call."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+from vitrail.errors import ConfigError
+from vitrail.recipes.names import recipe as named
+from vitrail.runtime.device import Device
+from vitrail.train.experiment import Experiment
+from vitrail.train.run import Trained, run
+
+
+def pretrain(
+    data: str,
+    *,
+    recipe: str = "small",
+    out: str | Path | None = None,
+    device: Device = "auto",
+    **fields: Any,
+) -> Trained:
+    """Pre-train on `data`, by a recipe with any of its fields replaced: model="Ti/8@64", steps="30ep", rate=1e-3."""
+    experiment, left = with_fields(named(recipe).make(), {"data": str(data), **fields})
+    if left:
+        raise ConfigError(f"an experiment has no field {', '.join(sorted(left))}")
+    return run(experiment, default_folder(recipe, experiment) if out is None else out, device=device)
+
+
+def with_fields(config: Any, fields: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The config with the fields set wherever they are in it, and those that are nowhere."""
+    changes = {}
+    for f in dataclasses.fields(config):
+        value = getattr(config, f.name)
+        if dataclasses.is_dataclass(value):
+            changes[f.name], fields = with_fields(value, fields)
+        elif f.name in fields:
+            fields = dict(fields)
+            changes[f.name] = fields.pop(f.name)
+    return dataclasses.replace(config, **changes), fields
+
+
+def default_folder(recipe: str, experiment: Experiment) -> str:
+    """runs/vit-b16-i21k-photos"""
+    data = experiment.data.data.split("?")[0].rstrip("/")
+    name = f"{experiment.model.model if recipe in ('', 'small') else recipe}-{re.split(r'[/:]', data)[-1] or 'data'}"
+    return f"runs/{re.sub(r'[^A-Za-z0-9.]+', '-', name).strip('-.').lower()}"

@@ -1,0 +1,62 @@
+"""What a recipe is: a function that makes a complete experiment, and what is known of it.
+
+Every number of an experiment is published; where one is not, the file of the recipe says which was taken instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from vitrail.runtime.device import PEAK_FLOPS
+from vitrail.train.estimate import TPU_V3_CORE, UTILISATION, Accelerators, Estimate, estimate
+from vitrail.train.experiment import Experiment
+
+H200 = PEAK_FLOPS["H200"]
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """What the authors trained on; a user's own is given by --data."""
+
+    name: str
+    examples: int
+    classes: int
+
+
+JFT = DataSet("JFT-300M", 303_000_000, 18_000)
+I21K = DataSet("ImageNet-21k", 12_400_000, 21_843)  # as used, duplicates merged; 14.2 million nominally
+I1K = DataSet("ImageNet", 1_281_167, 1_000)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    name: str
+    make: Callable[[], Experiment]  # complete but for the path of the data
+    data: DataSet
+    claim: str  # what it reproduces, and the result to expect
+    core_days: int = 0  # TPUv3-core-days that the paper states; 0: none are
+
+    @property
+    def command(self) -> str:
+        return f"vitrail pretrain --recipe {self.name} --data PATH"
+
+    def estimate(self, on: Accelerators | None = None) -> Estimate:
+        return estimate(self.make(), self.data.examples, self.data.classes, on)
+
+    @property
+    def cost(self) -> str:
+        """What is derived is said to be so."""
+        made = self.estimate(Accelerators(peak_flops=TPU_V3_CORE))
+        hours = self.estimate(Accelerators(peak_flops=H200)).seconds / 3600
+        derived = f"derived, at {UTILISATION:.0%} of the peak"
+        days = (
+            f"{self.core_days:,} TPUv3-core-days (Table 2)"
+            if self.core_days
+            else f"{rounded(made.accelerator_days)} TPUv3-core-days ({derived})"
+        )
+        return f"{rounded(made.exaflops)} exaFLOPs; {days}; {rounded(hours)} hours of one H200 ({derived})"
+
+
+def rounded(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"

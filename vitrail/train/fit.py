@@ -1,0 +1,310 @@
+"""The loop. There is one: pre-training, fine-tuning, probing and self-supervision differ in what is passed to it.
+
+    batch -> objective -> loss -> gradients (accumulated, shared, clipped) -> update -> average
+
+A step is a function of (state, seed, step): the batch comes from the loader by its number, dropout is seeded from
+(seed, step, rank), the rate from the schedule. So a run that is restored from a checkpoint continues as if it had
+never stopped.
+
+What a step measured is read one step later, when the device is done with it, so that the host never waits. Before
+anything is written or evaluated it is caught up with: a bad step is never saved.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from vitrail.checkpoints.run import Run
+from vitrail.errors import ConfigError, TrainingError
+from vitrail.evaluators.score import Evaluator, Score
+from vitrail.runtime.distributed import gathered, rank, total, world
+from vitrail.runtime.interrupts import Interrupts
+from vitrail.runtime.training_display import TrainingDisplay
+from vitrail.train.parallel import Parallel, gather_root, synchronise, whole
+from vitrail.train.schedule import Schedule
+from vitrail.train.state import TrainState
+
+Batch = dict[str, Tensor]
+
+
+class Batches(Protocol):
+    """What the loop needs of its data: the batches of any range of steps, on a device."""
+
+    def batches(self, start: int, stop: int, device: torch.device) -> Iterator[Batch]: ...
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How the loop runs; all durations in steps."""
+
+    schedule: Schedule  # with the number of steps
+    seed: int = 0
+    accumulate: int = 1  # parts that a batch is computed in
+    clip: float = 1.0  # largest global norm of the gradient; 0: none
+    bf16: bool = False
+    compile: bool = False
+    parallel: Parallel = "ddp"
+    replicas: int = 1  # groups of processes that hold copies of the shards
+    log_every: int = 10
+    evaluate_every: int = 0  # 0: only at the end
+    save_every: int = 0  # likewise
+    watch: str = ""  # the score that early stopping and the best checkpoint look at; higher is better
+    patience: int = 0  # evaluations without a better one before the run ends; 0: never
+    on_nonfinite: Literal["stop", "skip"] = "stop"
+    max_skipped: int = 10  # batches
+
+    @property
+    def steps(self) -> int:
+        return self.schedule.steps
+
+
+@dataclass
+class Outcome:
+    """What a run came to. The objective holds the final weights: averaged, or the best, where asked for."""
+
+    steps: int  # updates done
+    scores: dict[str, float]  # of the weights that the objective holds
+    seconds: float  # that it took, over all its sittings
+    interrupted: str = ""  # by which signal
+    stopped_early: bool = False
+
+
+@dataclass
+class Progress:
+    """What a checkpoint holds beside tensors."""
+
+    skipped: int = 0
+    best: float | None = None
+    best_step: int = 0
+    stale: int = 0  # evaluations since the best
+    scores: dict[str, float] = field(default_factory=dict)
+    stopped_early: bool = False
+    seconds: float = 0.0
+
+
+@dataclass
+class Measured:
+    """Of one step, still on the device: loss, norm, whether to stop, then the objective's own metrics."""
+
+    step: int
+    rate: float
+    names: list[str]
+    values: Tensor
+    indices: Tensor
+
+
+def fit(
+    objective: nn.Module,
+    data: Batches,
+    state: TrainState,
+    plan: Plan,
+    *,
+    module: nn.Module | None = None,
+    run: Run | None = None,
+    evaluators: Sequence[Evaluator] = (),
+    device: torch.device,
+    display: TrainingDisplay | None = None,
+) -> Outcome:
+    """Train until the plan is fulfilled, from where the run stands. `module`: what `distribute` made."""
+    module = objective if module is None else module
+    begin, progress = resumed(run, state)
+    loop = Loop(objective, module, state, plan, run, list(evaluators), device, progress, display)
+    with Interrupts() as interrupts:
+        step, waiting = begin, None
+        batches = data.batches(begin, plan.steps, device)
+        while step < plan.steps and not progress.stopped_early:
+            made = loop.update(step, next(batches), interrupts.name)
+            step += 1
+            stop = loop.settle(waiting)
+            waiting = made
+            if loop.due(step) or stop:
+                stop = loop.settle(waiting) or stop
+                waiting = None
+                loop.pause(step)
+            if stop:
+                by = interrupts.name or "another process"
+                return Outcome(step, progress.scores, progress.seconds, interrupted=by)
+    return loop.finish(step)
+
+
+def resumed(run: Run | None, state: TrainState) -> tuple[int, Progress]:
+    restored = None if run is None else run.restore(state.tensors())
+    if run is None or restored is None:
+        if run is not None:
+            run.rewind(0)
+        return 0, Progress()
+    step, facts = restored
+    run.rewind(step)
+    return step, Progress(**facts)
+
+
+@dataclass
+class Loop:
+    """The parts of a step and of what happens between steps."""
+
+    objective: nn.Module
+    module: nn.Module
+    state: TrainState
+    plan: Plan
+    run: Run | None
+    evaluators: list[Evaluator]
+    device: torch.device
+    progress: Progress
+    display: TrainingDisplay | None
+    since: float = field(default_factory=time.perf_counter)  # when `progress.seconds` was last told
+
+    def update(self, step: int, batch: Batch, interrupted: str) -> Measured:
+        """One step: everything is enqueued, nothing is waited for, unless bad steps are to be skipped."""
+        plan, rate = self.plan, self.plan.schedule(step)
+        self.state.set_rate(rate)
+        torch.manual_seed(seed_of(plan.seed, step, rank()))
+        self.module.train()
+        weight = total(batch["weight"].sum()).clamp(min=1)  # of the global batch
+        sums: dict[str, Tensor] = {}
+        parts = list(split(batch, plan.accumulate))
+        for k, part in enumerate(parts):
+            synchronise(self.module, k == len(parts) - 1)
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=plan.bf16):
+                loss, metrics = self.module(part)
+            share = part["weight"].sum() / weight
+            (loss * share * world()).backward()  # processes average their gradients
+            for name, value in {"loss": loss.detach(), **metrics}.items():
+                sums[name] = sums.get(name, 0) + value * share
+        norm = self.state.clip(plan.clip)
+        stop = torch.tensor(float(bool(interrupted)), device=self.device)
+        values = total(torch.stack([*(v.float() for v in sums.values()), stop]))
+        values = torch.cat([values, whole(norm).float().reshape(1)])
+        if plan.on_nonfinite == "skip" and not bool(values.isfinite().all()):
+            self.skip(step, batch["index"], values)
+        else:
+            self.state.update(step)
+        self.state.optimizer.zero_grad(set_to_none=True)
+        return Measured(step, rate, [*sums, "interrupted", "norm"], values, batch["index"])
+
+    def settle(self, made: Measured | None) -> bool:
+        """Read what a step measured; True if any process was told to stop."""
+        if made is None:
+            return False
+        row = dict(zip(made.names, made.values.tolist(), strict=True))
+        stop = row.pop("interrupted") > 0
+        if not all(np.isfinite(list(row.values()))) and self.plan.on_nonfinite == "stop":
+            raise TrainingError(nonfinite(made.step, row, made.indices))
+        row = {"step": made.step + 1, **row, "rate": made.rate}
+        if self.display is not None:
+            self.display.step(row)
+        if (made.step + 1) % self.plan.log_every == 0:
+            self.record(row | ({} if self.display is None else self.display.speed()))
+        return stop
+
+    def record(self, row: dict[str, Any]) -> None:
+        """For metrics.jsonl and TensorBoard."""
+        if self.run is not None:
+            self.run.append(row)
+        if self.display is not None:
+            self.display.record(row)
+
+    def skip(self, step: int, indices: Tensor, values: Tensor) -> None:
+        self.progress.skipped += 1
+        if self.progress.skipped > self.plan.max_skipped:
+            raise TrainingError(
+                f"{self.progress.skipped} batches gave a loss that is not finite, more than the "
+                f"{self.plan.max_skipped} that may be skipped; the last: "
+                + nonfinite(step, {"loss": float(values[0]), "norm": float(values[-1])}, indices)
+            )
+        self.record({"step": step + 1, "skipped": self.progress.skipped})
+
+    def due(self, step: int) -> bool:
+        """Whether something is evaluated or saved after so many updates."""
+        return self.evaluation_due(step) or self.saving_due(step)
+
+    def evaluation_due(self, step: int) -> bool:
+        every = self.plan.evaluate_every
+        return bool(self.evaluators) and (step == self.plan.steps or (every > 0 and step % every == 0))
+
+    def saving_due(self, step: int) -> bool:
+        every = self.plan.save_every
+        return step == self.plan.steps or (every > 0 and step % every == 0)
+
+    def pause(self, step: int) -> None:
+        """Evaluate, if it is time; then save, so that a checkpoint knows the scores of its own step."""
+        score = None
+        if self.evaluation_due(step):
+            with self.state.averaged():
+                scores = self.evaluate()
+            self.progress.scores = {s.name: s.value for s in scores}
+            row = {"step": step, **self.progress.scores}
+            self.record(row)
+            if self.display is not None:
+                self.display.scores(row)
+            score = self.judge(step)
+        now = time.perf_counter()
+        self.progress.seconds, self.since = self.progress.seconds + now - self.since, now
+        if self.run is not None:
+            self.run.save(step, self.state.tensors(), vars(self.progress), score=score)
+
+    def evaluate(self) -> list[Score]:
+        self.objective.eval()
+        gather_root(self.objective, True)
+        try:
+            return [score for evaluator in self.evaluators for score in evaluator(self.objective.model)]  # type: ignore[arg-type]
+        finally:
+            gather_root(self.objective, False)
+            self.objective.train()
+
+    def judge(self, step: int) -> float | None:
+        """Note whether this is the best yet, and whether it is time to end."""
+        plan, progress = self.plan, self.progress
+        if not plan.watch:
+            return None
+        if plan.watch not in progress.scores:
+            raise ConfigError(f"watch {plan.watch!r} is not among the scores: {', '.join(progress.scores)}")
+        score = progress.scores[plan.watch]
+        if progress.best is None or score > progress.best:
+            progress.best, progress.best_step, progress.stale = score, step, 0
+        else:
+            progress.stale += 1
+            progress.stopped_early = 0 < plan.patience <= progress.stale
+        return score
+
+    def finish(self, step: int) -> Outcome:
+        """The weights to keep: the best ones where that was watched for, the average where there is one."""
+        progress = self.progress
+        if self.run is not None and self.plan.watch and progress.best_step not in (0, step):
+            restored = self.run.restore(self.state.tensors(), step=progress.best_step)
+            assert restored is not None
+            progress = Progress(**restored[1])
+        self.state.keep_average()
+        self.objective.eval()
+        last = self.progress
+        return Outcome(step, progress.scores, last.seconds, stopped_early=last.stopped_early)
+
+
+def split(batch: Batch, parts: int) -> Iterator[Batch]:
+    """A batch in equal parts."""
+    b = len(batch["weight"])
+    if b % parts:
+        raise ConfigError(f"a batch of {b} on each process cannot be accumulated in {parts} equal parts")
+    for i in range(0, b, b // parts):
+        yield {name: t[i : i + b // parts] for name, t in batch.items()}
+
+
+def seed_of(seed: int, step: int, rank: int) -> int:
+    """Of dropout and stochastic depth."""
+    return int(np.random.SeedSequence((seed, step, rank)).generate_state(1, np.uint64)[0] >> 1)
+
+
+def nonfinite(step: int, row: dict[str, Any], indices: Tensor) -> str:
+    shown = [i for part in gathered(indices.tolist()) for i in part]
+    values = ", ".join(f"{name} {value:g}" for name, value in row.items())
+    return (
+        f"step {step}: {values}: not finite; the batch held the examples {', '.join(map(str, shown[:16]))}"
+        + (f" and {len(shown) - 16} more" if len(shown) > 16 else "")
+        + ". A lower rate, clip=1 or a longer warm-up often helps; on_nonfinite=skip leaves such batches out"
+    )

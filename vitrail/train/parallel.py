@@ -1,0 +1,77 @@
+"""One objective on many processes: DDP, FSDP2, or FSDP2 within groups that are copies of each other (HSDP).
+
+DDP keeps the weights whole on each process and averages gradients. FSDP2 gives each process a part of every weight,
+gathers a layer's weights when it runs and scatters its gradients after. With `replicas` R > 1 the processes form R
+groups: sharded within a group, averaged between them.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from vitrail.errors import ConfigError
+from vitrail.runtime.distributed import world
+
+Parallel = Literal["ddp", "fsdp"]
+# The parts that are gathered one at a time.
+LAYERS = re.compile(r".*(blocks|stages)\.\d+")
+
+
+def distribute(
+    objective: nn.Module, parallel: Parallel, replicas: int, device: torch.device, bf16: bool
+) -> nn.Module:
+    """What the loop calls: the objective itself, or a wrapper of it. FSDP2 shards the objective in place."""
+    if parallel == "fsdp":
+        if world() % replicas:
+            raise ConfigError(f"{world()} processes do not form {replicas} groups of equal size")
+        shape = (world(),) if replicas == 1 else (replicas, world() // replicas)
+        names = ("shard",) if replicas == 1 else ("replicate", "shard")
+        mesh = init_device_mesh(device.type, shape, mesh_dim_names=names)
+        # Inputs keep their precision: shares of a mixture are not to be rounded. Autocast does the rest.
+        policy = MixedPrecisionPolicy(
+            param_dtype=torch.bfloat16 if bf16 else None,
+            reduce_dtype=torch.float32,
+            cast_forward_inputs=False,
+        )
+        for name, module in objective.named_modules():
+            if LAYERS.fullmatch(name):
+                fully_shard(module, mesh=mesh, mp_policy=policy)
+        fully_shard(objective, mesh=mesh, mp_policy=policy)
+        return objective
+    if world() == 1:
+        return objective
+    return DistributedDataParallel(objective, device_ids=[device] if device.type == "cuda" else None)
+
+
+def synchronise(module: nn.Module, wanted: bool) -> None:
+    """Whether the next backward pass shares its gradients: only the last one of an accumulation does."""
+    if isinstance(module, FSDPModule):
+        module.set_requires_gradient_sync(wanted)
+    elif isinstance(module, DistributedDataParallel):
+        module.require_backward_grad_sync = wanted
+
+
+def gather_root(objective: nn.Module, wanted: bool) -> None:
+    """Evaluators call parts of the model, not the sharded whole: its own weights must be gathered for them."""
+    if isinstance(objective, FSDPModule):
+        if wanted:
+            objective.unshard()
+        else:
+            objective.reshard()
+
+
+def local(t: Tensor) -> Tensor:
+    """This process's part."""
+    return t.to_local() if isinstance(t, DTensor) else t
+
+
+def whole(t: Tensor) -> Tensor:
+    return t.full_tensor() if isinstance(t, DTensor) else t

@@ -1,0 +1,122 @@
+"""Masked patch prediction on held-out images, while it trains: its loss beside the best guess without looking,
+and a picture of masked input, prediction and truth.
+
+The guess is the distribution of colours over all held-out patches (the squared error: their mean pixels). Its loss,
+`prior_loss`, is the least that any prediction can have that does not depend on the image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from vitrail.data.loader import Batch, Loader, Loading
+from vitrail.data.masking import Masking
+from vitrail.data.preprocess import parse
+from vitrail.data.sources import Source
+from vitrail.evaluators.score import Score
+from vitrail.inspection.drawing import masked_patches
+from vitrail.objectives.masked_patches import COLOURS, MASKED, MaskedPatches, colours_of, corrupted_patches
+from vitrail.runtime.distributed import rank, total, world
+
+PICTURES = 8
+GREY = 0.5
+
+
+class PatchWatch:
+    """An evaluator; the masks are those of the run's seed 0, the same every time."""
+
+    def __init__(
+        self, objective: MaskedPatches, source: Source, masking: Masking, batch: int, figures: Path
+    ) -> None:
+        self.objective, self.figures = objective, figures
+        b = max(1, min(batch, 256, len(source)) // world()) * world()
+        loading = Loading(batch=b, masking=masking, rank=rank(), world=world())
+        self.loader = Loader(source, parse(objective.model.preprocess), loading, evaluation=True)
+
+    @torch.no_grad()
+    def __call__(self, model: nn.Module) -> Iterator[Score]:
+        device = next(model.parameters()).device
+        sums = torch.zeros(2, dtype=torch.float64)  # loss, examples
+        prior = Prior()
+        for step, batch in enumerate(self.loader.batches(device=device)):
+            loss, _ = self.objective(batch)
+            n = batch["weight"].sum()
+            sums += torch.stack([(loss * n).double(), n.double()]).cpu()
+            chosen = corrupted_patches(batch["corruption"], self.objective.count)
+            prior.add(self.objective.truth(batch["image"], chosen)[batch["weight"] > 0].cpu())
+            if not step and rank() == 0:
+                self.draw(batch)
+        sums = total(sums)
+        examples = int(sums[1])
+        yield Score("val_loss", float(sums[0] / sums[1]), examples)
+        yield Score("prior_loss", prior.loss(), examples)
+
+    def draw(self, batch: Batch) -> None:
+        first = {name: t[:PICTURES] for name, t in batch.items()}
+        chosen = corrupted_patches(first["corruption"], self.objective.count)
+        y = self.objective.predict(first, chosen)
+        shown = y if self.objective.target == "pixels" else y.argmax(dim=-1)
+        truth = self.objective.truth(first["image"], chosen)
+        x = (first["image"] + 1) / 2  # (n, 3, H, W) in [0, 1]
+        masked = torch.where(first["corruption"] == MASKED, 1.0, 0.0)  # (n, N)
+        grid, P = self.objective.model.config.grid, self.objective.stride
+        covered = (
+            masked.unflatten(1, grid).repeat_interleave(P, 1).repeat_interleave(P, 2)[:, None]
+        )  # (n, 1, H, W)
+        masked_patches(
+            as_bytes(x * (1 - covered) + GREY * covered),
+            as_bytes(self.painted(x, chosen, shown)),
+            as_bytes(self.painted(x, chosen, truth)),
+            self.figures / "patches.png",
+        )
+
+    def painted(self, x: Tensor, chosen: Tensor, patches: Tensor) -> Tensor:
+        """The images with the chosen patches replaced by classes of colour, or by pixels."""
+        P, grid = self.objective.stride, self.objective.model.config.grid
+        B, n = chosen.shape
+        if self.objective.target == "pixels":
+            cells = ((patches.float() + 1) / 2).clamp(0, 1).view(B, n, 3, P, P)
+        else:
+            k = 1 if self.objective.target == "mean" else 4
+            cells = colours_of(patches).view(B, n, k, k, 3).permute(0, 1, 4, 2, 3)  # (B, n, 3, k, k)
+            cells = cells.repeat_interleave(P // k, 3).repeat_interleave(P // k, 4)  # (B, n, 3, P, P)
+        x_p = x.unflatten(2, (grid[0], P)).unflatten(4, (grid[1], P)).permute(0, 2, 4, 1, 3, 5)
+        x_p = x_p.flatten(1, 2).clone()  # (B, N, 3, P, P)
+        x_p[torch.arange(B, device=x.device)[:, None], chosen] = cells.to(x_p.dtype)
+        x_p = x_p.unflatten(1, grid).permute(0, 3, 1, 4, 2, 5)  # (B, 3, rows, P, columns, P)
+        return x_p.flatten(4, 5).flatten(2, 3)  # (B, 3, H, W)
+
+
+class Prior:
+    """What all truths together say: counts of colours, or sums of pixels."""
+
+    def __init__(self) -> None:
+        self.counts = torch.zeros(COLOURS, dtype=torch.float64)
+        self.sums: Tensor | None = None  # n, sum, sum of squares, by pixel
+
+    def add(self, truth: Tensor) -> None:
+        if truth.dtype == torch.int64:
+            self.counts += torch.bincount(truth.flatten(), minlength=COLOURS)
+            return
+        t = truth.flatten(0, 1).double()  # (patches, pixels)
+        made = torch.stack([torch.full_like(t[0], len(t)), t.sum(0), t.square().sum(0)]) if len(t) else None
+        if made is not None:
+            self.sums = made if self.sums is None else self.sums + made
+
+    def loss(self) -> float:
+        if self.sums is not None:
+            n, s, squares = total(self.sums)
+            return float((squares / n - (s / n).square()).mean())
+        p = total(self.counts)
+        p = p[p > 0] / p.sum()
+        return float(-(p * p.log()).sum())
+
+
+def as_bytes(x: Tensor) -> np.ndarray:
+    """(n, 3, H, W) in [0, 1] -> uint8 (n, H, W, 3)."""
+    return (x.float().clamp(0, 1) * 255).round().byte().permute(0, 2, 3, 1).cpu().numpy()

@@ -1,0 +1,113 @@
+"""How fine-tuning is done, where nothing else is said: three protocols.
+
+    paper     appendix B.1.1 and the published code: SGD, batch 512, 384 px, Table 4's steps and rates by data size
+    bit       BiT-HyperRule: SGD, batch 512, the rate falling in stairs, image size by the size of the images
+    default   for a person with a folder of photographs: a small batch, steps by data size, no higher resolution
+              than the pictures and the machine call for
+
+A protocol is a function of `Facts` and returns the fields of `Finetuning` that the person left open.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+# Table 4 and BiT-HyperRule tell data sets apart by size: examples below which a set is small, and medium.
+SMALL, MEDIUM = 20_000, 500_000
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a protocol looks at."""
+
+    examples: int  # to train on
+    short_side: int  # of a typical image, in pixels
+    image_size: int  # that the checkpoint was made for
+    stride: int  # pixels from one patch to the next; 1 for ResNets
+    value_op: str  # the end of the model's preprocessing line, as to_range(-1, 1)
+    gpu: bool
+
+
+def paper(facts: Facts, image_size: int | None) -> dict[str, Any]:
+    size = image_size or multiple(384, facts.stride)
+    small, medium = facts.examples < SMALL, facts.examples < MEDIUM
+    return {
+        "image_size": size,
+        "batch": 512,
+        "steps": 500 if small else 10_000 if medium else 20_000,
+        "warmup": 100 if small else 500,
+        "decay": "cosine",
+        "optimizer": "sgd",
+        "rate": 0.01 if medium else 0.03,
+        "rates": (0.001, 0.003, 0.01, 0.03) if medium else (0.003, 0.01, 0.03, 0.06),
+        "dev": 0.1 if small else 0.02 if medium else 0.01,
+        "weight_decay": 0.0,
+        "clip": 1.0,
+        "mixup": 0.0,
+        "preprocess": f"inception_crop({size})|flip_lr|{facts.value_op}",
+        "evaluate_preprocess": f"resize({size})|{facts.value_op}",
+    }
+
+
+def bit(facts: Facts, image_size: int | None) -> dict[str, Any]:
+    resize, crop = (160, 128) if facts.short_side < 96 else (512, 480)
+    size = image_size or multiple(crop, facts.stride)
+    small, medium = facts.examples < SMALL, facts.examples < MEDIUM
+    stairs = (200, 300, 400) if small else (3000, 6000, 9000) if medium else (6000, 12_000, 18_000)
+    return {
+        "image_size": size,
+        "batch": 512,
+        "steps": 500 if small else 10_000 if medium else 20_000,
+        "warmup": 100 if small else 500,
+        "decay": "stairs",
+        "stairs": stairs,
+        "optimizer": "sgd",
+        "rate": 0.003,
+        "rates": (0.001, 0.003, 0.01, 0.03),
+        "dev": 0.1 if small else 0.02 if medium else 0.01,
+        "weight_decay": 0.0,
+        "clip": 0.0,
+        "mixup": 0.0 if small else 0.1,
+        "preprocess": f"resize({round(size * resize / crop)})|random_crop({size})|flip_lr|{facts.value_op}",
+        "evaluate_preprocess": f"resize({size})|{facts.value_op}",
+    }
+
+
+def default(facts: Facts, image_size: int | None) -> dict[str, Any]:
+    size = image_size or photo_size(facts)
+    n = facts.examples
+    batch = min(64, max(4, 2 ** ((n // 8).bit_length() - 1)))  # at least 8 steps in a pass
+    epochs = 20 if n < 5_000 else 10 if n < 50_000 else 5
+    return {
+        "image_size": size,
+        "batch": batch,
+        "steps": max(200, epochs * n // batch),
+        "warmup": "10%",
+        "decay": "cosine",
+        "optimizer": "sgd",
+        "rate": 0.01,
+        "rates": (0.001, 0.003, 0.01, 0.03),
+        "dev": 0.1 if n < SMALL else 0.02 if n < MEDIUM else 0.01,
+        "weight_decay": 0.0,
+        "clip": 1.0,
+        "mixup": 0.0,
+        "preprocess": f"inception_crop({size}, area=(0.25, 1))|flip_lr|uint8|{facts.value_op}",
+        "evaluate_preprocess": "",
+    }
+
+
+def photo_size(facts: Facts) -> int:
+    """On a GPU up to 12/7 of the checkpoint's size (224 -> 384), no larger than the pictures; else its own."""
+    if not facts.gpu:
+        return facts.image_size
+    wanted = min(facts.image_size * 12 // 7, max(facts.image_size, facts.short_side))
+    return multiple(wanted, facts.stride)
+
+
+def multiple(size: int, stride: int) -> int:
+    """The nearest size that the patches divide."""
+    return max(1, round(size / stride)) * stride
+
+
+PROTOCOLS = {"default": default, "paper": paper, "bit": bit}
