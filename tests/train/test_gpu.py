@@ -1,0 +1,58 @@
+"""Runs on a GPU: compiled, in bf16, stopped and continued."""
+
+import json
+import os
+import signal
+
+import numpy as np
+import pytest
+import torch
+
+from tests.train.small import experiment
+from vitrail.errors import Interrupted
+from vitrail.runtime import training_display
+from vitrail.train.run import run
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.filterwarnings("ignore"),  # of the compiler and its libraries
+]
+
+
+def rows(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def trace(folder, name="loss"):
+    return np.array([row[name] for row in rows(folder) if name in row])
+
+
+@pytest.mark.parametrize("objective", ["softmax", "sigmoid", "masked"])
+def test_compiled_in_bf16_it_trains_as_on_the_cpu(tmp_path, objective):
+    plain = {"model": {"dropout": 0.0, "drop_path": 0.0}, "objective": {"objective": objective}}
+    run(experiment(**plain), tmp_path / "cpu", device="cpu")
+    run(experiment(**plain, compile="on", precision="float32"), tmp_path / "cuda", device="cuda")
+    np.testing.assert_allclose(trace(tmp_path / "cuda"), trace(tmp_path / "cpu"), rtol=2e-3)
+    run(experiment(**plain, compile="on", precision="bf16"), tmp_path / "bf16", device="cuda")
+    np.testing.assert_allclose(trace(tmp_path / "bf16"), trace(tmp_path / "cpu"), rtol=3e-2)
+
+
+def test_stopped_and_continued_goes_on_with_the_same_data_rates_and_random_state(tmp_path, monkeypatch):
+    made = experiment(compile="on", precision="float32")
+    run(made, tmp_path / "whole", device="cuda")
+    original = training_display.TrainingDisplay.step
+
+    def step(self, row):
+        original(self, row)
+        if row["step"] == 5:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(training_display.TrainingDisplay, "step", step)
+    with pytest.raises(Interrupted):
+        run(made, tmp_path / "stopped", device="cuda")
+    monkeypatch.undo()
+    run(made, tmp_path / "stopped", device="cuda")
+    assert np.array_equal(trace(tmp_path / "stopped", "rate"), trace(tmp_path / "whole", "rate"))
+    # dropout, stochastic depth and mixing are drawn alike: only the order of sums may differ
+    np.testing.assert_allclose(trace(tmp_path / "stopped"), trace(tmp_path / "whole"), rtol=1e-4)
