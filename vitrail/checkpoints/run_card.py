@@ -6,13 +6,13 @@ import json
 import platform
 import subprocess
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+import vitrail
 from vitrail.checkpoints.checkpoint import listing
 from vitrail.checkpoints.torch_files import read_json, save_json
 from vitrail.errors import CheckpointError, ConfigError
@@ -81,7 +81,7 @@ def shown(settings: dict[str, Any], name: str) -> str:
 
 def versions() -> dict[str, str]:
     return {
-        "vitrail": version("vitrail"),
+        "vitrail": vitrail.__version__,
         "python": platform.python_version(),
         "torch": str(torch.__version__),
         "numpy": np.__version__,

@@ -12,6 +12,7 @@ with a run each, model/ (the bundle of the first seed), figures/ and results.md.
 from __future__ import annotations
 
 import dataclasses
+import re
 import shutil
 import statistics
 from contextlib import closing
@@ -235,6 +236,7 @@ def experiment_of(f: Finetuning) -> Experiment:
             accumulate=f.accumulate,
             precision=f.precision,
             compile=f.compile,
+            save_every="25%",
         ),
         f.seed,
     )
@@ -251,6 +253,8 @@ def chosen_rate(
     assert f.rate is not None and f.dev is not None
     if not f.sweep:
         return f.rate, {}
+    if not re.fullmatch(r"[\w.\-]+", f.train):
+        raise ConfigError(f"a sweep holds out a part of train, which must be a whole split, not {f.train!r}")
     part = f"{100 * (1 - f.dev):g}%"
     data = dataclasses.replace(
         experiment.data,

@@ -1,0 +1,57 @@
+"""Pieces of a larger work that several processes share: each takes the pieces that no other is at.
+
+    CUDA_VISIBLE_DEVICES=0 vitrail vtab ... --out DIR &
+    CUDA_VISIBLE_DEVICES=1 vitrail vtab ... --out DIR        the same command: a device each, one folder of results
+
+A piece is a run folder (checkpoints/run.py). The lock is the system's: it is gone when its process is.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from vitrail.checkpoints.run import Run
+from vitrail.checkpoints.run_card import CARD, read_card
+from vitrail.checkpoints.run_folder import locked
+from vitrail.errors import ConfigError
+from vitrail.runtime.distributed import launched
+
+
+@contextmanager
+def claimed(folder: Path, config: dict[str, Any]) -> Iterator[Run | None]:
+    """The run in `folder`, which is this process's now; None: another one is at it."""
+    if launched():
+        raise ConfigError(
+            "torchrun makes one run of several devices; here start the command once for each device"
+        )
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        handle = locked(folder.parent / f".{folder.name}.lock")
+    except ConfigError:
+        handle = None
+    if handle is None:
+        yield None
+        return
+    try:
+        with closing(Run.open(folder, config)) as run:
+            yield run
+    finally:
+        os.close(handle)
+
+
+def results_in(folder: Path) -> dict[str, Any] | None:
+    """Of a finished piece; None: it is not finished, or not begun."""
+    return read_card(folder).get("results") if (folder / CARD).exists() else None
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """One process at a time; the others wait, so that who collects last has seen what all have done."""
+    with (folder / ".results.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

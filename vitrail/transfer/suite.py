@@ -1,0 +1,219 @@
+"""What a model is worth elsewhere: few-shot, linear probe, kNN and fine-tuning on a list of data sets; one table.
+
+    for each data set, for each method:  OUT/DATA/METHOD/ (a run)  ──►  OUT/results.md, .csv, .json
+
+Few-shot draws its examples anew for each seed, fine-tuning trains anew. A linear probe and kNN depend on no seed:
+they are one number (n 1, no std). Features are computed once (evaluators/feature_cache.py), below OUT. The same call
+continues; several at once share the work (claim.py). The paper's numbers are of fine-tuning on the whole data set.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitrail.checkpoints.formats import load
+from vitrail.data.sources import Source, open_source, split_options, test_split_of
+from vitrail.errors import ConfigError
+from vitrail.evaluators.feature_cache import Extraction, model_digest
+from vitrail.evaluators.fewshot import SHOTS, FewShot, check_shots
+from vitrail.evaluators.knn import KNN
+from vitrail.models.names import Model
+from vitrail.runtime.device import Device, pick
+from vitrail.runtime.log import note
+from vitrail.transfer.claim import alone, claimed, results_in
+from vitrail.transfer.finetune import Finetuning, check_counts, run_finetuning
+from vitrail.transfer.linear import LinearProbe
+from vitrail.transfer.paper_scores import paper_model, paper_score
+from vitrail.transfer.settings import SUITE, Method, Suite
+from vitrail.transfer.tables import percent, write_tables
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One data set, opened, and what it is evaluated with."""
+
+    where: str
+    train: Source
+    test: Source
+    test_split: str
+    shots: tuple[int, ...]
+
+    @classmethod
+    def open(cls, where: str, suite: Suite, methods: Sequence[str]) -> Cell:
+        """Everything that can be found wrong is found here, before anything is computed."""
+        split = suite.test_split or test_split_of(where)
+        train, test = open_source(where, suite.train_split), open_source(where, split)
+        least = int(np.bincount(train.labels, minlength=len(train.class_names)).min())
+        shots = suite.shots or tuple(n for n in SHOTS if n <= least)
+        if "fewshot" in methods:
+            check_shots(train, max(shots, default=1))
+        if "finetune" in methods:
+            check_counts(train)
+        return cls(where, train, test, split, shots)
+
+
+def transfer(
+    model: str,
+    data: Sequence[str],
+    out: str | Path,
+    *,
+    methods: Sequence[Method] = ("fewshot", "linear", "knn", "finetune"),
+    suite: Suite = SUITE,
+    paper: str | None = None,
+    device: Device = "auto",
+) -> dict[str, Any]:
+    """Evaluate `model` on every data set by every method. Returns what results.json holds."""
+    folder, methods = Path(out).expanduser(), tuple(dict.fromkeys(methods))
+    if unknown := sorted(set(methods) - set(METHODS)):
+        raise ConfigError(f"no method {', '.join(unknown)}; methods: {', '.join(METHODS)}")
+    row = paper_model(paper, model)
+    cells = {name: Cell.open(where, suite, methods) for name, where in named(data).items()}
+    loaded = load(model).to(pick(device))
+    weights = model_digest(loaded)
+    extraction = Extraction(cache=folder / "features", workers=suite.workers or 0)
+    for name, cell in cells.items():
+        for method in methods:
+            config = identity(model, weights, cell, method, suite)
+            with claimed(folder / name / method, config) as piece:
+                if piece is None or piece.results() is not None:
+                    continue
+                note(f"{name}: {method}")
+                work = Work(model, loaded, cell, suite, extraction, piece.path, device)
+                piece.finish({"scores": METHODS[method](work)})
+    with alone(folder):
+        rows = collected(folder, cells, methods, row)
+        settings = {"suite": dataclasses.asdict(suite), "preprocess": loaded.preprocess}
+        result = {"model": model, "weights": weights, "paper": row, "rows": rows, **settings}
+        write_tables(folder, *table(rows), result, below(result))
+    return result
+
+
+def named(data: Sequence[str]) -> dict[str, str]:
+    """Name -> data set; two of one name are refused, for their results would share a folder."""
+    if not data:
+        raise ConfigError("no data: --data PATH... (folders of images, Parquet or tar shards), or names")
+    made: dict[str, str] = {}
+    for where in data:
+        name = Path(split_options(where)[0]).name.replace(":", "-")
+        if name in made:
+            raise ConfigError(f"{made[name]} and {where} are both called {name!r}; give them in two calls")
+        made[name] = where
+    return made
+
+
+def identity(model: str, weights: str, cell: Cell, method: str, suite: Suite) -> dict[str, Any]:
+    """What has to be the same for a piece to count as done."""
+    settings = dataclasses.asdict(suite)
+    used = {name: settings[name] for name in ("train_split", *FIELDS[method])}
+    if method == "fewshot":
+        used["shots"] = cell.shots
+    given = {"model": model, "weights": weights, "method": method, "data": cell.where}
+    return given | {"fingerprint": cell.train.fingerprint(), "test": cell.test_split} | used
+
+
+# What of `Suite` each method looks at.
+FIELDS: dict[str, tuple[str, ...]] = {
+    "fewshot": ("seeds",),
+    "linear": (),
+    "knn": ("k",),
+    "finetune": ("seeds", "protocol", "image_size", "steps", "batch", "rate", "sweep"),
+}
+Score = dict[str, Any]  # score, mean, std, n (runs), test_examples
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a method is given."""
+
+    model: str
+    loaded: Model
+    cell: Cell
+    suite: Suite
+    extraction: Extraction
+    folder: Path  # for runs of its own
+    device: Device
+
+
+def by_fewshot(work: Work) -> list[Score]:
+    cell, seeds = work.cell, work.suite.seeds
+    evaluator = FewShot(cell.train, cell.test, cell.shots, seeds, extraction=work.extraction)
+    return [entry(made.name, made.value, made.std, seeds, made.n) for made in evaluator(work.loaded)]
+
+
+def by_linear(work: Work) -> list[Score]:
+    probe = LinearProbe(work.cell.train, work.cell.test, extraction=work.extraction)
+    l2, made = probe.chosen(work.loaded)
+    return [{**entry("linear", made.value, None, 1, made.n), "l2": l2}]
+
+
+def by_knn(work: Work) -> list[Score]:
+    evaluator = KNN(work.cell.train, work.cell.test, work.suite.k, extraction=work.extraction)
+    k, value, n = evaluator.chosen(work.loaded)["weighted"]
+    return [{**entry("knn", value, None, 1, n), "k": k}]
+
+
+def by_finetuning(work: Work) -> list[Score]:
+    suite, fields = work.suite, {name: getattr(work.suite, name) for name in FIELDS["finetune"]}
+    fields |= {"train": suite.train_split, "test": work.cell.test_split, "workers": suite.workers}
+    asked = Finetuning(work.cell.where, work.model, **fields)
+    results = run_finetuning(asked, work.folder / "run", device=work.device).results
+    top1 = results["scores"]["top1"]
+    made = entry("finetune", top1["mean"], top1["std"], suite.seeds, results["test_examples"])
+    return [{**made, "rate": results["rate"], "steps": results["steps"]}]
+
+
+METHODS: dict[str, Callable[[Work], list[Score]]] = {
+    "fewshot": by_fewshot,
+    "linear": by_linear,
+    "knn": by_knn,
+    "finetune": by_finetuning,
+}
+
+
+def entry(score: str, mean: float, std: float | None, n: int, test_examples: int) -> Score:
+    return {"score": score, "mean": mean, "std": std, "n": n, "test_examples": test_examples}
+
+
+def collected(
+    folder: Path, cells: dict[str, Cell], methods: Sequence[str], row: str | None
+) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for name, cell in cells.items():
+        for method in methods:
+            here = {"data": name, "method": method, "train_examples": len(cell.train)}
+            beside = paper_score(row, name) if method == "finetune" else None
+            found = results_in(folder / name / method)
+            unfinished = {"score": method, "mean": None, "std": None, "n": 0, "test_examples": len(cell.test)}
+            for score in [unfinished] if found is None else found["scores"]:
+                rows.append({**here, **score, "paper": beside})
+    return rows
+
+
+def table(rows: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    cells = [
+        [
+            row["data"],
+            row["score"],
+            "unfinished" if row["mean"] is None else percent(row["mean"]),
+            percent(row["std"]),
+            str(row["n"]),
+            f"{row['train_examples']:,}",
+            f"{row['test_examples']:,}",
+            percent(row["paper"]),
+        ]
+        for row in rows
+    ]
+    return ["data", "score", "mean", "std", "n", "training examples", "test examples", "paper"], cells
+
+
+def below(result: dict[str, Any]) -> list[str]:
+    lines = ["n: runs, over which mean and std are taken; linear probe and kNN depend on no seed"]
+    if result["paper"] is not None:
+        lines.append(f"paper: {result['paper']}, fine-tuned on the whole data set (Tables 5 and 6)")
+    return lines

@@ -1,0 +1,37 @@
+"""One table of results as files: results.md to read, results.csv to compute with, results.json with all of it."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from vitrail.runtime.files import atomic_file
+
+
+def write_tables(
+    folder: Path,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    result: dict[str, Any],
+    below: Sequence[str],
+) -> None:
+    """People read `columns`, `rows` and the lines `below`; the CSV has the rows of `result["rows"]`."""
+    lines = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
+    lines += [f"| {' | '.join(row)} |" for row in rows]
+    with atomic_file(folder / "results.md") as path:
+        path.write_text("\n".join([*lines, "", *below]) + "\n", encoding="utf-8")
+    with atomic_file(folder / "results.json") as path:
+        path.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    plain = [{k: v for k, v in row.items() if not isinstance(v, dict | list)} for row in result["rows"]]
+    names = list(dict.fromkeys(name for row in plain for name in row))
+    with atomic_file(folder / "results.csv") as path, path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, names, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(plain)
+
+
+def percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2%}"
