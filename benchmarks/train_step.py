@@ -21,8 +21,9 @@ from benchmarks.peers import import_torchvision
 from vitrail.models.cost import cost
 from vitrail.objectives.supervised import Supervised
 from vitrail.runtime.device import peak_flops
-from vitrail.train.fit import Loop, Plan, Progress
+from vitrail.train.fit import Loop
 from vitrail.train.optim import Optimization
+from vitrail.train.plan import Plan, Progress
 from vitrail.train.schedule import Schedule
 from vitrail.train.state import TrainState
 

@@ -8,7 +8,7 @@ from vitrail.cli.train_verbs import pretrain_command, word_after
 from vitrail.cli.verb import show
 from vitrail.errors import ConfigError
 from vitrail.recipes.names import RECIPES
-from vitrail.recipes.pretrain import default_folder
+from vitrail.recipes.pretrain import default_out
 from vitrail.train.experiment import DataChoice, Experiment, ModelChoice
 
 SHAPES = "shapes?image_size=32"
@@ -125,14 +125,22 @@ def test_bad_input(words, said):
 @pytest.mark.parametrize(
     ("recipe", "model", "data", "folder"),
     [
-        ("vit-b16-i21k", "B/16", "/data/photos/", "runs/vit-b16-i21k-photos"),
-        ("", "B/16", "shapes?image_size=32", "runs/b-16-shapes"),
-        ("", "Ti/16@64", "hf:owner/My Set", "runs/ti-16-64-my-set"),
-        ("", "L/16", "../..", "runs/l-16"),
+        ("vit-b16-i21k", "B/16", "/data/photos/", "runs/data-photos-vit-b16-i21k"),
+        ("", "B/16", "shapes?image_size=32", "runs/shapes-b-16"),
+        ("", "Ti/16@64", "hf:owner/My Set", "runs/owner-my-set-ti-16-64"),
     ],
 )
 def test_default_folder(recipe, model, data, folder):
-    assert default_folder(recipe, Experiment(ModelChoice(model), DataChoice(data))) == folder
+    assert default_out(recipe, Experiment(ModelChoice(model), DataChoice(data))).as_posix() == folder
+
+
+def test_default_folder_of_what_is_there(tmp_path):
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "run/model").mkdir(parents=True)
+    made = default_out(
+        "", Experiment(ModelChoice(f"{tmp_path}/run/model"), DataChoice(f"{tmp_path}/photos/"))
+    )
+    assert made.as_posix() == "runs/photos-run"
 
 
 def test_word_after():

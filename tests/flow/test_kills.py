@@ -1,4 +1,4 @@
-"""A run that is killed and killed again ends where it would have ended. Twenty kills: `python -m benchmarks.faults`."""
+"""A run that is killed again and again ends where it would have ended. Twenty kills: benchmarks/faults.py."""
 
 from benchmarks.faults import survive
 

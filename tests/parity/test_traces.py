@@ -7,8 +7,9 @@ import torch
 import vitrail
 from vitrail.checkpoints.npz import read_npz
 from vitrail.objectives.supervised import Supervised
-from vitrail.train.fit import Plan, fit
+from vitrail.train.fit import fit
 from vitrail.train.optim import Optimization
+from vitrail.train.plan import Plan
 from vitrail.train.schedule import Schedule
 from vitrail.train.state import TrainState
 

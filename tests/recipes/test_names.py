@@ -7,9 +7,9 @@ from vitrail.data.sources import open_source
 from vitrail.errors import ConfigError
 from vitrail.models.names import config_of
 from vitrail.recipes.names import FINETUNING_RECIPES, RECIPES, finetuning_recipe, recipe
+from vitrail.train.assembly import model_of
 from vitrail.train.estimate import model_config
 from vitrail.train.experiment import Experiment
-from vitrail.train.run import model_of
 
 DOCS = Path(__file__).parents[2] / "docs" / "recipes.md"
 

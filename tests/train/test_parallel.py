@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -17,8 +18,8 @@ from vitrail.train.run import run
 ROOT = Path(__file__).parents[2]
 
 
-def torchrun(folder, *names, processes=2, restarts=0):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+def torchrun(folder, *names, restarts=0):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     command += [f"--max-restarts={restarts}", str(ROOT / "tests/train/together.py"), str(folder), *names]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
@@ -45,7 +46,7 @@ def alone(tmp_path_factory):
 @pytest.fixture(scope="module")
 def together(tmp_path_factory):
     folder = tmp_path_factory.mktemp("together")
-    said = torchrun(folder, "supervised", "masked", "sharded", "accumulated", "stopped")
+    said = torchrun(folder, "supervised", "masked", "sharded", "patches", "accumulated", "stopped")
     assert "stopped: " in said and "saved at step" in said
     return folder
 
@@ -56,6 +57,7 @@ def together(tmp_path_factory):
         ("supervised", "supervised"),
         ("masked", "masked"),
         ("sharded", "supervised"),
+        ("patches", "masked"),
         ("accumulated", "supervised"),
     ],
 )
@@ -68,11 +70,17 @@ def test_two_processes_train_as_one_does(alone, together, name, reference):
         torch.testing.assert_close(a[key], b[key], rtol=0, atol=1e-4)
 
 
-def test_shards_are_continued_on_another_number_of_processes(alone, together):
-    """Stopped on two, finished on one."""
+def test_shards_are_continued_on_another_number_of_processes(alone, together, monkeypatch):
+    """Stopped on two, finished on one: this one, as torchrun would have started it."""
     assert not (together / "stopped/model").exists()
     assert any((together / "stopped/checkpoints").glob("step-*/*.distcp"))
-    torchrun(together, "stopped", processes=1)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    told = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    for name, value in told.items():
+        monkeypatch.setenv(name, str(value))
+    run(EXPERIMENTS["stopped"], together / "stopped", device="cpu")
     np.testing.assert_allclose(trace(together / "stopped"), trace(alone / "supervised"), rtol=0, atol=1e-5)
 
 

@@ -131,7 +131,7 @@ def test_masked_patches_then_fine_tuning(tmp_path):
     model = made.model()
     assert model.config.classes == 0
     tuned = run(
-        experiment(model={"model": str(tmp_path / "masked/model")}, steps=2), tmp_path / "tuned", device="cpu"
+        experiment(model={"model": str(tmp_path / "masked/model")}, steps=3), tmp_path / "tuned", device="cpu"
     )
     assert tuned.model().config.classes == len(vitrail_source("test").class_names)
 

@@ -12,13 +12,15 @@ from vitrail.train.run import run
 
 PLAIN = {"model": {"dropout": 0.0, "drop_path": 0.0}}
 MASKED = {**PLAIN, "objective": {"objective": "masked"}}
+UNTESTED = {"data": {"test": "none"}}
 EXPERIMENTS = {
     "supervised": experiment(**PLAIN),
     "masked": experiment(**MASKED),
     "sharded": experiment(**PLAIN, parallel="fsdp"),
-    "stopped": experiment(**PLAIN, parallel="fsdp"),
-    "accumulated": experiment(**PLAIN, parallel="fsdp", accumulate=2),
-    "dies": experiment(**PLAIN, save_every=2),
+    "patches": experiment(**MASKED, parallel="fsdp"),
+    "stopped": experiment(**PLAIN, **UNTESTED, parallel="fsdp"),
+    "accumulated": experiment(**PLAIN, **UNTESTED, parallel="fsdp", accumulate=2),
+    "dies": experiment(**PLAIN, **UNTESTED, save_every=2),
 }
 # name: (rank, step, signal): who is told to stop, when, and how
 SIGNALS = {"stopped": (1, 6, signal.SIGTERM), "dies": (1, 7, signal.SIGKILL)}

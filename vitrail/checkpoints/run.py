@@ -151,6 +151,16 @@ class Run:
         """What `finish` was given; None: the run is not finished."""
         return run_card.read_card(self.path).get("results")
 
+    def note_data(self, fingerprint: str) -> None:
+        """Remember which data the run began with; say so where it is now another."""
+        with agreed(f"{self.path / run_card.CARD} cannot be written"):
+            if rank() == 0:
+                card = run_card.read_card(self.path)
+                if "data" not in card:
+                    run_card.write_card(self.path, {**card, "data": fingerprint})
+                elif card["data"] != fingerprint:
+                    note(f"{self.path} began with other data: files were added, removed or changed since")
+
     @property
     def _metrics(self) -> Path:
         return self.path / METRICS

@@ -21,6 +21,7 @@ from vitrail.cli.model_verbs import convert, cost, demo, models, predict
 from vitrail.cli.probe_verbs import fewshot, knn, linear
 from vitrail.cli.run_verbs import runs
 from vitrail.cli.train_verbs import finetune_command, pretrain_command
+from vitrail.cli.transfer_verbs import transfer, vtab
 from vitrail.cli.verb import Shown, show
 from vitrail.errors import Interrupted, VitrailError
 
@@ -55,6 +56,8 @@ VERBS: dict[str, Verb] = {
     "fewshot": fewshot,
     "linear": linear,
     "knn": knn,
+    "transfer": transfer,
+    "vtab": vtab,
     "inspect": inspect,
     "runs": runs,
     "demo": demo,

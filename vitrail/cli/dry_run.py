@@ -10,9 +10,9 @@ from vitrail.cli.verb import Shown
 from vitrail.data.sources import open_source
 from vitrail.recipes.recipe import Recipe
 from vitrail.runtime.device import peak_flops, pick
+from vitrail.train.assembly import check_fits
 from vitrail.train.estimate import TPU_V3_CORE, Accelerators, Estimate, estimate
 from vitrail.train.experiment import Experiment
-from vitrail.train.run import check_fits
 
 
 def dry_run(given: Pretrain, known: Recipe) -> Shown:

@@ -11,7 +11,7 @@ from vitrail.cli.verb import COMMON, Common
 from vitrail.recipes.pretraining import small
 from vitrail.train.estimate import UTILISATION
 from vitrail.train.experiment import Experiment
-from vitrail.transfer.finetune import Finetuning
+from vitrail.transfer.finetuning import Finetuning
 
 
 @dataclass(frozen=True)

@@ -51,10 +51,10 @@ def word_after(flag: str, words: list[str]) -> str:
 def pretrain(given: Pretrain) -> Shown:
     from shlex import quote
 
-    from vitrail.recipes.pretrain import default_folder
+    from vitrail.recipes.pretrain import default_out
     from vitrail.train.run import run
 
-    out = given.out or default_folder(given.recipe or "small", given.experiment)
+    out = given.out or default_out(given.recipe, given.experiment)
     trained = run(given.experiment, out, device=given.common.device)
     results = trained.results
     rows = [["steps", f"{results['steps']:,}"], ["training images", f"{results['train_examples']:,}"]]
@@ -95,7 +95,7 @@ def finetune_command(words: list[str]) -> Shown:
 
     from vitrail.cli.train_flags import Finetune
     from vitrail.recipes.names import finetuning_recipe
-    from vitrail.transfer.finetune import Finetuning
+    from vitrail.transfer.finetuning import Finetuning
 
     name = word_after("--recipe", words)
     if name == "list":

@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitrail.data.masking import INTACT, MASKED
 from vitrail.errors import ConfigError
 from vitrail.models.vit import ViT
 from vitrail.objectives.supervised import Batch, mean
@@ -28,7 +29,6 @@ from vitrail.objectives.supervised import Batch, mean
 Target = Literal["mean", "grid", "pixels"]
 COLOURS = 8**3
 GRID = 4
-MASKED = 1  # data/masking.py's code; 0 is an intact patch
 
 
 class MaskedPatches(nn.Module):
@@ -95,7 +95,7 @@ class MaskedPatches(nn.Module):
 
 def corrupted_patches(corruption: Tensor, count: int) -> Tensor:
     """codes (B, N) -> the places of the `count` corrupted patches, in order: (B, count)."""
-    return (corruption != 0).to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :count]
+    return (corruption != INTACT).to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :count]
 
 
 def take(z: Tensor, places: Tensor) -> Tensor:

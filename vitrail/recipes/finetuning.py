@@ -18,7 +18,7 @@ from vitrail.models.cost import cost
 from vitrail.models.names import config_of
 from vitrail.recipes.recipe import H200, rounded
 from vitrail.train.estimate import UTILISATION
-from vitrail.transfer.finetune import Finetuning
+from vitrail.transfer.finetuning import Finetuning
 
 GRID = (0.001, 0.003, 0.01, 0.03)
 IMAGENET_GRID = (0.003, 0.01, 0.03, 0.06)

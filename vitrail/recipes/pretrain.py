@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from vitrail.errors import ConfigError
 from vitrail.recipes.names import recipe as named
 from vitrail.runtime.device import Device
 from vitrail.train.experiment import Experiment
+from vitrail.train.folders import default_folder
 from vitrail.train.run import Trained, run
 
 
@@ -26,7 +26,12 @@ def pretrain(
     experiment, left = with_fields(named(recipe).make(), {"data": str(data), **fields})
     if left:
         raise ConfigError(f"an experiment has no field {', '.join(sorted(left))}")
-    return run(experiment, default_folder(recipe, experiment) if out is None else out, device=device)
+    return run(experiment, default_out(recipe, experiment) if out is None else out, device=device)
+
+
+def default_out(recipe: str, experiment: Experiment) -> Path:
+    """runs/photos-vit-b16-i21k"""
+    return default_folder(experiment.data.data, experiment.model.model if recipe in ("", "small") else recipe)
 
 
 def with_fields(config: Any, fields: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -40,10 +45,3 @@ def with_fields(config: Any, fields: dict[str, Any]) -> tuple[Any, dict[str, Any
             fields = dict(fields)
             changes[f.name] = fields.pop(f.name)
     return dataclasses.replace(config, **changes), fields
-
-
-def default_folder(recipe: str, experiment: Experiment) -> str:
-    """runs/vit-b16-i21k-photos"""
-    data = experiment.data.data.split("?")[0].rstrip("/")
-    name = f"{experiment.model.model if recipe in ('', 'small') else recipe}-{re.split(r'[/:]', data)[-1] or 'data'}"
-    return f"runs/{re.sub(r'[^A-Za-z0-9.]+', '-', name).strip('-.').lower()}"

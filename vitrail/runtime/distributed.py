@@ -39,6 +39,11 @@ def local_rank() -> int:
     return int(os.environ.get("LOCAL_RANK", 0))
 
 
+def local_world() -> int:
+    """Processes on this machine."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+
+
 @contextmanager
 def group(device: torch.device) -> Iterator[torch.device]:
     """Join the other processes, and leave them at the end; yields this process's own device. May be nested."""

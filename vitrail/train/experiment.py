@@ -14,9 +14,9 @@ from typing import Any, Literal
 from vitrail.errors import ConfigError
 from vitrail.train.duration import Duration, in_steps
 from vitrail.train.optim import Optimization
+from vitrail.train.parallel import Parallel
 from vitrail.train.schedule import Decay, Schedule
 
-Parallel = Literal["ddp", "fsdp"]
 Switch = Literal["auto", "on", "off"]
 # Fields that change where a run is computed, not what: they may differ when it is continued.
 INCIDENTAL = {"workers", "log_every", "save_every", "keep", "tensorboard", "parallel", "replicas"}
@@ -77,10 +77,10 @@ class Training:
     parallel: Parallel = "ddp"  # with several processes: whole copies, or shards (fsdp)
     replicas: int = 1  # with fsdp: groups of processes that hold copies of the shards
     log_every: Duration = "0.5%"
-    evaluate_every: Duration = "10%"
+    evaluate_every: Duration = "10%"  # 0: only at the end, here and below
     save_every: Duration = "5%"
     keep: int = 2  # last checkpoints
-    watch: str = ""  # a score, as val_top1: its best checkpoint is kept and becomes the model
+    watch: str = ""  # a score, as val_top1 or val_loss: its best checkpoint is kept and becomes the model
     patience: int = 0  # evaluations without a better one before the run ends; 0: never
     on_nonfinite: Literal["stop", "skip"] = "stop"
     max_skipped: int = 10  # batches
@@ -94,16 +94,23 @@ class Training:
                 f"steps {self.steps!r}: {examples:,} examples in batches of {batch} make {steps}"
             )
 
-        def resolved(duration: Duration, least: int) -> int:
-            return max(least, in_steps(duration, examples=examples, batch=batch, total=steps))
+        def resolved(duration: Duration) -> int:
+            """At least a step, but for 0: only at the end."""
+            made = in_steps(duration, examples=examples, batch=batch, total=steps)
+            return made if str(duration).strip() in ("0", "0%") else max(1, made)
 
+        warmup = in_steps(self.warmup, examples=examples, batch=batch, total=steps)
+        if warmup >= steps:
+            raise ConfigError(
+                f"a warm-up of {self.warmup} ({warmup} steps) leaves nothing of a run of {steps}"
+            )
         return dataclasses.replace(
             self,
             steps=steps,
-            warmup=min(resolved(self.warmup, 0), steps),
-            log_every=resolved(self.log_every, 1),
-            evaluate_every=resolved(self.evaluate_every, 1),
-            save_every=resolved(self.save_every, 1),
+            warmup=warmup,
+            log_every=max(1, resolved(self.log_every)),
+            evaluate_every=resolved(self.evaluate_every),
+            save_every=resolved(self.save_every),
         )
 
     def schedule(self) -> Schedule:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -27,77 +27,18 @@ from vitrail.evaluators.score import Evaluator, Score
 from vitrail.runtime.distributed import gathered, rank, total, world
 from vitrail.runtime.interrupts import Interrupts
 from vitrail.runtime.training_display import TrainingDisplay
-from vitrail.train.parallel import Parallel, gather_root, synchronise, whole
-from vitrail.train.schedule import Schedule
+from vitrail.train.parallel import gather_root, synchronise, whole
+from vitrail.train.plan import Measured, Outcome, Plan, Progress, on_host
 from vitrail.train.state import TrainState
 
 Batch = dict[str, Tensor]
+LOWER_IS_BETTER = ("loss", "ece")  # ends of names of scores
 
 
 class Batches(Protocol):
     """What the loop needs of its data: the batches of any range of steps, on a device."""
 
     def batches(self, start: int, stop: int, device: torch.device) -> Iterator[Batch]: ...
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How the loop runs; all durations in steps."""
-
-    schedule: Schedule  # with the number of steps
-    seed: int = 0
-    accumulate: int = 1  # parts that a batch is computed in
-    clip: float = 1.0  # largest global norm of the gradient; 0: none
-    bf16: bool = False
-    compile: bool = False
-    parallel: Parallel = "ddp"
-    replicas: int = 1  # groups of processes that hold copies of the shards
-    log_every: int = 10
-    evaluate_every: int = 0  # 0: only at the end
-    save_every: int = 0  # likewise
-    watch: str = ""  # the score that early stopping and the best checkpoint look at; higher is better
-    patience: int = 0  # evaluations without a better one before the run ends; 0: never
-    on_nonfinite: Literal["stop", "skip"] = "stop"
-    max_skipped: int = 10  # batches
-
-    @property
-    def steps(self) -> int:
-        return self.schedule.steps
-
-
-@dataclass
-class Outcome:
-    """What a run came to. The objective holds the final weights: averaged, or the best, where asked for."""
-
-    steps: int  # updates done
-    scores: dict[str, float]  # of the weights that the objective holds
-    seconds: float  # that it took, over all its sittings
-    interrupted: str = ""  # by which signal
-    stopped_early: bool = False
-
-
-@dataclass
-class Progress:
-    """What a checkpoint holds beside tensors."""
-
-    skipped: int = 0
-    best: float | None = None
-    best_step: int = 0
-    stale: int = 0  # evaluations since the best
-    scores: dict[str, float] = field(default_factory=dict)
-    stopped_early: bool = False
-    seconds: float = 0.0
-
-
-@dataclass
-class Measured:
-    """Of one step, still on the device: loss, norm, whether to stop, then the objective's own metrics."""
-
-    step: int
-    rate: float
-    names: list[str]
-    values: Tensor
-    indices: Tensor
 
 
 def fit(
@@ -129,8 +70,12 @@ def fit(
                 waiting = None
                 loop.pause(step)
             if stop:
-                by = interrupts.name or "another process"
-                return Outcome(step, progress.scores, progress.seconds, interrupted=by)
+                break
+        # Also a signal that came in the last step or evaluation: all is saved, what follows can wait.
+        told = gathered(interrupts.name)
+    if any(told):
+        by = interrupts.name or "another process"
+        return Outcome(step, progress.scores, progress.seconds, interrupted=by)
     return loop.finish(step)
 
 
@@ -178,21 +123,22 @@ class Loop:
             for name, value in {"loss": loss.detach(), **metrics}.items():
                 sums[name] = sums.get(name, 0) + value * share
         norm = self.state.clip(plan.clip)
-        stop = torch.tensor(float(bool(interrupted)), device=self.device)
+        stop = torch.full((), float(bool(interrupted)), device=self.device)
         values = total(torch.stack([*(v.float() for v in sums.values()), stop]))
         values = torch.cat([values, whole(norm).float().reshape(1)])
-        if plan.on_nonfinite == "skip" and not bool(values.isfinite().all()):
-            self.skip(step, batch["index"], values)
+        measured = Measured(step, rate, [*sums, "interrupted", "norm"], *on_host(values), batch["index"])
+        if plan.on_nonfinite == "skip" and not all(np.isfinite(list(measured.row().values()))):
+            self.skip(measured)
         else:
             self.state.update(step)
         self.state.optimizer.zero_grad(set_to_none=True)
-        return Measured(step, rate, [*sums, "interrupted", "norm"], values, batch["index"])
+        return measured
 
     def settle(self, made: Measured | None) -> bool:
         """Read what a step measured; True if any process was told to stop."""
         if made is None:
             return False
-        row = dict(zip(made.names, made.values.tolist(), strict=True))
+        row: dict[str, Any] = made.row()
         stop = row.pop("interrupted") > 0
         if not all(np.isfinite(list(row.values()))) and self.plan.on_nonfinite == "stop":
             raise TrainingError(nonfinite(made.step, row, made.indices))
@@ -210,15 +156,15 @@ class Loop:
         if self.display is not None:
             self.display.record(row)
 
-    def skip(self, step: int, indices: Tensor, values: Tensor) -> None:
+    def skip(self, made: Measured) -> None:
         self.progress.skipped += 1
         if self.progress.skipped > self.plan.max_skipped:
             raise TrainingError(
                 f"{self.progress.skipped} batches gave a loss that is not finite, more than the "
                 f"{self.plan.max_skipped} that may be skipped; the last: "
-                + nonfinite(step, {"loss": float(values[0]), "norm": float(values[-1])}, indices)
+                + nonfinite(made.step, made.row(), made.indices)
             )
-        self.record({"step": step + 1, "skipped": self.progress.skipped})
+        self.record({"step": made.step + 1, "skipped": self.progress.skipped})
 
     def due(self, step: int) -> bool:
         """Whether something is evaluated or saved after so many updates."""
@@ -263,10 +209,10 @@ class Loop:
         plan, progress = self.plan, self.progress
         if not plan.watch:
             return None
-        if plan.watch not in progress.scores:
-            raise ConfigError(f"watch {plan.watch!r} is not among the scores: {', '.join(progress.scores)}")
         score = progress.scores[plan.watch]
-        if progress.best is None or score > progress.best:
+        if plan.watch.endswith(LOWER_IS_BETTER):
+            score = -score
+        if np.isfinite(score) and (progress.best is None or score > progress.best):
             progress.best, progress.best_step, progress.stale = score, step, 0
         else:
             progress.stale += 1

@@ -47,8 +47,6 @@ def optimizer_of(objective: nn.Module, config: Optimization, device: torch.devic
         if p.requires_grad:
             decay = config.weight_decay if is_kernel(name, p) else 0.0
             groups.setdefault((decay, rate_scale(name, depth, config.layer_decay)), []).append(p)
-    if not groups:
-        raise ConfigError(f"freeze {', '.join(config.freeze)} leaves nothing to train")
     made = [{"params": ps, "weight_decay": decay, "scale": scale} for (decay, scale), ps in groups.items()]
     fused = device.type == "cuda"
     if config.optimizer == "sgd":
@@ -71,6 +69,8 @@ def freeze(model: nn.Module, parts: Sequence[str]) -> None:
         if not found:
             first = ", ".join(dict.fromkeys(name.split(".")[0] for name, _ in model.named_parameters()))
             raise ConfigError(f"freeze {part!r}: no parameter begins so; there are body, {first}")
+    if not any(p.requires_grad for p in model.parameters()):
+        raise ConfigError(f"freeze {', '.join(parts)} leaves nothing to train")
 
 
 def is_kernel(name: str, p: nn.Parameter) -> bool:
@@ -78,8 +78,10 @@ def is_kernel(name: str, p: nn.Parameter) -> bool:
 
 
 def layer_of(name: str) -> int | None:
-    match = re.search(r"encoder\.blocks\.(\d+)\.|stages\.(\d+)\.", name)
-    return None if match is None else int(match[1] or match[2] or 0)
+    if ".stem." in f".{name}":
+        return None  # of a hybrid: below all layers, as the embedding that reads it
+    match = re.search(r"(?:encoder\.blocks|stages)\.(\d+)\.", name)
+    return None if match is None else int(match[1])
 
 
 def rate_scale(name: str, depth: int, layer_decay: float) -> float:

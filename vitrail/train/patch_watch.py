@@ -2,7 +2,7 @@
 and a picture of masked input, prediction and truth.
 
 The guess is the distribution of colours over all held-out patches (the squared error: their mean pixels). Its loss,
-`prior_loss`, is the least that any prediction can have that does not depend on the image.
+`prior_loss`, is the least that a prediction can have that depends neither on the image nor on the place.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.data.loader import Batch, Loader, Loading
-from vitrail.data.masking import Masking
+from vitrail.data.masking import MASKED, Masking
 from vitrail.data.preprocess import parse
 from vitrail.data.sources import Source
 from vitrail.evaluators.score import Score
 from vitrail.inspection.drawing import masked_patches
-from vitrail.objectives.masked_patches import COLOURS, MASKED, MaskedPatches, colours_of, corrupted_patches
+from vitrail.objectives.masked_patches import COLOURS, MaskedPatches, colours_of, corrupted_patches
 from vitrail.runtime.distributed import rank, total, world
 
 PICTURES = 8
@@ -34,22 +34,22 @@ class PatchWatch:
         self, objective: MaskedPatches, source: Source, masking: Masking, batch: int, figures: Path
     ) -> None:
         self.objective, self.figures = objective, figures
-        b = max(1, min(batch, 256, len(source)) // world()) * world()
-        loading = Loading(batch=b, masking=masking, rank=rank(), world=world())
+        b = min(batch * world(), -(-len(source) // world()) * world())  # `batch` on each process, at most
+        loading = Loading(b, masking=masking, rank=rank(), world=world(), max_bad=1.0)
         self.loader = Loader(source, parse(objective.model.preprocess), loading, evaluation=True)
 
     @torch.no_grad()
     def __call__(self, model: nn.Module) -> Iterator[Score]:
         device = next(model.parameters()).device
         sums = torch.zeros(2, dtype=torch.float64)  # loss, examples
-        prior = Prior()
+        prior = Prior(3 * self.objective.stride**2 if self.objective.target == "pixels" else 0)
         for step, batch in enumerate(self.loader.batches(device=device)):
             loss, _ = self.objective(batch)
             n = batch["weight"].sum()
             sums += torch.stack([(loss * n).double(), n.double()]).cpu()
             chosen = corrupted_patches(batch["corruption"], self.objective.count)
             prior.add(self.objective.truth(batch["image"], chosen)[batch["weight"] > 0].cpu())
-            if not step and rank() == 0:
+            if not step:
                 self.draw(batch)
         sums = total(sums)
         examples = int(sums[1])
@@ -57,9 +57,12 @@ class PatchWatch:
         yield Score("prior_loss", prior.loss(), examples)
 
     def draw(self, batch: Batch) -> None:
+        """Every process predicts, as sharded weights need it; one draws."""
         first = {name: t[:PICTURES] for name, t in batch.items()}
         chosen = corrupted_patches(first["corruption"], self.objective.count)
         y = self.objective.predict(first, chosen)
+        if rank():
+            return
         shown = y if self.objective.target == "pixels" else y.argmax(dim=-1)
         truth = self.objective.truth(first["image"], chosen)
         x = (first["image"] + 1) / 2  # (n, 3, H, W) in [0, 1]
@@ -95,21 +98,21 @@ class PatchWatch:
 class Prior:
     """What all truths together say: counts of colours, or sums of pixels."""
 
-    def __init__(self) -> None:
+    def __init__(self, pixels: int = 0) -> None:
+        """`pixels` of a patch, where those are predicted, and not colours."""
         self.counts = torch.zeros(COLOURS, dtype=torch.float64)
-        self.sums: Tensor | None = None  # n, sum, sum of squares, by pixel
+        self.sums = torch.zeros(3, pixels, dtype=torch.float64)  # n, sum, sum of squares, by pixel
+        self.pixels = pixels
 
     def add(self, truth: Tensor) -> None:
-        if truth.dtype == torch.int64:
+        if not self.pixels:
             self.counts += torch.bincount(truth.flatten(), minlength=COLOURS)
             return
         t = truth.flatten(0, 1).double()  # (patches, pixels)
-        made = torch.stack([torch.full_like(t[0], len(t)), t.sum(0), t.square().sum(0)]) if len(t) else None
-        if made is not None:
-            self.sums = made if self.sums is None else self.sums + made
+        self.sums += torch.stack([torch.full_like(self.sums[0], len(t)), t.sum(0), t.square().sum(0)])
 
     def loss(self) -> float:
-        if self.sums is not None:
+        if self.pixels:
             n, s, squares = total(self.sums)
             return float((squares / n - (s / n).square()).mean())
         p = total(self.counts)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -24,7 +25,10 @@ from vitrail.runtime.distributed import launched
 
 @contextmanager
 def claimed(folder: Path, config: dict[str, Any]) -> Iterator[Run | None]:
-    """The run in `folder`, which is this process's now; None: another one is at it."""
+    """The run in `folder`, which is this process's now; None: another one is at it.
+
+    A setting that turns out to be wrong leaves no new folder, which would refuse the corrected call.
+    """
     if launched():
         raise ConfigError(
             "torchrun makes one run of several devices; here start the command once for each device"
@@ -37,9 +41,14 @@ def claimed(folder: Path, config: dict[str, Any]) -> Iterator[Run | None]:
     if handle is None:
         yield None
         return
+    fresh = not folder.exists()
     try:
         with closing(Run.open(folder, config)) as run:
             yield run
+    except ConfigError:
+        if fresh:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
     finally:
         os.close(handle)
 

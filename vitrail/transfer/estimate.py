@@ -8,8 +8,9 @@ import torch
 
 from vitrail.data.sources import open_source
 from vitrail.runtime.log import note
+from vitrail.train.assembly import model_of, objective_of, plan_of
 from vitrail.train.experiment import Experiment
-from vitrail.train.run import model_of, objective_of
+from vitrail.train.optim import freeze
 
 IMAGES = 8
 LONG_SECONDS = 30 * 60.0
@@ -20,6 +21,9 @@ def seconds_an_image(experiment: Experiment, device: torch.device) -> float:
     source = open_source(experiment.data.data, experiment.data.train)
     model = model_of(experiment, source).to(device)
     objective = objective_of(experiment.objective, model).train()
+    freeze(model, experiment.training.optimization.freeze)
+    training = experiment.training.in_steps(len(source), experiment.data.batch)
+    bf16 = plan_of(training, experiment.seed, device).bf16
     x = torch.rand(IMAGES, 3, *model.config.image_size, device=device) * 2 - 1
     batch = {
         "image": x,
@@ -29,7 +33,9 @@ def seconds_an_image(experiment: Experiment, device: torch.device) -> float:
     taken = 0.0
     for _ in range(2):
         start = time.perf_counter()
-        objective(batch)[0].backward()
+        with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+            loss, _ = objective(batch)
+        loss.backward()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         taken = time.perf_counter() - start

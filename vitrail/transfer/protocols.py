@@ -36,7 +36,7 @@ def paper(facts: Facts, image_size: int | None) -> dict[str, Any]:
         "image_size": size,
         "batch": 512,
         "steps": 500 if small else 10_000 if medium else 20_000,
-        "warmup": 100 if small else 500,
+        "warmup": "20%" if small else "5%" if medium else "2.5%",  # 100 of 500, 500 of 10,000 and of 20,000
         "decay": "cosine",
         "optimizer": "sgd",
         "rate": 0.01 if medium else 0.03,
@@ -59,7 +59,7 @@ def bit(facts: Facts, image_size: int | None) -> dict[str, Any]:
         "image_size": size,
         "batch": 512,
         "steps": 500 if small else 10_000 if medium else 20_000,
-        "warmup": 100 if small else 500,
+        "warmup": "20%" if small else "5%" if medium else "2.5%",  # 100 of 500, 500 of 10,000 and of 20,000
         "decay": "stairs",
         "stairs": stairs,
         "optimizer": "sgd",

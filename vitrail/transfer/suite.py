@@ -27,7 +27,8 @@ from vitrail.models.names import Model
 from vitrail.runtime.device import Device, pick
 from vitrail.runtime.log import note
 from vitrail.transfer.claim import alone, claimed, results_in
-from vitrail.transfer.finetune import Finetuning, check_counts, run_finetuning
+from vitrail.transfer.finetune import run_finetuning
+from vitrail.transfer.finetuning import Finetuning, check_counts
 from vitrail.transfer.linear import LinearProbe
 from vitrail.transfer.paper_scores import paper_model, paper_score
 from vitrail.transfer.settings import SUITE, Method, Suite
@@ -120,7 +121,7 @@ def identity(model: str, weights: str, cell: Cell, method: str, suite: Suite) ->
 # What of `Suite` each method looks at.
 FIELDS: dict[str, tuple[str, ...]] = {
     "fewshot": ("seeds",),
-    "linear": (),
+    "linear": ("l2",),
     "knn": ("k",),
     "finetune": ("seeds", "protocol", "image_size", "steps", "batch", "rate", "sweep"),
 }
@@ -147,7 +148,7 @@ def by_fewshot(work: Work) -> list[Score]:
 
 
 def by_linear(work: Work) -> list[Score]:
-    probe = LinearProbe(work.cell.train, work.cell.test, extraction=work.extraction)
+    probe = LinearProbe(work.cell.train, work.cell.test, work.suite.l2, work.extraction)
     l2, made = probe.chosen(work.loaded)
     return [{**entry("linear", made.value, None, 1, made.n), "l2": l2}]
 
@@ -209,7 +210,7 @@ def table(rows: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
         ]
         for row in rows
     ]
-    return ["data", "score", "mean", "std", "n", "training examples", "test examples", "paper"], cells
+    return ["data", "score", "mean", "std", "n", "trained on", "tested", "paper"], cells
 
 
 def below(result: dict[str, Any]) -> list[str]:

@@ -54,11 +54,11 @@ def table(result: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     for group, mean in result["groups"].items():
         rows.append([f"mean of {group}", "", whole_mean(mean), "", "", "", ""])
     rows.append(["mean of 19", "", whole_mean(result["vtab"]), "", "", "", percent(result["paper_vtab"])])
-    return ["task", "group", "accuracy", "std", "runs", "test examples", "paper"], rows
+    return ["task", "group", "accuracy", "std", "runs", "tested", "paper"], rows
 
 
 def whole_mean(mean: dict[str, Any]) -> str:
-    return f"- ({mean['done']} of {mean['of']} tasks)" if mean["mean"] is None else percent(mean["mean"])
+    return f"- ({mean['done']} of {mean['of']})" if mean["mean"] is None else percent(mean["mean"])
 
 
 def below(result: dict[str, Any]) -> list[str]:

@@ -1,0 +1,75 @@
+"""vtab and transfer, as the command line calls them."""
+
+import json
+
+import pytest
+import tyro
+
+import vitrail
+from tests.evaluators.split import small_model
+from tests.transfer.stand_in import SIZES, write_all
+from vitrail.cli.transfer_verbs import name_of, transfer, vtab
+from vitrail.cli.verb import show
+from vitrail.errors import ConfigError, DataError
+
+DATA = "shapes:colour?n=60&image_size=16"
+
+
+def command(*words):
+    return tyro.extras.subcommand_cli_from_dict(
+        {"vtab": vtab, "transfer": transfer},
+        args=[str(word) for word in words],
+        config=(tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes),
+    )
+
+
+@pytest.fixture
+def bundle(tmp_path):
+    vitrail.save(small_model(), tmp_path / "pets" / "model")
+    return tmp_path / "pets" / "model"
+
+
+def test_vtab(tmp_path, capsys, monkeypatch):
+    for name in ("draw_evaluation", "loss_curve"):
+        monkeypatch.setattr(f"vitrail.train.run.{name}", lambda *given, **named: None)
+    write_all(tmp_path / "data", ("oxford_iiit_pet",))
+    shown = command(
+        "vtab", "mu/8@16", "--data", tmp_path / "data", "--out", tmp_path / "out", "--tasks", "pets", "dmlab",
+        "--image-size", 16, "--steps", 2, "--batch", 8, "--train-examples", SIZES["train_examples"],
+        "--val-examples", SIZES["val_examples"], "--paper", "H/14 JFT", "--device", "cpu", "--json",
+    )  # fmt: skip
+    show(shown)
+    made = json.loads(capsys.readouterr().out)
+    assert [row["status"] for row in made["rows"]] == ["done", "absent"]
+    assert made["vtab"] == {"mean": None, "done": 1, "of": 19}
+    assert all(len(row) == len(shown.columns) for row in shown.rows)
+    assert [row[0] for row in shown.rows][-1] == "mean of 19"
+    assert "normalisation to_range(-1, 1)" in shown.after[0]
+
+
+def test_transfer(bundle, tmp_path):
+    shown = command(
+        "transfer", bundle, "--data", DATA, "--methods", "fewshot", "knn", "--seeds", 2, "--shots", 1, "--k", 1,
+        "--out", tmp_path / "out", "--device", "cpu",
+    )  # fmt: skip
+    assert [row[1] for row in shown.rows] == ["1-shot", "knn"]
+    assert all(len(row) == len(shown.columns) for row in shown.rows)
+    assert shown.after[-1] == f"Written: {tmp_path / 'out' / 'results.md'}, results.csv, results.json"
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "said"),
+    [
+        (("vtab", "mu/8@16", "--data", ".", "--tasks", "cifar"), ConfigError, "did you mean cifar100"),
+        (("vtab", "mu/8@16", "--data", "nowhere"), DataError, "nowhere: no such folder"),
+        (("transfer", "nowhere", "--data", DATA, "--shots", "11"), DataError, "11-shot"),
+    ],
+)
+def test_bad_input(words, error, said, tmp_path):
+    with pytest.raises(error, match=said):
+        command(*words, "--out", tmp_path / "out", "--device", "cpu")
+
+
+def test_where_results_go_when_nothing_is_said():
+    assert name_of("models/ViT-B_16.npz") == "ViT-B_16"
+    assert name_of("runs/pets/model") == "pets"

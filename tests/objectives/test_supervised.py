@@ -1,0 +1,115 @@
+"""Cross-entropies against sums over classes in float64, written out from the definition."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from vitrail.errors import ConfigError
+from vitrail.objectives.supervised import Supervised, mean
+
+
+class Logits(nn.Module):
+    """A model whose images are its outputs."""
+
+    def forward(self, x):
+        return x
+
+
+def batch_of(B, K, seed, *, mixed):
+    rng = torch.Generator().manual_seed(seed)
+    batch = {
+        "image": torch.randn(B, K, generator=rng) * 3,
+        "label": torch.randint(0, K, (B,), generator=rng),
+        "weight": (torch.rand(B, generator=rng) < 0.7).float(),
+    }
+    if mixed:
+        batch["partner_label"] = torch.randint(0, K, (B,), generator=rng)
+        batch["share"] = torch.rand(B, generator=rng)
+    return batch
+
+
+def by_definition(batch, kind, smoothing):
+    logits = batch["image"].double().tolist()
+    B, K = len(logits), len(logits[0])
+    sums, weights = 0.0, 0.0
+    for b in range(B):
+        y = [0.0] * K
+        share = float(batch["share"][b]) if "share" in batch else 1.0
+        y[int(batch["label"][b])] += share
+        if "share" in batch:
+            y[int(batch["partner_label"][b])] += 1 - share
+        y = [(1 - smoothing) * v + smoothing / K for v in y]
+        if kind == "softmax":
+            normaliser = math.log(sum(math.exp(v) for v in logits[b]))
+            loss = -sum(y[k] * (logits[b][k] - normaliser) for k in range(K))
+        else:
+            sigma = [1 / (1 + math.exp(-v)) for v in logits[b]]
+            loss = -sum(y[k] * math.log(sigma[k]) + (1 - y[k]) * math.log(1 - sigma[k]) for k in range(K))
+        sums += float(batch["weight"][b]) * loss
+        weights += float(batch["weight"][b])
+    return sums / max(weights, 1)
+
+
+@settings(deadline=None)
+@given(
+    B=st.integers(1, 6),
+    K=st.integers(2, 7),
+    seed=st.integers(0, 10**6),
+    kind=st.sampled_from(["softmax", "sigmoid"]),
+    smoothing=st.sampled_from([0.0, 0.1, 0.5]),
+    mixed=st.booleans(),
+)
+def test_the_loss_is_its_definition(B, K, seed, kind, smoothing, mixed):
+    batch = batch_of(B, K, seed, mixed=mixed)
+    loss, metrics = Supervised(Logits(), kind, smoothing)(batch)
+    assert loss.item() == pytest.approx(by_definition(batch, kind, smoothing), rel=1e-5, abs=1e-6)
+    right = (batch["image"].argmax(1) == batch["label"]).double() * batch["weight"]
+    assert metrics["top1"].item() == pytest.approx((right.sum() / batch["weight"].sum().clamp(min=1)).item())
+
+
+def test_by_hand():
+    """Two classes, logits 0 and log 3: softmax gives 1/4 and 3/4."""
+    batch = {
+        "image": torch.tensor([[0.0, math.log(3)]]),
+        "label": torch.tensor([0]),
+        "weight": torch.ones(1),
+    }
+    assert Supervised(Logits())(batch)[0].item() == pytest.approx(math.log(4))
+    assert Supervised(Logits(), "sigmoid")(batch)[0].item() == pytest.approx(math.log(2) + math.log(4))
+
+
+@pytest.mark.parametrize("kind", ["softmax", "sigmoid"])
+def test_what_a_broken_example_holds_does_not_matter(kind):
+    batch = batch_of(4, 3, 0, mixed=True)
+    batch["weight"] = torch.tensor([1.0, 0.0, 1.0, 0.0])
+    objective = Supervised(Logits(), kind, 0.1)
+    before = objective(batch)[0]
+    batch["image"][1], batch["label"][3] = 100.0, 2 - batch["label"][3]
+    assert torch.equal(objective(batch)[0], before)
+    only = {name: t[::2] for name, t in batch.items()}
+    torch.testing.assert_close(objective(only)[0], before)
+
+
+def test_where_all_are_broken_the_loss_is_zero():
+    batch = batch_of(3, 4, 0, mixed=False) | {"weight": torch.zeros(3)}
+    assert Supervised(Logits())(batch)[0].item() == 0
+
+
+def test_the_mean_is_by_weight():
+    assert mean(torch.tensor([1.0, 2.0, 30.0]), torch.tensor([1.0, 1.0, 0.0])).item() == 1.5
+
+
+def test_low_precision_outputs_are_summed_in_float32():
+    batch = batch_of(2, 3, 0, mixed=False)
+    batch["image"] = batch["image"].bfloat16()
+    assert Supervised(Logits())(batch)[0].dtype == torch.float32
+
+
+@pytest.mark.parametrize(("kind", "smoothing"), [("hinge", 0.0), ("softmax", 1.0), ("sigmoid", -0.1)])
+def test_refused(kind, smoothing):
+    with pytest.raises(ConfigError, match=f"loss '{kind}'.*{smoothing}"):
+        Supervised(Logits(), kind, smoothing)

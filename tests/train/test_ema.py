@@ -1,0 +1,67 @@
+import pytest
+import torch
+from torch import nn
+
+from vitrail.errors import ConfigError
+from vitrail.train.ema import Average
+
+
+def layer(*values):
+    made = nn.Linear(1, len(values), bias=False)
+    with torch.no_grad():
+        made.weight.copy_(torch.tensor(values)[:, None])
+    return made
+
+
+def set_weights(module, *values):
+    with torch.no_grad():
+        module.weight.copy_(torch.tensor(values)[:, None])
+
+
+def test_by_hand():
+    """d = 1/10, then 2/11, as the ramp has it."""
+    module = layer(0.0, 10.0)
+    average = Average(module, 0.9)
+    set_weights(module, 1.0, 20.0)
+    average.update(0)
+    wanted = torch.tensor([0.9, 0.1 * 10 + 0.9 * 20])
+    torch.testing.assert_close(average.tensors["weight"].flatten(), wanted)
+    set_weights(module, 2.0, 0.0)
+    average.update(1)
+    wanted = 2 / 11 * wanted + 9 / 11 * torch.tensor([2.0, 0.0])
+    torch.testing.assert_close(average.tensors["weight"].flatten(), wanted)
+    assert module.weight.flatten().tolist() == [2.0, 0.0]  # the weights themselves are left alone
+
+
+def test_after_a_long_run_the_decay_is_the_one_that_was_asked_for():
+    module = layer(0.0)
+    average = Average(module, 0.99)
+    set_weights(module, 1.0)
+    average.update(100_000)
+    assert average.tensors["weight"].item() == pytest.approx(0.01)
+
+
+def test_applied_and_taken_back():
+    module = layer(1.0)
+    average = Average(module, 0.5)
+    set_weights(module, 3.0)
+    with average.applied():
+        assert module.weight.item() == 1.0
+    assert module.weight.item() == 3.0
+    with pytest.raises(KeyError), average.applied():
+        raise KeyError
+    assert module.weight.item() == 3.0
+    average.keep()
+    assert module.weight.item() == 1.0
+
+
+def test_what_is_frozen_has_no_average():
+    module = nn.Sequential(layer(1.0), layer(2.0))
+    module[0].requires_grad_(False)
+    assert list(Average(module, 0.9).tensors) == ["1.weight"]
+
+
+@pytest.mark.parametrize("decay", [0.0, 1.0, -0.5, 1.5, float("nan")])
+def test_refused(decay):
+    with pytest.raises(ConfigError, match="must be between 0 and 1"):
+        Average(layer(1.0), decay)

@@ -1,0 +1,152 @@
+"""Which parameter is in which group, and what is frozen."""
+
+from collections import Counter
+
+import pytest
+import torch
+
+import vitrail
+from vitrail.errors import ConfigError
+from vitrail.objectives.masked_patches import MaskedPatches
+from vitrail.objectives.supervised import Supervised
+from vitrail.train.optim import Optimization, freeze, optimizer_of
+
+CPU = torch.device("cpu")
+
+
+def vit(**fields):
+    return vitrail.create("mu/8", classes=5, image_size=16, **fields)
+
+
+OBJECTIVES = {
+    "vit": lambda: Supervised(vit()),
+    "attention pool": lambda: Supervised(vit(pool="attention")),
+    "pre-logits": lambda: Supervised(vit(pre_logits=32)),
+    "masked": lambda: MaskedPatches(vit()),
+    "hybrid": lambda: Supervised(vitrail.create("R26+S/32", classes=5, image_size=32, depth=2)),
+    "resnet": lambda: Supervised(vitrail.create("R50x1", classes=5, image_size=32)),
+}
+
+
+def groups(objective, **fields):
+    """Parameter name -> its group."""
+    names = {id(p): name for name, p in objective.named_parameters()}
+    made = optimizer_of(objective, Optimization(**fields), CPU).param_groups
+    counted = Counter(names[id(p)] for group in made for p in group["params"])
+    trained = [name for name, p in objective.named_parameters() if p.requires_grad]
+    assert counted == Counter(trained)  # each in exactly one
+    return {names[id(p)]: group for group in made for p in group["params"]}
+
+
+@pytest.mark.parametrize("make", OBJECTIVES.values(), ids=OBJECTIVES)
+def test_every_parameter_is_in_one_group_and_only_kernels_decay(make):
+    objective = make()
+    found = groups(objective, weight_decay=0.1)
+    shapes = {name: p.shape for name, p in objective.named_parameters()}
+    decayed = {name for name, group in found.items() if group["weight_decay"]}
+    assert decayed and all(found[name]["weight_decay"] == 0.1 for name in decayed)
+    for name in found:
+        matrix = name.endswith(".weight") and len(shapes[name]) >= 2
+        assert (name in decayed) == matrix, name
+    left = {name.split(".")[-1] for name in found.keys() - decayed}
+    assert "bias" in left and not any("bias" in name for name in decayed)
+    for word in ("cls", "positions", "mask", "norm"):
+        assert not any(word in name for name in decayed), word
+
+
+def test_layer_decay():
+    found = groups(Supervised(vit(depth=3)), layer_decay=0.5)
+    scales = {name.removeprefix("model."): group["scale"] for name, group in found.items()}
+    assert scales["head.classifier.weight"] == 1
+    assert [scales[f"encoder.blocks.{layer}.mlp.fc1.weight"] for layer in range(3)] == [1 / 8, 1 / 4, 1 / 2]
+    assert {scale for name, scale in scales.items() if name.startswith("embedding")} == {1 / 16}
+    assert {scale for name, scale in scales.items() if name.startswith(("cls", "positions"))} == {1 / 16}
+    assert {group["scale"] for group in groups(Supervised(vit())).values()} == {1}
+    masked = groups(MaskedPatches(vit(depth=3)), layer_decay=0.5)
+    assert (masked["mask"]["scale"], masked["prediction.weight"]["scale"]) == (1 / 16, 1)
+
+
+def test_layer_decay_of_a_resnet():
+    found = groups(Supervised(vitrail.create("R50x1", classes=5, image_size=32)), layer_decay=0.5)
+    by_stage = [
+        {group["scale"] for name, group in found.items() if f"stages.{stage}." in name} for stage in range(4)
+    ]
+    assert by_stage == [{1 / 16}, {1 / 8}, {1 / 4}, {1 / 2}]
+    assert found["model.head.classifier.weight"]["scale"] == 1
+
+
+def test_the_stem_of_a_hybrid_learns_no_faster_than_what_it_feeds():
+    found = groups(OBJECTIVES["hybrid"](), layer_decay=0.5)
+    stem = {group["scale"] for name, group in found.items() if name.startswith("model.stem.")}
+    assert max(stem) <= found["model.embedding.weight"]["scale"] < 1
+
+
+def test_decay_is_decoupled_and_scaled_by_the_rate():
+    """With no gradient, AdamW leaves (1 - rate decay) of a kernel, and all of a bias."""
+    model = vit()
+    optimizer = optimizer_of(Supervised(model), Optimization(weight_decay=0.3), CPU)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.fill_(1.0)
+            p.grad = torch.zeros_like(p)
+    for group in optimizer.param_groups:
+        group["lr"] = 0.1
+    optimizer.step()
+    torch.testing.assert_close(
+        model.head.classifier.weight, torch.full_like(model.head.classifier.weight, 0.97)
+    )
+    assert (model.head.classifier.bias == 1).all()
+
+
+def trained(model):
+    return {name for name, p in model.named_parameters() if p.requires_grad}
+
+
+def test_freezing_the_body_leaves_the_head():
+    model = vit()
+    freeze(model, ["body"])
+    assert trained(model) == {"head.classifier.weight", "head.classifier.bias"}
+    assert set(groups(Supervised(model))) == {"model.head.classifier.weight", "model.head.classifier.bias"}
+
+
+def test_freezing_parts_by_whole_words():
+    model = vit(depth=12)
+    everything = trained(model)
+    freeze(model, ["encoder.blocks.1", "cls", "head.classifier.bias"])
+    frozen = everything - trained(model)
+    assert frozen == {
+        n for n in everything if n.startswith("encoder.blocks.1.") or n in ("cls", "head.classifier.bias")
+    }
+    assert "encoder.blocks.10.mlp.fc1.weight" in trained(model)
+
+
+def test_a_part_that_is_not_there():
+    model = vit()
+    before = trained(model)
+    for part in ("tail", "enc", ""):
+        with pytest.raises(
+            ConfigError, match=f"freeze '{part}': no parameter begins so; there are body, .*encoder"
+        ):
+            freeze(model, [part])
+    assert trained(model) == before
+
+
+def test_nothing_left_to_train():
+    with pytest.raises(ConfigError, match="freeze body, head leaves nothing to train"):
+        freeze(vit(), ["body", "head"])
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"optimizer": "adam"}, "optimizer 'adam' is not one of adamw, sgd"),
+        ({"momentum": 1.0}, "momentum 1.0"),
+        ({"beta2": -0.1}, "beta2 -0.1"),
+        ({"weight_decay": -1.0}, "decay -1.0"),
+        ({"layer_decay": 0.0}, "layer_decay 0.0"),
+        ({"layer_decay": 1.1}, "layer_decay 1.1"),
+    ],
+)
+def test_refused(fields, words):
+    with pytest.raises(ConfigError, match=words):
+        Optimization(**fields)

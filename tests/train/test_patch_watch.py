@@ -1,0 +1,109 @@
+"""What is looked at while masked patches are learned: the loss, the best guess without looking, the picture."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import vitrail
+from tests.randomise import randomise
+from vitrail.data.masking import Masking
+from vitrail.data.sources import open_source
+from vitrail.objectives.masked_patches import MaskedPatches, colours_of
+from vitrail.train.patch_watch import PatchWatch, Prior, as_bytes
+
+P, SIDE = 8, 16
+N = (SIDE // P) ** 2
+
+
+def watch(folder, target="mean", batch=8):
+    objective = randomise(MaskedPatches(vitrail.create("mu/8", classes=0, image_size=SIDE), target)).eval()
+    source = open_source("shapes?image_size=16&n=80", "validation")
+    return PatchWatch(objective, source, Masking(N), batch, folder)
+
+
+def scores(made):
+    return {score.name: score for score in made(made.objective.model)}
+
+
+@pytest.mark.parametrize("target", ["mean", "grid", "pixels"])
+def test_scores_and_a_picture(tmp_path, target):
+    made = watch(tmp_path, target)
+    seen = scores(made)
+    assert set(seen) == {"val_loss", "prior_loss"}
+    assert seen["val_loss"].n == len(made.loader.stream.source) == 20
+    assert seen["val_loss"].value > seen["prior_loss"].value > 0  # the weights are random
+    with Image.open(tmp_path / "patches.png") as picture:
+        assert min(picture.size) > 100
+    assert scores(made) == seen  # the masks stay the same
+
+
+def test_every_example_counts_once_whatever_the_batch(tmp_path):
+    """20 examples: in batches of 8 the last is padded, in one of 20 none is."""
+    in_parts, at_once = scores(watch(tmp_path, batch=8)), scores(watch(tmp_path, batch=20))
+    for name in in_parts:
+        assert in_parts[name].value == pytest.approx(at_once[name].value, rel=1e-6)
+
+
+def test_the_prior_of_colours_is_their_entropy():
+    prior = Prior()
+    prior.add(torch.tensor([[3, 3], [3, 500]]))
+    prior.add(torch.tensor([[3, 3], [500, 500]]))
+    share = torch.tensor([5 / 8, 3 / 8])
+    assert prior.loss() == pytest.approx(-(share * share.log()).sum().item())
+    certain = Prior()
+    certain.add(torch.full((4, 2), 9))
+    assert certain.loss() == 0
+
+
+def test_no_constant_guess_is_better():
+    """Of colours: of all distributions over two, that of the data has the least cross-entropy."""
+    prior, truth = Prior(), torch.tensor([0] * 7 + [1] * 3)
+    prior.add(truth)
+    for p in np.linspace(0.01, 0.99, 99):
+        assert prior.loss() <= -(0.7 * math.log(p) + 0.3 * math.log(1 - p)) + 1e-9
+
+
+def test_the_prior_of_pixels_is_their_variance():
+    rng = np.random.default_rng(0)
+    truth = torch.from_numpy(rng.normal(2, 3, (6, 2, 5)))
+    prior = Prior(pixels=5)
+    prior.add(truth[:4])
+    prior.add(truth[4:])
+    assert prior.loss() == pytest.approx(truth.flatten(0, 1).var(dim=0, correction=0).mean().item())
+    with_none = Prior(pixels=5)
+    with_none.add(truth)
+    with_none.add(truth[:0])  # a batch of broken examples
+    assert with_none.loss() == pytest.approx(prior.loss())
+
+
+def test_painted_colours_are_where_the_patches_were(tmp_path):
+    made = watch(tmp_path)
+    x = torch.rand(1, 3, SIDE, SIDE)
+    painted = made.painted(x, torch.tensor([[2]]), torch.tensor([[64 * 7 + 8 * 3]]))
+    lower_left = (slice(None), slice(P, None), slice(None, P))
+    colour = colours_of(torch.tensor(64 * 7 + 8 * 3))
+    assert torch.equal(painted[0][lower_left], colour[:, None, None].expand(3, P, P))
+    expected = x[0].clone()
+    expected[lower_left] = painted[0][lower_left]
+    assert torch.equal(painted[0], expected)
+
+
+@pytest.mark.parametrize("target", ["grid", "pixels"])
+def test_painting_the_truth_gives_the_picture_back(tmp_path, target):
+    made = watch(tmp_path, target)
+    x = torch.rand(2, 3, SIDE, SIDE)
+    if target == "grid":  # cells of one colour, that of the middle of its bin
+        cells = colours_of(torch.randint(0, 512, (2, 8, 8))).permute(0, 3, 1, 2)
+        x = cells.repeat_interleave(2, 2).repeat_interleave(2, 3)
+    chosen = torch.tensor([[0, 3], [1, 2]])
+    painted = made.painted(x, chosen, made.objective.truth(2 * x - 1, chosen))
+    torch.testing.assert_close(painted, x, rtol=0, atol=1e-6)
+
+
+def test_bytes():
+    x = torch.tensor([0.0, 0.5, 1.2]).view(1, 3, 1, 1)
+    made = as_bytes(x)
+    assert made.dtype == np.uint8 and made.tolist() == [[[[0, 128, 255]]]]

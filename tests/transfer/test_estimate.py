@@ -1,0 +1,44 @@
+import pytest
+import torch
+
+from tests.train.small import experiment
+from vitrail.transfer import estimate
+from vitrail.transfer.estimate import advise, in_words, seconds_an_image
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def slow(monkeypatch):
+    """A machine on which an image takes a second."""
+    monkeypatch.setattr(estimate, "seconds_an_image", lambda experiment, device: 1.0)
+
+
+def test_steps_times_batch_times_runs(slow, caplog):
+    """64 examples in batches of 8, 3 passes: 24 steps."""
+    assert advise(experiment(steps="3ep"), CPU, runs=2, sweep=3) == 24 * 8 * 5
+    assert "24 steps of 8 images, 5 runs: about 16 minutes on cpu" in caplog.text
+    assert "linear probe" not in caplog.text
+
+
+@pytest.mark.parametrize(("device", "said"), [("cpu", True), ("cuda", False)])
+def test_over_half_an_hour_a_cpu_is_the_wrong_place(slow, caplog, device, said):
+    assert advise(experiment(steps=226), torch.device(device), runs=1, sweep=0) == 1808
+    assert f"226 steps of 8 images: about 30 minutes on {device}" in caplog.text
+    assert ("vitrail linear mu/8@16 shapes?image_size=16&n=80" in caplog.text) == said
+    assert ("--freeze body" in caplog.text) == said
+
+
+def test_measuring_takes_time_and_leaves_the_random_numbers_alone():
+    assert seconds_an_image(experiment(), CPU) > 0
+    before = torch.get_rng_state()
+    advise(experiment(), CPU, runs=1, sweep=0)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.2, "0 seconds"), (89, "89 seconds"), (91, "2 minutes"), (3600, "60 minutes"), (7200, "2.0 hours")],
+)
+def test_in_words(seconds, words):
+    assert in_words(seconds) == words

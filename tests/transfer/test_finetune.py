@@ -1,0 +1,286 @@
+"""Fine-tuning as a whole: what is chosen on which data, what is left behind, and what is refused."""
+
+import json
+import os
+import signal
+import statistics
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import vitrail
+from tests.randomise import randomise
+from vitrail.data.sources import open_source
+from vitrail.errors import ConfigError, DataError, Interrupted
+from vitrail.runtime import training_display
+from vitrail.train import run as running
+from vitrail.transfer import finetune
+from vitrail.transfer.finetune import default_out, results_table
+from vitrail.transfer.finetuning import Finetuning, resolved, short_side
+
+DATA = "shapes?image_size=16&n=80"
+SWEEP = {"sweep": True, "rates": (0.5, 0.001), "seeds": 2, "steps": 4}
+
+
+def tune(model, out, **fields):
+    return vitrail.finetune(DATA, model, out=out, device="cpu", **({"steps": 4} | fields))
+
+
+def weights(folder):
+    return vitrail.load(folder / "model").state_dict()
+
+
+def same(a, b):
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def card(folder):
+    return json.loads((folder / "run.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory):
+    path = tmp_path_factory.mktemp("pretrained") / "model"
+    vitrail.save(randomise(vitrail.create("mu/8", classes=7, image_size=16)), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def swept(pretrained, tmp_path_factory):
+    """A sweep over two rates and two seeds, and in what order it began runs and evaluated on the test split."""
+    folder, told = tmp_path_factory.mktemp("swept") / "run", []
+
+    def evaluating(model, source, **more):
+        told.append(("evaluate", source.name))
+        return evaluate(model, source, **more)
+
+    def starting(experiment, out, **more):
+        told.append(("run", str(out.relative_to(folder))))
+        assert (experiment.data.test == "none") == out.parent.match("sweep")
+        return running.run(experiment, out, **more)
+
+    evaluate = running.evaluate
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(running, "evaluate", evaluating)
+        patch.setattr(finetune, "run", starting)
+        return tune(pretrained, folder, **SWEEP), told
+
+
+def test_the_test_split_is_evaluated_once_for_each_seed_and_not_while_anything_is_chosen(swept):
+    test = ("evaluate", "shapes:shape:test")
+    assert swept[1] == [
+        ("run", "sweep/0.001"), ("run", "sweep/0.5"), ("run", "seeds/0"), test, ("run", "seeds/1"), test
+    ]  # fmt: skip
+
+
+def test_a_sweep_looks_at_a_part_held_out_of_train(swept):
+    for rate in ("0.001", "0.5"):
+        there = card(swept[0].folder / "sweep" / rate)
+        assert there["results"]["test"] is None
+        assert there["results"]["train_examples"] + 10 == 80
+        assert there["results"]["val"]["val_top1"] == swept[0].results["sweep"][rate]
+        assert there["config"]["training"]["rate"] == float(rate)
+
+
+def test_the_best_rate_is_taken_and_of_equal_ones_the_lowest(swept):
+    scores = {float(rate): score for rate, score in swept[0].results["sweep"].items()}
+    best = max(scores.values())
+    assert swept[0].results["rate"] == min(rate for rate, score in scores.items() if score == best)
+    assert swept[0].results["dev"] == 0.1
+
+
+def test_the_final_runs_use_all_of_train(swept):
+    seeds = [card(swept[0].folder / "seeds" / str(seed)) for seed in range(2)]
+    assert [there["config"]["seed"] for there in seeds] == [0, 1]
+    for there in seeds:
+        assert there["results"]["train_examples"] == 80
+        assert (there["config"]["data"]["train"], there["config"]["data"]["val"]) == ("train", "none")
+        assert there["config"]["training"]["rate"] == swept[0].results["rate"]
+
+
+def test_mean_and_spread_over_seeds(swept):
+    results = swept[0].results
+    seeds = [card(swept[0].folder / "seeds" / str(seed))["results"]["test"] for seed in range(2)]
+    assert seeds[0]["loss"] != seeds[1]["loss"]
+    for name, score in results["scores"].items():
+        assert score["values"] == [seed[name] for seed in seeds]
+        assert score["mean"] == pytest.approx(statistics.mean(score["values"]))
+        assert score["std"] == pytest.approx(statistics.stdev(score["values"]))
+    assert (results["test_split"], results["test_examples"]) == ("shapes:shape:test", 20)
+
+
+def test_what_is_left_behind(swept):
+    folder, results = swept[0].folder, swept[0].results
+    assert card(folder)["results"] == json.loads(json.dumps(results))
+    model = swept[0].model()
+    assert model.class_names == open_source(DATA).class_names
+    assert same(model.state_dict(), weights(folder / "seeds/0"))
+    figures = {path.name for path in (folder / "figures").iterdir()}
+    assert {"loss.png", "confusion.png", "wrong.png"} <= figures
+    said = (folder / "results.md").read_text()
+    assert said == results_table(results)
+    assert f"{results['scores']['top1']['mean']:.4f}" in said and "20 of shapes:shape:test" in said
+
+
+def test_what_is_finished_is_not_done_again(swept, pretrained, monkeypatch):
+    monkeypatch.setattr(finetune, "run", None)
+    assert tune(pretrained, swept[0].folder, **SWEEP).results == json.loads(json.dumps(swept[0].results))
+
+
+def test_another_config_is_refused_and_nothing_is_overwritten(swept, pretrained):
+    before = {path: path.read_bytes() for path in swept[0].folder.rglob("*") if path.is_file()}
+    with pytest.raises(
+        ConfigError, match=r"another config, which is never overwritten.*steps is 4 there, 5 here"
+    ):
+        tune(pretrained, swept[0].folder, **SWEEP | {"steps": 5})
+    assert {path: path.read_bytes() for path in swept[0].folder.rglob("*") if path.is_file()} == before
+
+
+def test_stopped_and_continued_is_the_same_and_a_sweep_chooses_nothing_but_the_rate(
+    swept, pretrained, tmp_path, monkeypatch
+):
+    """The rate of the sweep, given by hand, and stopped in the second seed: its runs are those of the sweep."""
+    fields = {"rate": swept[0].results["rate"], "seeds": 2}
+    began = []
+
+    def step(self, row):
+        began.append(row["step"])
+        if len(began) == 6:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training_display.TrainingDisplay, "step", step)
+        with pytest.raises(Interrupted, match="saved at step 3 of 4"):
+            tune(pretrained, tmp_path / "run", **fields)
+    assert not (tmp_path / "run/model").exists()
+    again = tune(pretrained, tmp_path / "run", **fields)
+    for seed in ("seeds/0", "seeds/1"):
+        assert same(weights(again.folder / seed), weights(swept[0].folder / seed))
+    assert again.results["scores"] == swept[0].results["scores"]
+    assert (again.results["sweep"], again.results["dev"]) == ({}, None)
+
+
+def test_it_begins_from_the_body_with_a_head_of_zeros_at_the_new_size(pretrained, tmp_path):
+    """At rate 0 nothing is learned: what comes out is what training began from."""
+    made = tune(pretrained, tmp_path / "run", rate=0.0, steps=1, image_size=24, test="none").model()
+    assert made.config.image_size == (24, 24) and made.config.classes == 10
+    wanted = vitrail.load(pretrained, classes=10, image_size=24).state_dict()
+    assert same(made.state_dict(), wanted)
+    own = vitrail.load(pretrained).state_dict()
+    body = [name for name in own if not name.startswith(("head.", "positions."))]
+    assert all(torch.equal(made.state_dict()[name], own[name]) for name in body)
+    assert not any(made.state_dict()[name].any() for name in own if name.startswith("head."))
+
+
+def test_a_frozen_body_stays_as_it_is(pretrained, tmp_path):
+    made = tune(pretrained, tmp_path / "run", freeze=("body",), test="none")
+    before, after = vitrail.load(pretrained, classes=10).state_dict(), made.model().state_dict()
+    assert {name for name in after if not torch.equal(before[name], after[name])} == {
+        "head.classifier.weight",
+        "head.classifier.bias",
+    }
+    assert made.results["scores"] == {} and made.results["test_split"] is None
+
+
+def ask(**fields):
+    return resolved(Finetuning(**({"data": DATA, "model": "mu/8@16"} | fields)), gpu=False)
+
+
+def test_what_the_person_says_goes_before_the_protocol():
+    made = ask(protocol="paper", steps="3ep", rate=0.7, image_size=32)
+    assert (made.steps, made.rate, made.image_size) == ("3ep", 0.7, 32)
+    assert (made.optimizer, made.clip, made.dev) == ("sgd", 1.0, 0.1)
+    assert made.preprocess == "inception_crop(32)|flip_lr|to_range(-1, 1)"
+
+
+def test_a_published_batch_is_made_to_fit_the_data():
+    assert ask(protocol="paper").batch == 64
+    assert ask(protocol="paper", batch=16).batch == 16
+    assert ask(data="shapes?image_size=16&n=4000", protocol="bit").batch == 512
+
+
+def test_a_published_batch_fits_what_a_sweep_trains_on():
+    """64 of 66 examples, but a sweep holds a tenth of them out."""
+    made = ask(data="shapes?image_size=16&n=66", protocol="paper", sweep=True)
+    part = open_source(made.data, f"train[:{100 * (1 - made.dev):g}% per class]")
+    assert made.batch <= len(part)
+
+
+def photos(folder, counts, size=(20, 30)):
+    rng = np.random.default_rng(0)
+    for name, count in counts.items():
+        (folder / "train" / name).mkdir(parents=True)
+        for i in range(count):
+            pixels = rng.integers(0, 256, (*size, 3), np.uint8)
+            Image.fromarray(pixels).save(folder / "train" / name / f"{i}.png")
+    return folder
+
+
+def test_the_size_of_a_typical_image(tmp_path):
+    folder = photos(tmp_path / "photos", {"ant": 3, "bee": 3})
+    Image.new("RGB", (900, 800)).save(folder / "train/ant/large.png")
+    (folder / "train/bee/broken.png").write_bytes(b"no picture")
+    assert short_side(open_source(folder)) == 20
+    for path in folder.rglob("*.png"):
+        path.write_bytes(b"no picture")
+    with pytest.raises(DataError, match="can be read"):
+        short_side(open_source(folder))
+
+
+@pytest.mark.parametrize(
+    ("counts", "words"),
+    [
+        ({"ant": 4}, "one class only, ant"),
+        ({"ant": 4, "bee": 1, "cat": 1}, "2 classes have fewer than 2 images to train on: bee, cat"),
+    ],
+)
+def test_too_little_to_learn_from(tmp_path, counts, words):
+    folder = photos(tmp_path / "photos", counts)
+    with pytest.raises(DataError, match=words):
+        ask(data=str(folder))
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"data": ""}, "no data: --data PATH"),
+        ({"model": ""}, "no model: --model PATH"),
+        ({"model": "X/99"}, "X/99"),
+        ({"seeds": 0}, "seeds 0: at least 1"),
+        ({"protocol": "papers"}, "papers"),
+        ({"sweep": True, "rates": ()}, "rates"),
+        ({"sweep": True, "dev": 1.5}, "dev"),
+        ({"sweep": True, "dev": 0.0}, "dev"),
+    ],
+    ids=str,
+)
+def test_refused_before_anything_is_computed(fields, words):
+    with pytest.raises(ConfigError, match=words):
+        ask(**fields)
+
+
+def test_a_field_that_is_not_there(tmp_path):
+    with pytest.raises(ConfigError, match=r"finetune has no field learning_rate; its fields are .*rate"):
+        tune("mu/8@16", tmp_path / "run", learning_rate=0.1)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "fields", [{"image_size": 20}, {"batch": 1000}, {"freeze": ("tail",)}, {"rate": -1.0}], ids=str
+)
+def test_a_mistake_leaves_no_folder_that_would_refuse_the_corrected_call(tmp_path, fields):
+    with pytest.raises(ConfigError):
+        tune("mu/8@16", tmp_path / "run", **fields)
+    assert not (tmp_path / "run").exists()
+
+
+def test_where_results_go_when_nothing_is_said():
+    def place(data, model):
+        return default_out(Finetuning(data=data, model=model)).as_posix()
+
+    assert place("photos/pets", "models/ViT-B_16.npz") == "runs/photos-pets-models-vit-b-16.npz"
+    assert place(DATA, "B/16").startswith("runs/shapes-")
+    assert place("pets", "B/16") != place("pets", "L/16")
+    assert place("pets", "runs/one/model") != place("pets", "runs/two/model")

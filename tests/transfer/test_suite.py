@@ -1,0 +1,100 @@
+import csv
+import json
+
+import pytest
+
+import vitrail
+from tests.evaluators.split import small_model
+from vitrail.data.shard import shard
+from vitrail.errors import ConfigError, DataError
+from vitrail.transfer.settings import Suite
+from vitrail.transfer.suite import transfer
+
+COLOURS = "shapes:colour?n=60&image_size=16"  # 8 classes, of which the fewest has 7 images to train on
+SHAPES = "shapes?n=60&image_size=16"
+TINY = Suite(seeds=2, image_size=16, steps=2, batch=8, l2=(10.0, 1.0), k=(1, 3))
+
+
+@pytest.fixture
+def bundle(tmp_path, monkeypatch):
+    # Pictures of mistakes take most of so small a run's time.
+    monkeypatch.setattr("vitrail.train.run.draw_evaluation", lambda *given, **named: None)
+    path = tmp_path / "vit-b16-i21k"
+    vitrail.save(small_model(), path)
+    return str(path)
+
+
+def scores(result, data):
+    return {row["score"]: row for row in result["rows"] if row["data"] == data}
+
+
+def test_every_method_on_every_data_set(bundle, tmp_path):
+    out = tmp_path / "out"
+    result = transfer(bundle, [COLOURS, SHAPES], out, suite=TINY, device="cpu")
+    made = scores(result, "shapes-colour")
+    assert list(made) == ["1-shot", "5-shot", "linear", "knn", "finetune"]
+    assert all(0 <= row["mean"] <= 1 and row["test_examples"] == 15 for row in made.values())
+    assert made["5-shot"]["n"] == made["finetune"]["n"] == 2
+    assert made["5-shot"]["std"] is not None and made["finetune"]["std"] is not None
+    assert (made["linear"]["n"], made["linear"]["std"]) == (1, None)
+    assert made["knn"]["k"] in (1, 3) and made["linear"]["l2"] > 0
+    assert {row["data"] for row in result["rows"]} == {"shapes-colour", "shapes"}
+    assert json.loads((out / "results.json").read_text()) == json.loads(json.dumps(result))
+    with (out / "results.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    assert [line["score"] for line in lines] == [row["score"] for row in result["rows"]]
+    assert float(lines[0]["mean"]) == result["rows"][0]["mean"]
+    said = (out / "results.md").read_text()
+    assert said.count("\n| ") == len(lines)
+    assert "B/16 i21k, fine-tuned on the whole data set" in said
+
+
+def test_what_is_done_is_not_done_again(bundle, tmp_path, monkeypatch):
+    out, given = tmp_path / "out", {"suite": TINY, "device": "cpu"}
+    first = transfer(bundle, [COLOURS], out, methods=("fewshot",), **given)
+    monkeypatch.setattr("vitrail.transfer.suite.FewShot", None)  # would fail if it were called
+    again = transfer(bundle, [COLOURS], out, methods=("fewshot", "knn"), **given)
+    assert again["rows"][:2] == first["rows"]
+    assert again["rows"][2]["score"] == "knn"
+    vitrail.save(small_model(classes=5), bundle)
+    with pytest.raises(ConfigError, match="weights is"):
+        transfer(bundle, [COLOURS], out, methods=("fewshot",), **given)
+
+
+def test_the_papers_number_stands_beside_fine_tuning(bundle, tmp_path):
+    data = tmp_path / "cifar100"
+    for split in ("train", "test"):
+        shard(COLOURS, data, split=split)
+    given = {"methods": ("knn", "finetune"), "suite": TINY, "device": "cpu"}
+    made = scores(transfer(bundle, [str(data)], tmp_path / "out", **given), "cifar100")
+    assert made["finetune"]["paper"] == pytest.approx(0.9167)
+    assert made["knn"]["paper"] is None
+    made = scores(transfer(bundle, [str(data)], tmp_path / "out", paper="H/14 JFT", **given), "cifar100")
+    assert made["finetune"]["paper"] == pytest.approx(0.9455)
+
+
+def test_fewer_examples_in_a_class_than_shots(bundle, tmp_path):
+    suite = Suite(shots=(1, 11))
+    with pytest.raises(DataError, match=r"11-shot: class .* at most 7 shots are possible"):
+        transfer(bundle, [COLOURS], tmp_path / "out", suite=suite, device="cpu")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("data", "given", "said"),
+    [
+        ([], {}, "no data"),
+        ([COLOURS, COLOURS], {}, "are both called 'shapes-colour'"),
+        (["nowhere"], {}, "no data set 'nowhere'"),
+        ([COLOURS], {"methods": ("guess",)}, "no method guess; methods: fewshot, linear, knn, finetune"),
+        ([COLOURS], {"paper": "B/99"}, "no 'B/99'"),
+    ],
+)
+def test_bad_input(bundle, tmp_path, data, given, said):
+    with pytest.raises((ConfigError, DataError), match=said):
+        transfer(bundle, data, tmp_path / "out", device="cpu", **given)
+
+
+def test_settings_that_make_no_sense():
+    with pytest.raises(ConfigError, match="seeds 0"):
+        Suite(seeds=0)

@@ -1,0 +1,238 @@
+"""An experiment -> its parts: data, model, objective, batches, evaluators. Nothing here touches the run's folder,
+so that whatever does not fit together is found before anything is written.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from vitrail.checkpoints.checkpoint import of_model, to_model
+from vitrail.checkpoints.formats import create, load
+from vitrail.data import preprocess as pp
+from vitrail.data.bad_files import BadFiles
+from vitrail.data.loader import Loader, Loading
+from vitrail.data.masking import Masking
+from vitrail.data.sources import Source, open_source
+from vitrail.errors import ConfigError, DataError
+from vitrail.evaluators.accuracy import SCORES, Accuracy
+from vitrail.evaluators.fewshot import FewShot
+from vitrail.evaluators.score import Evaluator
+from vitrail.models.names import Model, config_of
+from vitrail.models.vit import ViT
+from vitrail.objectives.masked_patches import MaskedPatches
+from vitrail.objectives.supervised import Supervised
+from vitrail.runtime.distributed import launched, local_world, rank, world
+from vitrail.train.experiment import DataChoice, Experiment, ObjectiveChoice, Training
+from vitrail.train.optim import freeze
+from vitrail.train.patch_watch import PatchWatch
+from vitrail.train.plan import Plan
+from vitrail.train.sources import Sources
+
+MOST_WORKERS = 16
+MOST_EVALUATED = 256  # images at a time on one process
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a run is made of, on its device."""
+
+    experiment: Experiment
+    training: Training  # with its durations in steps
+    sources: Sources
+    model: Model
+    objective: nn.Module
+    plan: Plan
+    loader: Loader
+    device: torch.device
+
+    @property
+    def evaluation_batch(self) -> int:
+        """Images at a time on this process: what fits in training fits in evaluation."""
+        return evaluation_batch(self.experiment)
+
+
+def assemble(experiment: Experiment, device: torch.device, folder: Path) -> Parts:
+    """All parts, fresh: the weights by the seed. In `folder` the broken files will be listed."""
+    sources = Sources.open(experiment.data)
+    check_fits(experiment, sources.train)
+    torch.manual_seed(experiment.seed)
+    model = model_of(experiment, sources.train)
+    training = experiment.training.in_steps(len(sources.train), experiment.data.batch)
+    objective = objective_of(experiment.objective, model).to(device)
+    freeze(model, training.optimization.freeze)
+    if isinstance(model, ViT):
+        model.encoder.recompute = training.recompute
+    plan = plan_of(training, experiment.seed, device)
+    loader = training_loader(experiment, sources.train, model, folder, device)
+    return Parts(experiment, training, sources, model, objective, plan, loader, device)
+
+
+def model_of(experiment: Experiment, train: Source) -> Model:
+    """A name gives fresh weights for the data's classes, a path its own with a new head of zeros."""
+    choice, objective = experiment.model, experiment.objective
+    classes = 0 if objective.objective == "masked" else len(train.class_names)
+    if classes == 1:
+        raise DataError(
+            f"{train.name} has one class only, {train.class_names[0]}: there is nothing to tell apart"
+        )
+    fields = ("pool", "dropout", "drop_path", "head_bias")
+    given = {name: getattr(choice, name) for name in fields if getattr(choice, name) is not None}
+    if Path(choice.model).exists():
+        if choice.pre_logits:
+            given["pre_logits"] = True
+        model = with_regularisation(load(choice.model, classes=classes, image_size=choice.image_size), given)
+    else:
+        if choice.pre_logits:
+            given["pre_logits"] = config_of(choice.model).width
+        model = create(choice.model, classes=classes, image_size=choice.image_size, **given)
+    if experiment.data.evaluate_preprocess:
+        model.preprocess = str(pp.parse(experiment.data.evaluate_preprocess))
+    model.class_names = list(train.class_names) if classes else None
+    return model
+
+
+def with_regularisation(model: Model, given: dict[str, Any]) -> Model:
+    """Loaded weights in an architecture with other dropout; what would need other weights is refused."""
+    if fixed := [name for name in given if name not in ("dropout", "drop_path")]:
+        raise ConfigError(f"{', '.join(fixed)} cannot be set for weights that are loaded")
+    if not given:
+        return model
+    checkpoint = of_model(model)
+    return to_model(replace(checkpoint, config=replace(checkpoint.config, **given)))
+
+
+def check_fits(experiment: Experiment, train: Source) -> None:
+    batch, training = experiment.data.batch, experiment.training
+    if batch > len(train):
+        raise ConfigError(f"a batch of {batch} is larger than the {len(train)} examples of {train.name}")
+    if batch % (world() * training.accumulate):
+        raise ConfigError(
+            f"a batch of {batch} on {world()} processes cannot be accumulated in {training.accumulate} equal parts"
+        )
+    if training.parallel == "fsdp" and not launched():
+        raise ConfigError("parallel=fsdp needs processes to share the weights: start it with torchrun")
+    known = watchable(experiment)
+    if training.watch and training.watch not in known:
+        raise ConfigError(f"watch {training.watch!r} is not among the scores: {', '.join(known) or 'none'}")
+    if training.replicas > 1 and training.parallel != "fsdp":
+        raise ConfigError(f"replicas={training.replicas} are groups of shards: they need parallel=fsdp")
+
+
+def objective_of(choice: ObjectiveChoice, model: Model) -> nn.Module:
+    if choice.objective != "masked":
+        return Supervised(model, choice.objective, choice.smoothing)
+    if not isinstance(model, ViT):
+        raise ConfigError("masked patch prediction needs a model with patches: a ViT or a hybrid")
+    if "to_range(-1, 1)" not in model.preprocess:
+        raise ConfigError(f"masked patch prediction takes images in [-1, 1], not '{model.preprocess}'")
+    return MaskedPatches(model, choice.target, choice.corrupted)
+
+
+def plan_of(training: Training, seed: int, device: torch.device) -> Plan:
+    """The loop's part of a training whose durations are in steps."""
+    t, cuda = training, device.type == "cuda"
+    assert (
+        isinstance(t.log_every, int) and isinstance(t.evaluate_every, int) and isinstance(t.save_every, int)
+    )
+    return Plan(
+        t.schedule(),
+        seed=seed,
+        accumulate=t.accumulate,
+        clip=t.clip,
+        bf16=t.precision == "bf16" or (t.precision == "auto" and cuda),
+        compile=t.compile == "on" or (t.compile == "auto" and cuda),
+        parallel=t.parallel,
+        replicas=t.replicas,
+        log_every=t.log_every,
+        evaluate_every=t.evaluate_every,
+        save_every=t.save_every,
+        watch=t.watch,
+        patience=t.patience,
+        on_nonfinite=t.on_nonfinite,
+        max_skipped=t.max_skipped,
+    )
+
+
+def training_loader(
+    experiment: Experiment, train: Source, model: Model, folder: Path, device: torch.device
+) -> Loader:
+    """This process's part of the batches."""
+    choice = experiment.data
+    line = choice.preprocess or training_line(model)
+    pipeline = pp.parse(line)
+    if pipeline.image_size != tuple(model.config.image_size):
+        raise ConfigError(f"'{line}' makes {pipeline.image_size}, the model takes {model.config.image_size}")
+    loading = Loading(
+        batch=choice.batch,
+        seed=experiment.seed,
+        workers=workers_of(choice, device),
+        mixup=choice.mixup,
+        cutmix=choice.cutmix,
+        masking=masking_of(experiment.objective, model),
+        rank=rank(),
+        world=world(),
+        max_bad=choice.max_bad,
+    )
+    name = "bad_files.jsonl" if rank() == 0 else f"bad_files.{rank()}.jsonl"
+    # Each process sees about its share of the examples, so it bears its share of the broken ones.
+    bad_files = BadFiles(-(-len(train) // world()), choice.max_bad, folder / name)
+    return Loader(train, pipeline, loading, bad_files=bad_files)
+
+
+def masking_of(choice: ObjectiveChoice, model: Model) -> Masking | None:
+    if choice.objective != "masked":
+        return None
+    assert isinstance(model, ViT)
+    N = model.config.grid[0] * model.config.grid[1]
+    return Masking(N, choice.corrupted, choice.masked, choice.replaced)
+
+
+def training_line(model: Model) -> str:
+    """Inception crop and flip, to the model's size and range."""
+    H, W = model.config.image_size
+    size = f"{H}" if H == W else f"{H}, {W}"
+    value = pp.parse(model.preprocess).value_op
+    return str(pp.Pipeline(pp.parse(f"inception_crop({size})|flip_lr|uint8").pixel_ops, value))
+
+
+def workers_of(choice: DataChoice, device: torch.device) -> int:
+    """On a CPU the model needs the cores itself."""
+    if choice.workers is not None:
+        return choice.workers
+    return min(MOST_WORKERS, os.cpu_count() or 1) // max(1, local_world()) if device.type == "cuda" else 0
+
+
+def evaluation_batch(experiment: Experiment) -> int:
+    each = experiment.data.batch // world() // experiment.training.accumulate
+    return max(1, min(MOST_EVALUATED, each))
+
+
+def evaluators_of(parts: Parts, figures: Path) -> list[Evaluator]:
+    """What is looked at while training: nothing of the test split."""
+    made: list[Evaluator] = []
+    choice, val, batch = parts.experiment.data, parts.sources.val, parts.evaluation_batch
+    if val is not None and isinstance(parts.objective, MaskedPatches):
+        masking = masking_of(parts.experiment.objective, parts.model)
+        assert masking is not None
+        made.append(PatchWatch(parts.objective, val, masking, batch, figures))
+    elif val is not None:
+        made.append(Accuracy(val, None, batch, choice.workers, name="val", max_bad=choice.max_bad))
+    for where in choice.fewshot:
+        train, test = (open_source(where, f"train[{part} per class]") for part in (":90%", "90%:"))
+        made.append(FewShot(train, test, shots=(5,), name=Path(where).name))
+    return made
+
+
+def watchable(experiment: Experiment) -> list[str]:
+    """The names of the scores that a run's evaluators give."""
+    few = [f"{Path(where).name}_5-shot" for where in experiment.data.fewshot]
+    if experiment.data.val in ("", "none"):
+        return few
+    masked = experiment.objective.objective == "masked"
+    return [*(["val_loss"] if masked else [f"val_{name}" for name in SCORES]), *few]

@@ -1,0 +1,62 @@
+"""The parts of a data set that a run uses: what it trains on, what it chooses by, what it is judged on at the end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vitrail.data.sources import TEST_SPLITS, Source, open_source, splits_of
+from vitrail.errors import ConfigError, DataError
+from vitrail.train.experiment import DataChoice
+
+
+@dataclass(frozen=True)
+class Sources:
+    train: Source
+    val: Source | None
+    test: Source | None
+
+    @classmethod
+    def open(cls, choice: DataChoice) -> Sources:
+        if not choice.data:
+            raise ConfigError("no data: --data PATH (a folder of images, Parquet or tar shards), or a name")
+        train = open_source(choice.data, choice.train)
+        val = held_out(choice)
+        test = choice.test
+        if test == "auto":
+            there = splits_of(choice.data)
+            test = next((name for name in TEST_SPLITS if name in there), "none")
+        held = None if test in ("", "none") else open_source(choice.data, test)
+        for other in (val, held):
+            if other is not None and other.class_names != train.class_names:
+                raise DataError(different_classes(train, other))
+        return cls(train, val, held)
+
+    def fingerprint(self) -> str:
+        """Changes when the data does."""
+        parts = (self.train, self.val, self.test)
+        return " ".join("-" if part is None else part.fingerprint() for part in parts)
+
+
+def different_classes(train: Source, other: Source) -> str:
+    only = sorted(set(other.class_names) - set(train.class_names))
+    missing = sorted(set(train.class_names) - set(other.class_names))
+    return (
+        f"{other.name} and {train.name} do not have the same classes: "
+        + "; ".join(
+            f"only in {name}: {', '.join(found[:5])}"
+            for name, found in ((other.name, only), (train.name, missing))
+            if found
+        )
+        + ("" if only or missing else "the order differs")
+    )
+
+
+def held_out(choice: DataChoice) -> Source | None:
+    if choice.val in ("", "none"):
+        return None
+    try:
+        return open_source(choice.data, choice.val)
+    except DataError as error:
+        raise DataError(
+            f"{error}; --val names what is held out, `--train train --val none` holds out nothing"
+        ) from error

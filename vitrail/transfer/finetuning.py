@@ -1,0 +1,217 @@
+"""What a fine-tuning is: its settings, with what the person leaves open filled in by a protocol (protocols.py), and
+the experiment that they come to."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from vitrail.checkpoints.formats import load
+from vitrail.data import preprocess as pp
+from vitrail.data.decode import decode
+from vitrail.data.sources import Source, open_source
+from vitrail.errors import ConfigError, DataError, ImageError
+from vitrail.models.names import config_of
+from vitrail.models.vit import ViTConfig
+from vitrail.train.duration import Duration
+from vitrail.train.experiment import DataChoice, Experiment, ModelChoice, ObjectiveChoice, Switch, Training
+from vitrail.train.optim import Optimization
+from vitrail.train.parallel import Parallel
+from vitrail.train.schedule import Decay
+from vitrail.transfer.protocols import PROTOCOLS, Facts
+
+LOOKED_AT = 20  # images, for their size
+# Adam's rates are not SGD's, which the protocols have.
+ADAMW = {"rate": 3e-4, "rates": (1e-4, 3e-4, 1e-3, 3e-3)}
+
+
+@dataclass(frozen=True)
+class Finetuning:
+    """What is None is filled in by the protocol (protocols.py)."""
+
+    data: str = ""  # a folder of images, Parquet or tar shards, or a name
+    model: str = ""  # anyone's checkpoint or a bundle; an architecture's name: from scratch
+    protocol: Literal["default", "paper", "bit"] = "default"
+    train: str = "train"
+    test: str = "auto"  # evaluated once for each seed; auto: the test or validation split; none
+    sweep: bool = False  # choose the rate on a part held out of train
+    rates: tuple[float, ...] | None = None  # to choose from
+    dev: float | None = None  # the part that is held out for it
+    seeds: int = 1  # runs, for mean and spread
+    seed: int = 0  # the first of them
+    image_size: int | None = None  # pixels of a side
+    steps: Duration | None = None
+    batch: int | None = None
+    rate: float | None = None  # the highest learning rate
+    warmup: Duration | None = None
+    decay: Decay | None = None
+    stairs: tuple[int, ...] | None = None
+    optimizer: Literal["sgd", "adamw"] | None = None
+    weight_decay: float | None = None
+    layer_decay: float = 1.0  # factor of the rate from one layer to the one below
+    freeze: tuple[
+        str, ...
+    ] = ()  # parts that stay as they are: body (all but the head), embedding, encoder.blocks.0
+    clip: float | None = None
+    average: float = 0.0  # decay of the running average of the weights
+    dropout: float | None = None
+    drop_path: float | None = None
+    mixup: float | None = None
+    smoothing: float = 0.0
+    accumulate: int = 1  # parts that a batch is computed in
+    recompute: bool = False  # activation checkpointing: less memory, a third more time
+    parallel: Parallel = "ddp"  # with several processes: whole copies, or shards (fsdp)
+    replicas: int = 1  # with fsdp: groups of processes that hold copies of the shards
+    precision: Literal["auto", "float32", "bf16"] = "auto"  # auto: bf16 on CUDA
+    compile: Switch = "auto"  # auto: on for CUDA
+    preprocess: str | None = None  # training line
+    evaluate_preprocess: str | None = None  # the line that is stored with the model
+    max_bad: float = 0.01  # part of the images that may be broken before the run stops
+    workers: int | None = None  # processes that decode
+
+
+def resolved(asked: Finetuning, *, gpu: bool) -> Finetuning:
+    """With every open field filled in, and what cannot be refused."""
+    check(asked)
+    source = open_source(asked.data, asked.train)
+    check_counts(source)
+    fields = PROTOCOLS[asked.protocol](facts_of(asked.model, source, gpu), asked.image_size)
+    if asked.optimizer == "adamw":
+        fields |= ADAMW
+    complete = dataclasses.replace(asked, **{k: v for k, v in fields.items() if getattr(asked, k) is None})
+    assert complete.batch is not None and complete.dev is not None
+    left = int(len(source) * (1 - complete.dev)) - len(source.class_names) if asked.sweep else len(source)
+    if asked.batch is None and complete.batch > left:
+        # Published batches on small data: as large as the data allows, in powers of two.
+        complete = dataclasses.replace(complete, batch=2 ** (max(1, left).bit_length() - 1))
+    return complete
+
+
+def check(asked: Finetuning) -> None:
+    if not asked.data:
+        raise ConfigError("no data: --data PATH (a folder of images, Parquet or tar shards), or a name")
+    if not asked.model:
+        raise ConfigError(
+            "no model: --model PATH (anyone's checkpoint, a bundle), or a name to train from scratch"
+        )
+    if asked.seeds < 1:
+        raise ConfigError(f"seeds {asked.seeds}: at least 1 run is needed")
+    if asked.protocol not in PROTOCOLS:
+        raise ConfigError(f"protocol {asked.protocol!r} is not one of {', '.join(PROTOCOLS)}")
+    if asked.dev is not None and not 0 < asked.dev < 1:
+        raise ConfigError(f"dev {asked.dev:g}: the part of train that is held out lies between 0 and 1")
+    if asked.sweep and asked.rates is not None and not asked.rates:
+        raise ConfigError("a sweep without rates: --rates 0.001 0.01, or leave them to the protocol")
+    if asked.sweep and not re.fullmatch(r"[\w.\-]+", asked.train):
+        raise ConfigError(
+            f"a sweep holds out a part of train, which must be a whole split, not {asked.train!r}"
+        )
+
+
+def facts_of(model: str, source: Source, gpu: bool) -> Facts:
+    if Path(model).exists():
+        known = load(model)
+        config, line = known.config, known.preprocess
+    else:
+        config, line = config_of(model), "to_range(-1, 1)"
+    stride = config.stride if isinstance(config, ViTConfig) else 1
+    value = str(pp.Pipeline((), pp.parse(line).value_op))
+    return Facts(len(source), short_side(source), min(config.image_size), stride, value, gpu)
+
+
+def short_side(source: Source) -> int:
+    """Of a typical image: the median over a few, evenly taken."""
+    sides = []
+    for index in range(0, len(source), max(1, len(source) // LOOKED_AT)):
+        try:
+            image = source.read(index).image
+            sides.append(min((decode(image) if isinstance(image, bytes) else image).shape[:2]))
+        except (ImageError, DataError):
+            continue  # the loader reports broken files; they have no size
+    if not sides:
+        raise DataError(f"{source.name}: none of the first images that were looked at can be read")
+    return int(statistics.median(sides))
+
+
+def check_counts(source: Source) -> None:
+    """Found before anything is computed."""
+    if len(source.class_names) < 2:
+        raise DataError(
+            f"{source.name} has one class only, {', '.join(source.class_names)}: there is nothing to tell apart"
+        )
+    counts = dict.fromkeys(source.class_names, 0)
+    for label in source.labels.tolist():
+        counts[source.class_names[label]] += 1
+    if few := [name for name, n in counts.items() if n < 2]:
+        raise DataError(
+            f"{source.name}: {len(few)} classes have fewer than 2 images to train on: {', '.join(few[:5])}; "
+            "add images, or leave these classes out"
+        )
+
+
+def experiment_of(f: Finetuning) -> Experiment:
+    """The complete run, on all of train; what no protocol sets has the default of `Experiment`."""
+    assert f.steps is not None and f.batch is not None and f.rate is not None and f.warmup is not None
+    assert (
+        f.decay is not None and f.optimizer is not None and f.weight_decay is not None and f.clip is not None
+    )
+    optimization = Optimization(
+        f.optimizer, weight_decay=f.weight_decay, layer_decay=f.layer_decay, freeze=f.freeze
+    )
+    return Experiment(
+        ModelChoice(f.model, f.image_size, dropout=f.dropout, drop_path=f.drop_path),
+        DataChoice(
+            f.data,
+            train=f.train,
+            val="none",
+            test=f.test,
+            preprocess=f.preprocess or "",
+            evaluate_preprocess=f.evaluate_preprocess or "",
+            batch=f.batch,
+            mixup=f.mixup or 0.0,
+            max_bad=f.max_bad,
+            workers=f.workers,
+        ),
+        ObjectiveChoice("softmax", f.smoothing),
+        Training(
+            steps=f.steps,
+            rate=f.rate,
+            decay=f.decay,
+            warmup=f.warmup,
+            stairs=f.stairs or (),
+            optimization=optimization,
+            clip=f.clip,
+            average=f.average,
+            accumulate=f.accumulate,
+            precision=f.precision,
+            compile=f.compile,
+            recompute=f.recompute,
+            parallel=f.parallel,
+            replicas=f.replicas,
+            save_every="25%",
+        ),
+        f.seed,
+    )
+
+
+def held_out(f: Finetuning, experiment: Experiment) -> Experiment:
+    """The same on a part of train, with the rest to choose by, and no test split."""
+    assert f.dev is not None
+    part = f"{100 * (1 - f.dev):g}%"
+    data = dataclasses.replace(
+        experiment.data,
+        train=f"{f.train}[:{part} per class]",
+        val=f"{f.train}[{part}: per class]",
+        test="none",
+    )
+    training = dataclasses.replace(experiment.training, evaluate_every=0)
+    return dataclasses.replace(experiment, data=data, training=training)
+
+
+def with_rate(experiment: Experiment, rate: float, seed: int) -> Experiment:
+    training = dataclasses.replace(experiment.training, rate=rate)
+    return dataclasses.replace(experiment, training=training, seed=seed)
