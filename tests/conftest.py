@@ -1,8 +1,14 @@
 """What all tests share."""
 
+import os
 from pathlib import Path
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # models this small only wait for each other on several threads
+
 import pytest
+import torch
+
+torch.set_num_threads(1)
 
 SHARED = Path(__file__).parents[2] / "shared"
 

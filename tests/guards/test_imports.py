@@ -8,6 +8,7 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "vitrail"
 # From the top down; a folder may import what stands below it, and itself.
 LAYERS = [
+    {"__main__"},
     {"cli"},
     {"studies"},
     {"recipes"},

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.data.ops.arguments import check_interval, check_numbers, check_word
-from vitrail.data.ops.pixel_ops import PixelOp, Sized, cut, resized_kind
-from vitrail.data.ops.resize import METHODS, Box, Pixels, resize
+from vitrail.data.ops.pixel_ops import Crop, PixelOp, Resize, Sized, cut, resized_kind
+from vitrail.data.ops.resize import METHODS, Box, Pixels
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,14 @@ class InceptionCrop(Sized):
         check_interval(self.name, aspect=self.aspect)
 
     def __call__(self, image: Pixels, rng: np.random.Generator | None) -> Pixels:
+        crop, squash = self.decided(image.shape[0], image.shape[1], rng)
+        return squash(crop(image, None), None)
+
+    def decided(self, height: int, width: int, rng: np.random.Generator | None) -> tuple[Crop, Resize]:
+        """What it does to an image of this size: known before the pixels are."""
         assert rng is not None
-        box = inception_box(image.shape[0], image.shape[1], rng, area=self.area, aspect=self.aspect)
-        return resize(cut(image, *box), self.output, self.method)
+        box = inception_box(height, width, rng, area=self.area, aspect=self.aspect)
+        return Crop(*box), Resize(self.height, self.width, self.method)
 
     def kind(self, given: str) -> str:
         return resized_kind(self.name, self.method, given)

@@ -15,24 +15,24 @@ What an image becomes, by how it was stored:
 The size is read from the header and bounded before any pixel is decoded. A file that ends early is an error,
 whatever `PIL.ImageFile.LOAD_TRUNCATED_IMAGES` says: never grey pixels.
 
-Pillow reads every format. Where `simplejpeg` is installed it decodes the usual JPEG instead, with the same bits and
-sooner; a JPEG that is turned or CMYK, or that simplejpeg objects to, is left to Pillow.
+Pillow reads every format. Where `simplejpeg` is installed it decodes the usual JPEG instead (jpeg.py), with the same
+bits and sooner, and only as many rows as are wanted; a JPEG that is turned or CMYK, or that simplejpeg objects to, is
+left to Pillow.
 """
 
 from __future__ import annotations
 
-import importlib
 import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from io import BytesIO
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageFile, UnidentifiedImageError
 
+from vitrail.data.jpeg import JPEG_DECODER, JpegHeader, decode_jpeg, read_header
 from vitrail.errors import ImageError
 
 MAX_PIXELS = 178_956_970  # half a GiB of RGB; the size at which Pillow refuses by itself
@@ -40,11 +40,6 @@ MAX_PIXELS = 178_956_970  # half a GiB of RGB; the size at which Pillow refuses 
 # What may be opened. A format whose reader starts another program (EPS) is not among them.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF")
 
-# Imported here, so that an installation of it that does not work is seen at once, and not as broken images.
-_simplejpeg = importlib.import_module("simplejpeg") if find_spec("simplejpeg") else None
-JPEG_DECODER = "pillow" if _simplejpeg is None else "simplejpeg"
-
-JPEG_START = b"\xff\xd8\xff"
 TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -56,12 +51,19 @@ TURNS = {
 }
 
 
-def decode(data: bytes, *, name: str = "<bytes>", max_pixels: int = MAX_PIXELS) -> NDArray[np.uint8]:
-    """The pixels of an encoded image: uint8 (H, W, 3) RGB. `name` is what errors call it."""
+def decode(
+    data: bytes, *, name: str = "<bytes>", max_pixels: int = MAX_PIXELS, rows: int | None = None
+) -> NDArray[np.uint8]:
+    """The pixels of an encoded image: uint8 (H, W, 3) RGB. `name` is what errors call it.
+
+    With `rows` only so many from the top are wanted, and those below them may be missing.
+    """
     if not data:
         raise ImageError(f"{name}: the file is empty")
-    if JPEG_DECODER == "simplejpeg" and data.startswith(JPEG_START):
-        pixels = _by_simplejpeg(data, name, max_pixels)
+    header = _usual_jpeg(data)
+    if header is not None:
+        _check_size((header.width, header.height), name, max_pixels)
+        pixels = decode_jpeg(data, header, rows)
         if pixels is not None:
             return pixels
     try:
@@ -87,33 +89,18 @@ def rgb_pixels(image: Image.Image, *, name: str = "<image>") -> NDArray[np.uint8
     return np.array(rgb if turn is None else rgb.transpose(turn))  # (H, W, 3)
 
 
-def _by_simplejpeg(data: bytes, name: str, max_pixels: int) -> NDArray[np.uint8] | None:
-    """The pixels of an upright JPEG in colour or grey; None: not one of these, or damaged."""
-    assert _simplejpeg is not None
-    if _has_app1(data) and _is_turned(data):
-        return None
-    try:
-        height, width, colours, _ = _simplejpeg.decode_jpeg_header(data)
-        if colours not in ("YCbCr", "RGB", "Gray"):
-            return None
-        _check_size((width, height), name, max_pixels)
-        pixels: NDArray[np.uint8] = _simplejpeg.decode_jpeg(data, "RGB", strict=True)
-    except ValueError:
-        return None
-    return pixels
+def size_before_decoding(data: bytes) -> tuple[int, int] | None:
+    """The (height, width) that `decode` will make, where it gains from knowing the rows that are wanted."""
+    header = _usual_jpeg(data)
+    return (header.height, header.width) if header is not None and header.row_by_row else None
 
 
-def _has_app1(data: bytes) -> bool:
-    """Whether EXIF or XMP stand before the scan of a JPEG; or its segments make no sense."""
-    at = 2
-    while data[at : at + 1] == b"\xff" and at + 4 <= len(data):
-        marker = data[at + 1]
-        if marker == 0xDA:  # the scan: what follows is pixels
-            return False
-        if marker == 0xE1:
-            return True
-        at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
-    return True
+def _usual_jpeg(data: bytes) -> JpegHeader | None:
+    """The header of an upright JPEG in colour or grey, where simplejpeg is there to decode it."""
+    header = read_header(data) if JPEG_DECODER == "simplejpeg" else None
+    if header is None or header.channels not in (1, 3) or (header.app1 and _is_turned(data)):
+        return None
+    return header
 
 
 def _is_turned(data: bytes) -> bool:

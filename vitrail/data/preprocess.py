@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitrail.data.augment import RandomCrop
-from vitrail.data.decode import decode
+from vitrail.data.augment import InceptionCrop, RandomCrop
+from vitrail.data.decode import decode, size_before_decoding
 from vitrail.data.ops.grammar import op_text, parse_op
 from vitrail.data.ops.pixel_ops import CentralCrop, PixelOp, Resize, ResizeSmall, Uint8, resized_and_cropped
 from vitrail.data.ops.resize import Pixels
@@ -88,19 +88,28 @@ class Pipeline:
 
     def host(self, image: Pixels, rng: np.random.Generator | None = None) -> Tensor:
         """The part before the bus, uint8 (3, h, w), if the pixel ops end in `uint8`; else all, float32."""
-        if self.random and rng is None:
-            raise ConfigError(f"'{self}' has random ops; it needs a numpy Generator, rng=...")
-        image = _applied(self.pixel_ops, image, rng)
-        x = torch.from_numpy(np.array(image.transpose(2, 0, 1), order="C"))  # (3, h, w), a copy
-        return x if self.crosses_as_bytes else self._values(x)
+        return self._host(self.pixel_ops, image, rng)
 
     def load(self, data: bytes, rng: np.random.Generator | None = None, *, name: str = "<bytes>") -> Tensor:
-        """host(decode(data)); errors say `name`."""
-        image = decode(data, name=name)
+        """host(decode(data)), the same bits; errors say `name`. No row below a first random crop is decoded."""
+        ops, rows = self.pixel_ops, None
+        if ops and isinstance(ops[0], InceptionCrop) and rng is not None:
+            size = size_before_decoding(data)
+            if size is not None:
+                crop, squash = ops[0].decided(*size, rng)
+                ops, rows = (crop, squash, *ops[1:]), crop.top + crop.height
+        image = decode(data, name=name, rows=rows)
         try:
-            return self.host(image, rng)
+            return self._host(ops, image, rng)
         except ImageError as error:
             raise ImageError(f"{name}: {error}") from error
+
+    def _host(self, ops: tuple[PixelOp, ...], image: Pixels, rng: np.random.Generator | None) -> Tensor:
+        if self.random and rng is None:
+            raise ConfigError(f"'{self}' has random ops; it needs a numpy Generator, rng=...")
+        image = _applied(ops, image, rng)
+        x = torch.from_numpy(np.array(image.transpose(2, 0, 1), order="C"))  # (3, h, w), a copy
+        return x if self.crosses_as_bytes else self._values(x)
 
     def device(self, batch: Tensor) -> Tensor:
         """What host() left to be done, on a batch (B, 3, h, w) wherever it is: float32 (B, 3, h, w)."""
