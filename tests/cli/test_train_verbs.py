@@ -46,9 +46,9 @@ def test_the_dry_run_of_b16_on_jft_has_the_papers_exaflops():
 
 def test_the_dry_run_counts_the_users_data():
     shown = command(*TINY, "--dry-run", "--steps", "2ep", "--peak-tflops", "1", "--processes", "2")
-    assert shown.result["examples"] == 3960
+    assert shown.result["examples"] == 3600
     assert shown.result["classes"] == 10
-    assert shown.result["steps"] == round(2 * 3960 / 64)
+    assert shown.result["steps"] == round(2 * 3600 / 64)
     assert shown.result["seconds"] == pytest.approx(shown.result["flops"] / (2 * 1e12 * 0.4))
     assert shown.result["image_size"] == (32, 32)
 
@@ -113,7 +113,7 @@ def test_it_trains(tmp_path):
         (["--dry-run", "--model", "Q/16"], "Q/16"),
         (["--dry-run", "--image-size", "225"], "225"),
         (["--dry-run", "--processes", "3"], "3 processes"),
-        (["--dry-run", "--data", SHAPES, "--recipe", "vit-b16-i1k"], "larger than the 3960 examples"),
+        (["--dry-run", "--data", SHAPES, "--recipe", "vit-b16-i1k"], "larger than the 3600 examples"),
         (["--dry-run", "--steps", "soon"], "soon"),
     ],
 )

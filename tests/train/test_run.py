@@ -47,7 +47,7 @@ def test_what_a_run_leaves_behind(whole):
     card = json.loads((whole.folder / "run.json").read_text())
     assert card["results"] == whole.results
     assert card["config"]["model"]["model"] == "mu/8@16"
-    assert whole.results["val_split"] == "train[80%:]"
+    assert whole.results["val_split"] == "shapes:shape:train[80%:]"
     assert whole.results["test_examples"] == len(vitrail_source("test"))
     assert {p.name for p in (whole.folder / "figures").iterdir()} >= {"loss.png", "confusion.png"}
     model = whole.model()

@@ -13,6 +13,7 @@ from vitrail.runtime.device import peak_flops, pick
 from vitrail.train.assembly import check_fits
 from vitrail.train.estimate import TPU_V3_CORE, Accelerators, Estimate, estimate
 from vitrail.train.experiment import Experiment
+from vitrail.train.sources import with_splits
 
 
 def dry_run(given: Pretrain, known: Recipe) -> Shown:
@@ -35,7 +36,8 @@ def examples_of(experiment: Experiment, known: Recipe) -> tuple[int, int, str]:
         data = known.data
         text = f"{data.name}, as published: {data.examples:,} examples, {data.classes:,} classes"
         return data.examples, data.classes, text
-    source = open_source(experiment.data.data, experiment.data.train)
+    choice = with_splits(experiment.data)
+    source = open_source(choice.data, choice.train)
     check_fits(experiment, source)
     examples, classes = len(source), len(source.class_names)
     return examples, classes, f"{source.name}: {examples:,} examples, {classes:,} classes"

@@ -29,10 +29,11 @@ from vitrail.objectives.masked_patches import MaskedPatches
 from vitrail.objectives.supervised import Supervised
 from vitrail.runtime.distributed import launched, local_world, rank, world
 from vitrail.train.experiment import DataChoice, Experiment, ObjectiveChoice, Training
+from vitrail.train.folders import plain
 from vitrail.train.optim import freeze
 from vitrail.train.patch_watch import PatchWatch
 from vitrail.train.plan import Plan
-from vitrail.train.sources import Sources
+from vitrail.train.sources import Sources, with_splits
 
 MOST_WORKERS = 16
 MOST_EVALUATED = 256  # images at a time on one process
@@ -225,14 +226,14 @@ def evaluators_of(parts: Parts, figures: Path) -> list[Evaluator]:
         made.append(Accuracy(val, None, batch, choice.workers, name="val", max_bad=choice.max_bad))
     for where in choice.fewshot:
         train, test = (open_source(where, f"train[{part} per class]") for part in (":90%", "90%:"))
-        made.append(FewShot(train, test, shots=(5,), name=Path(where).name))
+        made.append(FewShot(train, test, shots=(5,), name=plain(where)))
     return made
 
 
 def watchable(experiment: Experiment) -> list[str]:
     """The names of the scores that a run's evaluators give."""
-    few = [f"{Path(where).name}_5-shot" for where in experiment.data.fewshot]
-    if experiment.data.val in ("", "none"):
+    few = [f"{plain(where)}_5-shot" for where in experiment.data.fewshot]
+    if with_splits(experiment.data).val in ("", "none"):
         return few
     masked = experiment.objective.objective == "masked"
     return [*(["val_loss"] if masked else [f"val_{name}" for name in SCORES]), *few]

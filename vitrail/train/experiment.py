@@ -36,8 +36,8 @@ class ModelChoice:
 @dataclass(frozen=True)
 class DataChoice:
     data: str = ""  # a path or a name
-    train: str = "train[:99% per class]"  # what is trained on
-    val: str = "train[99%: per class]"  # held out of train: every choice looks here; none: no evaluation
+    train: str = "auto"  # what is trained on; auto: train without what is held out
+    val: str = "auto"  # held out of train, for every choice; auto: 10%, 2% or 1% of each class, by size; none
     test: str = "auto"  # evaluated once, at the end; auto: the test or validation split; none
     preprocess: str = ""  # training line; else inception crop and flip, to the model's size and range
     evaluate_preprocess: str = ""  # the line that is stored with the model; else the model's own

@@ -111,7 +111,7 @@ def concluded(parts: Parts, model: Model, outcome: Outcome, run: Run) -> dict[st
         "stopped_early": outcome.stopped_early,
         "seconds": outcome.seconds,
         "val": outcome.scores,
-        "val_split": experiment.data.val,
+        "val_split": None if parts.sources.val is None else parts.sources.val.name,
         "test": None,
         "broken": len(broken),
         "train_examples": len(parts.sources.train),

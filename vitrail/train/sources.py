@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vitrail.data.sources import TEST_SPLITS, Source, open_source, splits_of
 from vitrail.errors import ConfigError, DataError
 from vitrail.train.experiment import DataChoice
+
+# Table 4 and BiT-HyperRule tell data sets apart by size: examples below which a set is small, and medium.
+SMALL, MEDIUM = 20_000, 500_000
 
 
 @dataclass(frozen=True)
@@ -19,6 +22,7 @@ class Sources:
     def open(cls, choice: DataChoice) -> Sources:
         if not choice.data:
             raise ConfigError("no data: --data PATH (a folder of images, Parquet or tar shards), or a name")
+        choice = with_splits(choice)
         train = open_source(choice.data, choice.train)
         val = held_out(choice)
         test = choice.test
@@ -35,6 +39,22 @@ class Sources:
         """Changes when the data does."""
         parts = (self.train, self.val, self.test)
         return " ".join("-" if part is None else part.fingerprint() for part in parts)
+
+
+def with_splits(choice: DataChoice) -> DataChoice:
+    """What `auto` means for train and val: the paper's parts to choose by, class by class."""
+    if choice.train != "auto":
+        return replace(choice, val="none") if choice.val == "auto" else choice
+    if choice.val != "auto":
+        return replace(choice, train="train")
+    n = len(open_source(choice.data, "train"))
+    part = f"{100 * (1 - held_part(n)):g}%"
+    return replace(choice, train=f"train[:{part} per class]", val=f"train[{part}: per class]")
+
+
+def held_part(examples: int) -> float:
+    """To choose by, out of so many training examples: as the paper has it for Pets and Flowers, CIFAR, ImageNet."""
+    return 0.1 if examples < SMALL else 0.02 if examples < MEDIUM else 0.01
 
 
 def different_classes(train: Source, other: Source) -> str:

@@ -13,8 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-# Table 4 and BiT-HyperRule tell data sets apart by size: examples below which a set is small, and medium.
-SMALL, MEDIUM = 20_000, 500_000
+from vitrail.train.sources import MEDIUM, SMALL, held_part
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ def paper(facts: Facts, image_size: int | None) -> dict[str, Any]:
         "optimizer": "sgd",
         "rate": 0.01 if medium else 0.03,
         "rates": (0.001, 0.003, 0.01, 0.03) if medium else (0.003, 0.01, 0.03, 0.06),
-        "dev": 0.1 if small else 0.02 if medium else 0.01,
+        "dev": held_part(facts.examples),
         "weight_decay": 0.0,
         "clip": 1.0,
         "mixup": 0.0,
@@ -65,7 +64,7 @@ def bit(facts: Facts, image_size: int | None) -> dict[str, Any]:
         "optimizer": "sgd",
         "rate": 0.003,
         "rates": (0.001, 0.003, 0.01, 0.03),
-        "dev": 0.1 if small else 0.02 if medium else 0.01,
+        "dev": held_part(facts.examples),
         "weight_decay": 0.0,
         "clip": 0.0,
         "mixup": 0.0 if small else 0.1,
@@ -88,7 +87,7 @@ def default(facts: Facts, image_size: int | None) -> dict[str, Any]:
         "optimizer": "sgd",
         "rate": 0.01,
         "rates": (0.001, 0.003, 0.01, 0.03),
-        "dev": 0.1 if n < SMALL else 0.02 if n < MEDIUM else 0.01,
+        "dev": held_part(n),
         "weight_decay": 0.0,
         "clip": 1.0,
         "mixup": 0.0,
