@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from vitrail.checkpoints.run_card import flat
 from vitrail.evaluators.accuracy import Evaluation
 from vitrail.inspection.figures import views_of
 from vitrail.inspection.inspect import Inspection, Subject
@@ -104,7 +105,7 @@ def facts(seen: Inspection) -> str:
 
 
 def scores(seen: Inspection, evaluation: Evaluation | None) -> str:
-    rows = {str(name): show(value) for name, value in seen.metrics.items()}
+    rows = {name: show(value) for name, value in flat(seen.metrics).items() if value is not None}
     if evaluation is None:
         return table(rows)
     measured = {score.name: f"{score.value:.4f} (n = {score.n:,})" for score in evaluation.scores()}
