@@ -20,3 +20,22 @@ def fixtures() -> Path:
     if not path.is_dir():
         pytest.skip("the reference numbers of the published code are not on this machine")
     return path
+
+
+@pytest.fixture
+def vitrail_command(capsys, monkeypatch):
+    """Runs a command as a person would; returns its exit code and what it printed."""
+    from vitrail.cli import main
+
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def command(*words):
+        code = 0
+        try:
+            main([str(word) for word in words])
+        except SystemExit as stop:
+            code = stop.code
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return command

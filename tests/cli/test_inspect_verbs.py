@@ -8,28 +8,14 @@ from PIL import Image
 
 import vitrail
 from tests.inspection.looked_at import answering, bit, made, pictures
-from vitrail.cli import VERBS, main
-from vitrail.cli.inspect_verbs import inspect
 from vitrail.data.sources import open_source
 
 
 @pytest.fixture
-def run(capsys, monkeypatch, tmp_path):
-    """Runs `vitrail inspect ...` in a folder of its own; returns its exit code and what it printed."""
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setitem(VERBS, "inspect", inspect)
+def run(vitrail_command, monkeypatch, tmp_path):
+    """`vitrail inspect ...` in a folder of its own."""
     monkeypatch.chdir(tmp_path)
-
-    def command(*words):
-        code = 0
-        try:
-            main(["inspect", *map(str, words), "--device", "cpu"])
-        except SystemExit as stop:
-            code = stop.code
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return command
+    return lambda *words: vitrail_command("inspect", *words, "--device", "cpu")
 
 
 @pytest.fixture

@@ -10,24 +10,11 @@ from PIL import Image
 import vitrail
 from tests.checkpoints.google_files import filled, vit_shapes
 from tests.randomise import randomise
-from vitrail.cli import main
 
 
 @pytest.fixture
-def run(capsys, monkeypatch):
-    """Runs a command; returns its exit code and what it printed."""
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def command(*words):
-        code = 0
-        try:
-            main([str(word) for word in words])
-        except SystemExit as stop:
-            code = stop.code
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return command
+def run(vitrail_command):
+    return vitrail_command
 
 
 @pytest.fixture

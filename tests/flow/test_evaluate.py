@@ -8,26 +8,13 @@ from PIL import Image
 
 import vitrail
 from tests.randomise import randomise
-from vitrail.cli import main
 
 CLASSES = ["ant", "bee", "cat", "dog", "elk", "fox"]
 
 
 @pytest.fixture
-def run(capsys, monkeypatch):
-    """Runs a command on the CPU; returns its exit code and what it printed."""
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def command(*words):
-        code = 0
-        try:
-            main([*map(str, words), "--device", "cpu"])
-        except SystemExit as stop:
-            code = stop.code
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return command
+def run(vitrail_command):
+    return lambda *words: vitrail_command(*words, "--device", "cpu")
 
 
 @pytest.fixture
