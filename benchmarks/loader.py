@@ -4,9 +4,10 @@
 
 FOLDER holds photographs (JPEG); without it those of the shared data beside the checkout are taken. Each epoch reads
 every file, decodes it, takes a random inception crop to 224 and flips it by a fair coin; nothing decoded is kept, and
-what comes out is a batch of bytes, to be normalised on the device. The loaders run by turns for `rounds` rounds; a
-round starts the workers anew and counts images after a warm-up. torchvision and timm draw rectangles their way,
-within the same areas and aspects; "our crops" is torchvision's pipeline with rectangles drawn as ours are.
+what comes out is a batch of bytes, to be normalised on the device. The loaders run by turns for `rounds` rounds, of a
+few seconds each, and only one of them at a time: what the machine does besides meets all of them, and a ratio is that
+of one round, the median over all. torchvision and timm draw rectangles their way, within the same areas and aspects;
+"our crops" is torchvision's pipeline with rectangles drawn as ours are.
 
 Same crops, same pixels: before the timing, what we load is compared with a full decode, the same crop and Pillow's
 antialiased resize; the mean difference must be at most 1/255.
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import os
 import statistics
 import tempfile
 import time
@@ -36,6 +38,8 @@ from vitrail.data.preprocess import parse
 from vitrail.data.sources import open_source
 
 SIZE, BATCH = 224, 32
+QUEUED = 8  # batches that may have been made ahead
+REST = 0.6  # seconds in which the workers of a loader fill their queue
 AREA, ASPECT = (0.05, 1.0), (0.75, 1.33)
 LINE = f"inception_crop({SIZE}, torch_bilinear)|flip_lr|uint8|to_range(-1, 1)"
 torchvision = import_torchvision()
@@ -160,12 +164,30 @@ def compare_pixels(folder: Path, count: int = 200) -> float:
     return total / min(count, len(source))
 
 
-def rate(batches: Iterator[torch.Tensor], warm_up: int, count: int) -> float:
-    for _ in range(warm_up):
+def started(folder: Path, workers: int) -> dict[str, Iterator[torch.Tensor]]:
+    """Those of the loaders that run on this machine."""
+    running = {}
+    for name, make in LOADERS.items():
+        batches = make(folder, workers)
+        try:
+            next(batches)
+        except (RuntimeError, OSError, AttributeError) as error:
+            print(f"{name}: not on this machine ({str(error).splitlines()[0][:100]})")
+            continue
+        running[name] = batches
+        time.sleep(REST)
+    return running
+
+
+def rate(batches: Iterator[torch.Tensor], count: int) -> float:
+    """Images a second; then its workers are left to fill their queue, and rest while others run."""
+    for _ in range(QUEUED):
         next(batches)
     start = time.perf_counter()
     images = sum(len(next(batches)) for _ in range(count))
-    return images / (time.perf_counter() - start)
+    seconds = time.perf_counter() - start
+    time.sleep(REST)
+    return images / seconds
 
 
 def main(photos: Path, workers: int, rounds: int, count: int) -> None:
@@ -174,27 +196,28 @@ def main(photos: Path, workers: int, rounds: int, count: int) -> None:
         difference = compare_pixels(folder)
         assert difference <= 1.0, f"mean |difference| is {difference:.2f}/255"
         print(f"mean |difference| from full decode, crop, antialiased resize: {difference:.3f}/255")
-        rates: dict[str, list[float]] = {name: [] for name in LOADERS}
+        running = started(folder, workers)
+        rates: dict[str, list[float]] = {name: [] for name in running}
         for _ in range(rounds):
-            for name, make in LOADERS.items():
-                try:
-                    rates[name].append(rate(make(folder, workers), 8, count))
-                except (RuntimeError, OSError, AttributeError) as error:
-                    print(f"{name}: not on this machine ({str(error).splitlines()[0][:100]})")
-                    rates[name].append(float("nan"))
-    print(f"JPEG decoder: {JPEG_DECODER}; torch {torch.__version__}")
-    print(f"{workers} workers, batches of {BATCH}, {rounds} rounds of {count * BATCH} images, medians")
-    best = statistics.median(rates["vitrail"])
+            for name, batches in running.items():
+                rates[name].append(rate(batches, count))
+    print(f"JPEG decoder: {JPEG_DECODER}; torch {torch.__version__}; load average {os.getloadavg()[0]:.1f}")
+    print(f"{workers} workers, batches of {BATCH}, {rounds} rounds of {count * BATCH} images")
     for name, values in rates.items():
-        middle = statistics.median(values)
-        spread = f"({min(values):.0f} to {max(values):.0f})"
-        print(f"  {name:22} {middle:7.0f} images/s {spread:14} ours / this {best / middle:.2f}")
+        ratios = [ours / theirs for ours, theirs in zip(rates["vitrail"], values, strict=True)]
+        print(f"  {name:22} images/s {spread(values, 0):24} ours / this {spread(ratios, 2)}")
+
+
+def spread(values: list[float], digits: int) -> str:
+    """The median, and in brackets the lowest and the highest."""
+    median, low, high = statistics.median(values), min(values), max(values)
+    return f"{median:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("photos", type=Path, nargs="?", default=Path("../shared/data/photos"))
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--count", type=int, default=40, help="batches that are timed in a round")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--count", type=int, default=30, help="batches that are timed in a round")
     main(**vars(parser.parse_args()))

@@ -98,6 +98,16 @@ def test_problems_are_said_in_words(report: Report) -> None:
         assert part in problems
 
 
+def test_a_class_without_images_is_reported(folder: Path) -> None:
+    (folder / "train/owl").mkdir()
+    train, test = inspect_path(folder).splits
+    assert train.class_names == test.class_names == ("cat", "dog", "owl")
+    assert (train.counts, test.counts) == ((12, 1, 0), (3, 2, 0))
+    report = inspect_path(folder)
+    assert "classes without images in train: 1 (owl)" in report.problems
+    assert "0 to 12" in shown(report)
+
+
 def test_copies_inside_a_split(folder: Path) -> None:
     save(photo(4).transpose(Image.Transpose.FLIP_LEFT_RIGHT), folder / "train/dog/again.png")
     inside = inspect_path(folder, splits=["train"]).copies

@@ -97,6 +97,11 @@ def test_inception_crop_is_cut_then_squashed() -> None:
     np.testing.assert_array_equal(op(image, rng(3)), expected)
 
 
+def test_inception_crop_of_a_picture_longer_than_any_op_makes() -> None:
+    image = np.zeros((20, 30_000, 3), np.uint8)
+    assert InceptionCrop(8, method="torch_bilinear", aspect=(1200, 1400))(image, rng()).shape == (8, 8, 3)
+
+
 def test_random_crop_reaches_every_place() -> None:
     image = noise(5, 6)
     places = {RandomCrop(4)(image, rng(seed)).tobytes() for seed in range(200)}

@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import ExifTags, Image, ImageFile
 
-from vitrail.data import decode as decoding
 from vitrail.data.decode import decode
 from vitrail.errors import ImageError
 
@@ -241,33 +240,6 @@ def test_broken_bytes_are_an_image_error_and_nothing_else() -> None:
             assert pixels.shape[2:] == (3,)
 
     damaged()
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"subsampling": 0},
-        {"subsampling": 1, "quality": 30},
-        {"subsampling": 2},
-        {"subsampling": 2, "progressive": True},
-        {"keep_rgb": True},
-        {"restart_marker_rows": 1, "optimize": True},
-    ],
-    ids=str,
-)
-def test_simplejpeg_makes_the_bits_of_pillow(
-    options: dict[str, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("simplejpeg", reason="the optional JPEG decoder is not installed")
-    for height, width in ((1, 1), (7, 9), (64, 64), (47, 130)):
-        colour = encoded(Image.fromarray(noise(height, width, 3)), "JPEG", **options)
-        grey = encoded(Image.fromarray(noise(height, width)), "JPEG", **options)
-        for data in (colour, grey):
-            monkeypatch.setattr(decoding, "JPEG_DECODER", "simplejpeg")
-            assert decoding._by_simplejpeg(data, "x", decoding.MAX_PIXELS) is not None
-            fast = decode(data)
-            monkeypatch.setattr(decoding, "JPEG_DECODER", "pillow")
-            np.testing.assert_array_equal(fast, decode(data))
 
 
 def test_threads_leave_the_settings_of_the_process_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,11 +1,5 @@
 """A batch is the same whoever makes it."""
 
-import os
-import signal
-import subprocess
-import sys
-import time
-
 import numpy as np
 import pytest
 import torch
@@ -196,58 +190,15 @@ def test_what_is_not_allowed():
         Loader(Pictures(0), PLAIN, Loading())
 
 
-ENDLESS = """
-import sys, time
-from vitrail.data.loader import Loader, Loading
-from vitrail.data.preprocess import parse
-from vitrail.data.sources import open_source
-
-if __name__ == "__main__":
-    source = open_source("shapes?n=64&image_size=16", "train")
-    loader = Loader(source, parse("resize(16)|uint8|to_range(-1,1)"), Loading(batch=4, workers=2))
-    for i, batch in enumerate(loader.batches()):
-        if i == 3:
-            import multiprocessing
-            print(*(child.pid for child in multiprocessing.active_children()), flush=True)
-            {then}
-"""
-
-
-def alive(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-@pytest.mark.parametrize("how", ["an exception", "Ctrl-C", "SIGKILL"])
-def test_no_process_is_left_behind(tmp_path, how):
-    script = tmp_path / "endless.py"
-    script.write_text(
-        ENDLESS.format(then="raise SystemError('on purpose')" if how == "an exception" else "time.sleep(60)")
-    )
-    process = subprocess.Popen(
-        [sys.executable, script],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    children = [int(pid) for pid in process.stdout.readline().split()]
-    assert len(children) == 2
-    if how == "Ctrl-C":
-        os.killpg(process.pid, signal.SIGINT)
-    elif how == "SIGKILL":
-        process.kill()
-    _, errors = process.communicate(timeout=30)
-    assert process.returncode != 0
-    if how != "SIGKILL":
-        assert errors.count("Traceback") == 1  # the workers keep quiet
-    deadline = time.monotonic() + 20
-    while any(alive(pid) for pid in children) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not any(alive(pid) for pid in children)
+def test_a_device_that_is_not_there_is_refused_in_words():
+    loader = Loader(Pictures(8), PLAIN, Loading(batch=4))
+    missing = "mps" if torch.cuda.is_available() else "cuda"
+    for name in (missing, torch.device(missing, 0)):
+        with pytest.raises(ConfigError, match=f"device {missing} was asked for, but torch finds none"):
+            loader.batches(device=name)
+    with pytest.raises(ConfigError, match="device 'tpu' is not one of auto, cpu"):
+        loader.batches(device="tpu")
+    assert next(loader.batches(device=torch.device("cpu")))["image"].device.type == "cpu"
 
 
 @pytest.mark.gpu

@@ -17,6 +17,7 @@ from PIL import Image
 
 from benchmarks.peers import import_torchvision
 from vitrail.data.augment import inception_box
+from vitrail.data.decode import decode
 from vitrail.data.preprocess import PRESETS, Pipeline, default_line, parse
 from vitrail.errors import ConfigError, ImageError, VitrailError
 
@@ -293,6 +294,28 @@ def test_alone_in_a_batch_and_from_the_file(line: str) -> None:
         file = BytesIO()
         Image.fromarray(image).save(file, "PNG")
         assert torch.equal(pipeline.load(file.getvalue(), rng(i)), host[i])
+
+
+@pytest.mark.parametrize("line", [PRESETS["official_train"], PRESETS["big_vision_pretrain_medium"]])
+def test_a_crop_of_a_jpeg_is_that_of_its_decoded_pixels(line: str) -> None:
+    pipeline = parse(line).at((32, 32))
+    for i in range(20):
+        file = BytesIO()
+        Image.fromarray(noise(120, 90, seed=i)).save(file, "JPEG", progressive=i % 4 == 0)
+        expected = pipeline.host(decode(file.getvalue()), rng(i))
+        assert torch.equal(pipeline.load(file.getvalue(), rng(i)), expected)
+        with pytest.raises(ImageError, match=r"^cut\.jpg: "):
+            pipeline.load(file.getvalue()[:-500], rng(i), name="cut.jpg")
+
+
+@pytest.mark.parametrize("size", [b"\0\0\0\x5a", b"\0\x78\0\0", b"\xff\xff\xff\xff"])
+def test_a_jpeg_of_no_size_or_too_much_is_an_image_error(size: bytes) -> None:
+    file = BytesIO()
+    Image.fromarray(noise(120, 90)).save(file, "JPEG")
+    data = file.getvalue()
+    assert data.count(b"\0\x78\0\x5a") == 1
+    with pytest.raises(ImageError, match=r"^bad\.jpg: "):
+        parse("inception_crop(32)|uint8").load(data.replace(b"\0\x78\0\x5a", size), rng(), name="bad.jpg")
 
 
 @pytest.mark.gpu

@@ -113,7 +113,8 @@ def inspect_path(
 ) -> Report:
     """`inspect` for a data set on disk or of the catalog; what `vitrail data inspect PATH` calls."""
     names = splits_of(where) if splits is None else splits
-    return inspect({name: open_source(where, name) for name in names}, sheet=sheet, progress=progress)
+    sources = {name: open_source(where, name, empty_classes=True) for name in names}
+    return inspect(sources, sheet=sheet, progress=progress)
 
 
 def inspect(
@@ -153,12 +154,9 @@ def _split_table(splits: tuple[SplitReport, ...]) -> Table:
         table.add_column(
             Text(split.name), justify="right"
         )  # not str: in "train[:10%]" rich would see a style
-    present = [[count for count in split.counts if count] for split in splits]
     table.add_row("images", *(f"{split.images:,}" for split in splits))
     table.add_row("classes", *(f"{len(split.class_names):,}" for split in splits))
-    table.add_row(
-        "images per class", *(f"{min(some):,} to {max(some):,}" if some else "" for some in present)
-    )
+    table.add_row("images per class", *(f"{min(s.counts):,} to {max(s.counts):,}" for s in splits))
     table.add_row("largest / smallest", *("" if s.balance is None else f"{s.balance:.1f}" for s in splits))
     table.add_row("height", *(_range(split.height) for split in splits))
     table.add_row("width", *(_range(split.width) for split in splits))

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.data.ops.arguments import check_interval, check_numbers, check_word
-from vitrail.data.ops.pixel_ops import Crop, PixelOp, Resize, Sized, cut, resized_kind
+from vitrail.data.ops.pixel_ops import PixelOp, Resize, Sized, cut, resized_kind
 from vitrail.data.ops.resize import METHODS, Box, Pixels
 
 
@@ -41,14 +41,17 @@ class InceptionCrop(Sized):
         check_interval(self.name, aspect=self.aspect)
 
     def __call__(self, image: Pixels, rng: np.random.Generator | None) -> Pixels:
-        crop, squash = self.decided(image.shape[0], image.shape[1], rng)
-        return squash(crop(image, None), None)
-
-    def decided(self, height: int, width: int, rng: np.random.Generator | None) -> tuple[Crop, Resize]:
-        """What it does to an image of this size: known before the pixels are."""
         assert rng is not None
-        box = inception_box(height, width, rng, area=self.area, aspect=self.aspect)
-        return Crop(*box), Resize(self.height, self.width, self.method)
+        return self.squash(cut(image, *self.box(image.shape[0], image.shape[1], rng)), None)
+
+    def box(self, height: int, width: int, rng: np.random.Generator) -> Box:
+        """The rectangle of an image of this size, which can be known before its pixels are."""
+        return inception_box(height, width, rng, area=self.area, aspect=self.aspect)
+
+    @property
+    def squash(self) -> Resize:
+        """What is done with the rectangle."""
+        return Resize(self.height, self.width, self.method)
 
     def kind(self, given: str) -> str:
         return resized_kind(self.name, self.method, given)

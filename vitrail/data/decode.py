@@ -51,19 +51,28 @@ TURNS = {
 }
 
 
-def decode(
-    data: bytes, *, name: str = "<bytes>", max_pixels: int = MAX_PIXELS, rows: int | None = None
-) -> NDArray[np.uint8]:
-    """The pixels of an encoded image: uint8 (H, W, 3) RGB. `name` is what errors call it.
+def decode(data: bytes, *, name: str = "<bytes>", max_pixels: int = MAX_PIXELS) -> NDArray[np.uint8]:
+    """The pixels of an encoded image: uint8 (H, W, 3) RGB. `name` is what errors call it."""
+    return decode_rows(data, usual_jpeg(data), None, name=name, max_pixels=max_pixels)
 
-    With `rows` only so many from the top are wanted, and those below them may be missing.
+
+def decode_rows(
+    data: bytes,
+    jpeg: JpegHeader | None,
+    rows: int | None,
+    *,
+    name: str = "<bytes>",
+    max_pixels: int = MAX_PIXELS,
+) -> NDArray[np.uint8]:
+    """The same, where so many rows from the top are wanted (None: all): those below them may be missing.
+
+    `jpeg` is what `usual_jpeg` says of the data; by it a caller knows the size before the pixels.
     """
     if not data:
         raise ImageError(f"{name}: the file is empty")
-    header = _usual_jpeg(data)
-    if header is not None:
-        _check_size((header.width, header.height), name, max_pixels)
-        pixels = decode_jpeg(data, header, rows)
+    if jpeg is not None:
+        _check_size((jpeg.width, jpeg.height), name, max_pixels)
+        pixels = decode_jpeg(data, jpeg, rows)
         if pixels is not None:
             return pixels
     try:
@@ -81,26 +90,20 @@ def decode(
         raise ImageError(f"{name}: cannot be decoded ({type(error).__name__}: {error})") from error
 
 
+def usual_jpeg(data: bytes) -> JpegHeader | None:
+    """The header of an upright JPEG in colour or grey, where simplejpeg is there to decode it."""
+    header = read_header(data) if JPEG_DECODER == "simplejpeg" else None
+    if header is None or header.channels not in (1, 3) or (header.app1 and _is_turned(data)):
+        return None
+    return header
+
+
 def rgb_pixels(image: Image.Image, *, name: str = "<image>") -> NDArray[np.uint8]:
     """The pixels of an image that Pillow has opened, by the same rules: uint8 (H, W, 3) RGB."""
     image.load()
     turn = TURNS.get(_orientation(image))
     rgb = _rgb(image, name)
     return np.array(rgb if turn is None else rgb.transpose(turn))  # (H, W, 3)
-
-
-def size_before_decoding(data: bytes) -> tuple[int, int] | None:
-    """The (height, width) that `decode` will make, where it gains from knowing the rows that are wanted."""
-    header = _usual_jpeg(data)
-    return (header.height, header.width) if header is not None and header.row_by_row else None
-
-
-def _usual_jpeg(data: bytes) -> JpegHeader | None:
-    """The header of an upright JPEG in colour or grey, where simplejpeg is there to decode it."""
-    header = read_header(data) if JPEG_DECODER == "simplejpeg" else None
-    if header is None or header.channels not in (1, 3) or (header.app1 and _is_turned(data)):
-        return None
-    return header
 
 
 def _is_turned(data: bytes) -> bool:

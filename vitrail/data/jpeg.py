@@ -64,6 +64,8 @@ def read_header(data: bytes) -> JpegHeader | None:
     if not frame:
         return None
     height, width = (int.from_bytes(data[i : i + 2], "big") for i in (frame + 5, frame + 7))
+    if not height or not width:
+        return None
     channels = data[frame + 9]
     row_by_row = data[frame + 1] in SEQUENTIAL and data[at + 4] == channels and not restarts
     return JpegHeader(height, width, channels, frame + 5, app1, row_by_row)
@@ -92,6 +94,6 @@ def _first_rows(data: bytes, header: JpegHeader, height: int) -> NDArray[np.uint
     try:
         _simplejpeg.decode_jpeg(lower, "RGB", buffer=pixels, strict=True)
     except ValueError as error:
-        # The first of its objections, and this one comes after all rows.
+        # It tells the first of its objections, and this one comes after all rows.
         return pixels if STOPPED_EARLY in str(error) else None
     return pixels

@@ -20,12 +20,9 @@ A batch is a dict of tensors. b = B / R; h x w the pipeline's image size; N patc
 from __future__ import annotations
 
 import itertools
-import multiprocessing
-import os
-import signal
-import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -37,10 +34,14 @@ from vitrail.data.bad_files import BadExample, BadFiles
 from vitrail.data.masking import Masking, draw_mask
 from vitrail.data.preprocess import Pipeline
 from vitrail.data.sources import Source
+from vitrail.data.workers import begin_worker, start_fork_server
 from vitrail.errors import ConfigError, DataError
+from vitrail.runtime.device import Device, pick
 
 Batch = dict[str, Tensor]
-Made = tuple[Batch, list[BadExample]]
+# What a worker sends: images, all else, broken examples. A tensor crosses in memory that both sides share, and to set
+# that up takes about a millisecond, so only the images are one.
+Made = tuple[Tensor, dict[str, np.ndarray], list[BadExample]]
 
 # What a random generator is for: the last word of its seed, so that no two purposes share a stream.
 ORDER, EXAMPLE, MIX, MASK = range(4)
@@ -104,7 +105,7 @@ class Loader:
         workers: int | None = None,
     ) -> Iterator[Batch]:
         """Steps start ... stop - 1; without `stop`, all of an evaluation, and a training run without end."""
-        device = torch.device(device)
+        device = present(device)
         on_host = self.on_host(start, stop, pinned=device.type == "cuda", workers=workers)
         return (self.stream.finish(batch) for batch in ahead(on_host, device))
 
@@ -115,21 +116,20 @@ class Loader:
         if stop is None and self.stream.evaluation:
             stop = self.steps
         steps: Iterable[int] = itertools.count(start) if stop is None else range(start, stop)
-        for batch, bad in self._made(
-            steps, pinned, self.stream.loading.workers if workers is None else workers
-        ):
+        workers = self.stream.loading.workers if workers is None else workers
+        for image, batch, bad in self._made(steps, pinned, workers):
             self.bad_files.add(bad)
-            yield batch
+            yield {"image": image, **{name: torch.from_numpy(a) for name, a in batch.items()}}
 
     def _made(self, steps: Iterable[int], pinned: bool, workers: int) -> Iterator[Made]:
         if not workers:
             yield from (self.stream[step] for step in steps)
             return
-        # A server that forks workers: unlike a fork of this process it is safe beside threads and CUDA.
-        multiprocessing.set_forkserver_preload([__name__])
+        start_fork_server(preload=__name__)
         loader: DataLoader[Made] = DataLoader(
             self.stream,
             batch_size=None,
+            collate_fn=as_it_is,
             sampler=steps,
             num_workers=workers,
             multiprocessing_context="forkserver",
@@ -162,24 +162,23 @@ class Stream(Dataset[Made]):
         if mixing is not None:
             slots, partner = with_partners(slots, mixing.partner)
         places = [self.order.at(step * self.loading.batch + int(slot)) for slot in slots]
-        batch, bad = self._read(places, b)
+        image, batch, bad = self._read(places, b)
         if mixing is not None:
             own = slots[:b]
             # Where the partner is broken, the example stays as it is.
-            share = np.where(batch["weight"].numpy()[partner] > 0, mixing.weight[own], 1.0)
-            batch["partner"] = torch.from_numpy(partner)
-            batch["share"] = torch.from_numpy(share.astype(np.float32))
+            share = np.where(batch["weight"][partner] > 0, mixing.weight[own], 1.0)
+            batch["partner"], batch["share"] = partner, share.astype(np.float32)
             if mixing.box is not None:
-                batch["box"] = torch.from_numpy(np.where(share[:, None] < 1, mixing.box[own], 0))
+                batch["box"] = np.where(share[:, None] < 1, mixing.box[own], 0)
         for name in ("weight", "index"):
             batch[name] = batch[name][:b]
-        return batch, bad
+        return image, batch, bad
 
     def _read(self, places: list[tuple[int, int]], b: int) -> Made:
         """The examples at (epoch, index); the first b are this process's own, those beyond only partners."""
         dtype = torch.uint8 if self.pipeline.crosses_as_bytes else torch.float32
         images = [torch.zeros(3, *self.image_size, dtype=dtype)] * len(places)
-        label, weight = torch.zeros(len(places), dtype=torch.int64), torch.zeros(len(places))
+        label, weight = np.zeros(len(places), np.int64), np.zeros(len(places), np.float32)
         masks, bad = [], []
         for slot, (epoch, index) in enumerate(places):
             if self.loading.masking is not None and slot < b:
@@ -189,18 +188,16 @@ class Stream(Dataset[Made]):
                 continue
             try:
                 images[slot] = self._pixels(epoch, index)
-                label[slot], weight[slot] = int(self.source.labels[index]), 1.0
+                label[slot], weight[slot] = self.source.labels[index], 1.0
             except DataError as error:
                 key, reason = self.source.key(index), str(error)
                 bad.append(BadExample(index, key, reason if key in reason else f"{key}: {reason}"))
-        indices = torch.tensor([index for _, index in places])
-        image = default_collate(
-            images
-        )  # (b, 3, h, w); in a worker, straight into memory shared with its owner
-        batch = {"image": image, "label": label, "weight": weight, "index": indices}
+        image = default_collate(images)  # (b, 3, h, w); in a worker, made in the memory that is shared
+        indices = np.array([index for _, index in places], np.int64)
+        batch: dict[str, np.ndarray] = {"label": label, "weight": weight, "index": indices}
         for k, name in enumerate(("corruption", "other") if masks else ()):
-            batch[name] = torch.from_numpy(np.stack([mask[k] for mask in masks]))  # (b, N)
-        return batch, bad
+            batch[name] = np.stack([mask[k] for mask in masks])  # (b, N)
+        return image, batch, bad
 
     def _pixels(self, epoch: int, index: int) -> Tensor:
         rng = generator(self.loading.seed, epoch, index, EXAMPLE) if self.pipeline.random else None
@@ -262,6 +259,11 @@ class Order:
         return epoch, int(self.permutations[epoch][place])
 
 
+def as_it_is(made: Any) -> Any:
+    """A step is a batch already, and its arrays stay arrays."""
+    return made
+
+
 def generator(seed: int, epoch: int, index: int, purpose: int) -> np.random.Generator:
     return np.random.default_rng((seed, epoch, index, purpose))
 
@@ -272,6 +274,13 @@ def with_partners(slots: np.ndarray, partner: np.ndarray) -> tuple[np.ndarray, n
     read = np.concatenate([slots, beyond])
     row = {int(slot): i for i, slot in enumerate(read)}
     return read, np.array([row[int(p)] for p in partner[slots]])
+
+
+def present(device: torch.device | str) -> torch.device:
+    """The device, `cuda:1` say; ConfigError where this machine has none of its kind."""
+    kind, _, number = str(device).partition(":")
+    found = pick(cast(Device, kind))
+    return torch.device(found.type, int(number)) if number else found
 
 
 def ahead(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
@@ -296,17 +305,3 @@ def ahead(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
         waiting = coming
     if waiting is not None:
         yield waiting
-
-
-def begin_worker(_: int) -> None:
-    """Ctrl-C reaches the workers too: the process that owns them ends them. Should it die first, so do they."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=end_with_owner, daemon=True).start()
-
-
-def end_with_owner() -> None:
-    # torch's own watch looks at the parent, which here is the fork server, and that waits for its workers.
-    owner = multiprocessing.parent_process()
-    assert owner is not None
-    owner.join()
-    os._exit(1)

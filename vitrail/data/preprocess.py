@@ -18,9 +18,17 @@ import torch
 from torch import Tensor
 
 from vitrail.data.augment import InceptionCrop, RandomCrop
-from vitrail.data.decode import decode, size_before_decoding
+from vitrail.data.decode import decode_rows, usual_jpeg
 from vitrail.data.ops.grammar import op_text, parse_op
-from vitrail.data.ops.pixel_ops import CentralCrop, PixelOp, Resize, ResizeSmall, Uint8, resized_and_cropped
+from vitrail.data.ops.pixel_ops import (
+    CentralCrop,
+    PixelOp,
+    Resize,
+    ResizeSmall,
+    Uint8,
+    cut,
+    resized_and_cropped,
+)
 from vitrail.data.ops.resize import Pixels
 from vitrail.data.ops.value_ops import ValueOp
 from vitrail.errors import ConfigError, ImageError
@@ -92,15 +100,13 @@ class Pipeline:
 
     def load(self, data: bytes, rng: np.random.Generator | None = None, *, name: str = "<bytes>") -> Tensor:
         """host(decode(data)), the same bits; errors say `name`. No row below a first random crop is decoded."""
-        ops, rows = self.pixel_ops, None
-        if ops and isinstance(ops[0], InceptionCrop) and rng is not None:
-            size = size_before_decoding(data)
-            if size is not None:
-                crop, squash = ops[0].decided(*size, rng)
-                ops, rows = (crop, squash, *ops[1:]), crop.top + crop.height
-        image = decode(data, name=name, rows=rows)
+        jpeg, ops, box = usual_jpeg(data), self.pixel_ops, None
+        if jpeg is not None and rng is not None and ops and isinstance(ops[0], InceptionCrop):
+            box = ops[0].box(jpeg.height, jpeg.width, rng)
+            ops = (ops[0].squash, *ops[1:])
+        image = decode_rows(data, jpeg, None if box is None else box[0] + box[2], name=name)
         try:
-            return self._host(ops, image, rng)
+            return self._host(ops, image if box is None else cut(image, *box), rng)
         except ImageError as error:
             raise ImageError(f"{name}: {error}") from error
 

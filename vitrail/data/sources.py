@@ -67,13 +67,19 @@ class Source(Protocol):
 
 
 def open_source(
-    where: str | Path, split: str = "train", *, root: str | Path | None = None, download: bool = False
+    where: str | Path,
+    split: str = "train",
+    *,
+    root: str | Path | None = None,
+    download: bool = False,
+    empty_classes: bool = False,
 ) -> Source:
     """Open the part `split` (see splits.py) of the data set `where`; `where?exclude=FILE` leaves out what a file
     of exclusions (exclusions.py) names.
 
     `root` is where catalog names are looked up (else the variable VITRAIL_DATA, see catalog.py); nothing is
-    fetched from the network unless `download` is set.
+    fetched from the network unless `download` is set. A class folder without an image is an error unless
+    `empty_classes` is set.
     """
     base, options = split_options(str(where))
     excluded = options.pop("exclude", None)
@@ -82,6 +88,11 @@ def open_source(
         name: _open_split(base, name, options, root=root, download=download)
         for name in dict.fromkeys(part.name for part in parts)
     }
+    if not empty_classes:
+        from vitrail.data.readers.folder import refuse_empty_classes
+
+        for source in opened.values():
+            refuse_empty_classes(source)
     if excluded is not None:
         from vitrail.data.exclusions import excluding
 

@@ -95,6 +95,12 @@ def test_names_of_classes(tmp_path: Path) -> None:
         ({"x": PIXELS, "y": LABELS.astype(float)}, "labels 'y' are float64"),
         ({"x": PIXELS[:0], "y": LABELS[:0]}, "no examples"),
         ({"x": PIXELS, "y": LABELS - 1}, "labels are none of the"),
+        ({"x": PIXELS, "y": LABELS, "class_names": np.array("cat")}, r"class_names are <U3 \(\); strings or"),
+        (
+            {"x": PIXELS, "y": LABELS, "class_names": np.array([["a"], ["b"], ["c"]])},
+            r"class_names are <U1 \(3, 1\)",
+        ),
+        ({"x": PIXELS, "y": LABELS, "class_names": np.array(list("aba"))}, "name more than one class: a$"),
         ({"x": PIXELS, "y": LABELS, "images": PIXELS, "labels": LABELS}, "two pairs of arrays for 'train'"),
     ],
 )

@@ -52,6 +52,19 @@ def test_one_folder_is_split_by_a_seed_class_by_class(three_classes: Path) -> No
         open_source(f"{three_classes}?validation=0", "validation")
 
 
+@pytest.mark.parametrize("place", ["{}", "train/{}"])
+def test_a_class_without_images_is_opened_only_where_asked_for(tmp_path: Path, place: str) -> None:
+    put(tmp_path / place.format("ant") / "1.png")
+    put(tmp_path / place.format("bee") / "2.png")
+    for name in ("cow", "doe"):
+        (tmp_path / place.format(name)).mkdir()
+    with pytest.raises(DataError, match=r"cow: a class without images \(and 1 more\); fill it or remove it"):
+        open_source(tmp_path)
+    source = open_source(tmp_path, empty_classes=True)
+    assert source.class_names == ["ant", "bee", "cow", "doe"]
+    assert source.labels.tolist() == [0, 1]
+
+
 def test_splits_as_they_are_share_the_classes_of_train(tmp_path: Path) -> None:
     for name in (
         "train/a/1.png",

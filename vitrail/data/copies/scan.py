@@ -9,7 +9,6 @@ levels, the whole image squeezed into a square. An image that cannot be read kee
 from __future__ import annotations
 
 import hashlib
-import multiprocessing
 import os
 import warnings
 from dataclasses import dataclass
@@ -22,8 +21,8 @@ from rich.progress import Progress
 from torch.utils.data import DataLoader, Dataset
 
 from vitrail.data.decode import decode
-from vitrail.data.loader import begin_worker
 from vitrail.data.sources import Source
+from vitrail.data.workers import begin_worker, start_fork_server
 from vitrail.errors import DataError
 
 THUMBNAIL = 32  # S
@@ -51,7 +50,8 @@ def scan(source: Source, *, processes: int | None = None, progress: Progress | N
     if processes is None:
         processes = min(PROCESSES, os.cpu_count() or 1) if n >= PARALLEL else 0
     # Forked from a server, not from here: a fork is not safe beside the threads of torch and of a progress bar.
-    multiprocessing.set_forkserver_preload([__name__])
+    if processes:
+        start_fork_server(preload=__name__)
     loader: DataLoader[_Seen] = DataLoader(
         _Reader(source),
         batch_size=64,

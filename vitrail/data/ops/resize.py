@@ -16,6 +16,7 @@ bilinear without antialiasing is up to 1e-5 of the range away, and its area has 
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
@@ -38,6 +39,7 @@ PILLOW = {
 }
 TORCH = {"torch_bilinear": "bilinear", "torch_bicubic": "bicubic"}
 OF_BYTES = (*PILLOW, *TORCH)  # bytes in, bytes out
+KEPT = 512  # taps of so many pairs of lengths: crops of an image have at most as many as it has rows
 
 
 def resize(image: Pixels, size: tuple[int, int], method: str, window: Box | None = None) -> Pixels:
@@ -76,7 +78,7 @@ def _part(taps: Taps, start: int, length: int) -> Taps:
 def _from_taps(image: Pixels, vertical: Taps, horizontal: Taps) -> NDArray[np.float32]:
     """Both directions as sums of whole rows, which is fast; (h, w, 3), with the memory in planes (3, h, w)."""
     columns, weight = horizontal
-    first, last = int(columns.min()), int(columns.max())
+    first, last = int(columns[0, 0]), int(columns[-1, -1])  # they grow from tap to tap, pixel to pixel
     h, w, W = vertical[0].shape[1], columns.shape[1], last + 1 - first
     x = image[:, first : last + 1].reshape(len(image), W * 3)  # (H, W * 3)
     x = np.ascontiguousarray(_sum_of_rows(x, vertical).T).reshape(W, 3 * h)  # (W, 3 * h)
@@ -93,6 +95,7 @@ def _sum_of_rows(rows: Pixels, taps: Taps) -> NDArray[np.float32]:
     return total
 
 
+@lru_cache(maxsize=KEPT)
 def _bilinear_taps(length: int, new: int) -> Taps:
     """Each output pixel's two neighbours and their weights, both (2, new); in float32, as TensorFlow does."""
     scale = np.float32(length) / np.float32(new)
@@ -103,6 +106,7 @@ def _bilinear_taps(length: int, new: int) -> Taps:
     return index, np.stack([1 - fraction, fraction])  # (2, new)
 
 
+@lru_cache(maxsize=KEPT)
 def _area_taps(length: int, new: int) -> Taps:
     """The inputs that each output pixel covers, and the share of it that each fills: both (taps, new)."""
     scale = np.float32(length) / np.float32(new)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import struct
 import zipfile
 import zlib
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -157,11 +158,23 @@ def _class_names(path: Path, values: dict[str, np.ndarray], pairs: dict[str, tup
     with zipfile.ZipFile(path) as archive:
         named = "class_names.npy" in archive.namelist()
     if named:
-        return [str(name) for name in ArrayFile(path, "class_names").array.tolist()]
+        return _named(path, ArrayFile(path, "class_names").array)
     text = [split for split in pairs if values[split].dtype.kind == "U"]
     if text:
         return sorted({name for split in text for name in values[split].tolist()})
     return number_names(list(values.values()))
+
+
+def _named(path: Path, names: np.ndarray) -> list[str]:
+    if names.ndim != 1 or names.dtype.kind not in "iuU":
+        raise DataError(
+            f"{path}: class_names are {names.dtype} {names.shape}; strings or integers (classes,) are read"
+        )
+    listed = [str(name) for name in names.tolist()]
+    twice = [name for name, count in Counter(listed).items() if count > 1]
+    if twice:
+        raise DataError(f"{path}: class_names that name more than one class: {', '.join(twice[:8])}")
+    return listed
 
 
 def _map_or_load(path: Path, member: str) -> np.ndarray:

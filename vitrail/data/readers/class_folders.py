@@ -3,7 +3,7 @@
 - A sub-folder is a split if its name is a split word (split_names.py) and folders lie in it; so a class may
   be called `train`, and a `test` of images without classes is no split. If all sub-folders have such names
   and none holds folders, they are taken for splits, and opening one says that its class folders are missing.
-- Every other sub-folder is a class, named as the folder (in Unicode form NFC), and has to hold an image.
+- Every other sub-folder is a class, named as the folder (in Unicode form NFC).
 - Images are found at any depth below the class, by extension, in any case. Names that begin with a dot are
   passed over; everything else that is not taken is counted in `skipped` with the reason.
 - A link to a file is followed wherever it points. A link to a folder is never followed: inside the data set
@@ -48,6 +48,7 @@ EXTENSIONS = frozenset(
         ".avif",
     )
 )
+ENDINGS = f"image files end in {', '.join(sorted(EXTENSIONS))}"
 
 
 def find_splits(root: Path) -> dict[str, str]:
@@ -91,12 +92,10 @@ def list_images(
         below = [folder]
         while below:
             found += _list_one(root, below.pop(), below, skipped)
-        if not found:
-            raise DataError(
-                f"{root / folder}: a class without images; image files end in {', '.join(sorted(EXTENSIONS))}"
-            )
         images += sorted(map(os.fsencode, found))
         labels += [label] * len(found)
+    if not images:
+        raise DataError(f"{root}: no class folder has an image; {ENDINGS}")
     return images, np.array(labels, dtype=np.int64)
 
 

@@ -18,13 +18,13 @@ from pathlib import Path
 
 import numpy as np
 
-from vitrail.data.readers.class_folders import find_classes, find_splits, list_images
+from vitrail.data.readers.class_folders import ENDINGS, find_classes, find_splits, list_images
 from vitrail.data.readers.class_names import with_titles
 from vitrail.data.readers.fingerprint import digest, digest_files
 from vitrail.data.readers.names import Names, printable
 from vitrail.data.readers.split_names import find_split, in_order
 from vitrail.data.readers.stratify import stratified
-from vitrail.data.sources import Example, read_image_file, take_options
+from vitrail.data.sources import Example, Source, read_image_file, take_options
 from vitrail.errors import ConfigError, DataError
 
 DEFAULTS = {"seed": "0", "validation": "0.1", "test": "0.1"}  # how one folder is split
@@ -41,6 +41,7 @@ class FolderSource:
     class_names: list[str]
     # What was not taken as an image: reason -> how many.
     skipped: Counter[str] = field(default_factory=Counter)
+    empty: tuple[str, ...] = ()  # class folders without an image, below root
 
     def __len__(self) -> int:
         return len(self.files)
@@ -97,16 +98,15 @@ def _open_split_folder(root: Path, split: str, folders: dict[str, str]) -> Folde
     number = {name: label for label, name in enumerate(class_names)}
     here = [(number[name], folder) for name, folder in classes[split].items()]
     images, labels = list_images(root, here, skipped)
-    files = Names(images)
-    return FolderSource(
-        f"{root.resolve().name}:{split}", root, files, labels, with_titles(class_names, root), skipped
-    )
+    name, titles = f"{root.resolve().name}:{split}", with_titles(class_names, root)
+    return FolderSource(name, root, Names(images), labels, titles, skipped, _empty(here, labels))
 
 
 def _open_part(root: Path, split: str, seed: int, validation: float, test: float) -> FolderSource:
     skipped: Counter[str] = Counter()
     classes = find_classes(root, "", skipped)
-    keys, labels = list_images(root, enumerate(classes.values()), skipped)
+    here = list(enumerate(classes.values()))
+    keys, labels = list_images(root, here, skipped)
     chosen = stratified(keys, labels, seed=seed, validation=validation, test=test)[split]
     if not len(chosen):
         raise DataError(
@@ -115,8 +115,23 @@ def _open_part(root: Path, split: str, seed: int, validation: float, test: float
             "?validation=0.2&test=0.2 change that"
         )
     files = Names([keys[i] for i in chosen])
-    class_names = with_titles(list(classes), root)
-    return FolderSource(f"{root.resolve().name}:{split}", root, files, labels[chosen], class_names, skipped)
+    name, titles = f"{root.resolve().name}:{split}", with_titles(list(classes), root)
+    return FolderSource(name, root, files, labels[chosen], titles, skipped, _empty(here, labels))
+
+
+def _empty(folders: list[tuple[int, str]], labels: np.ndarray) -> tuple[str, ...]:
+    """Those of the folders [(label, path)] whose label no image has."""
+    present = set(labels.tolist())
+    return tuple(folder for label, folder in folders if label not in present)
+
+
+def refuse_empty_classes(source: Source) -> None:
+    """A class folder without an image: DataError, for nobody can learn it or be measured on it."""
+    if isinstance(source, FolderSource) and source.empty:
+        others = f" (and {len(source.empty) - 1} more)" if len(source.empty) > 1 else ""
+        raise DataError(
+            f"{source.root / source.empty[0]}: a class without images{others}; fill it or remove it ({ENDINGS})"
+        )
 
 
 def read_split_options(root: Path | str, options: dict[str, str]) -> tuple[int, float, float]:

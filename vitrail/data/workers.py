@@ -1,0 +1,52 @@
+"""The processes that decode for the loader: how they start, and how they end.
+
+    owner ──► fork server ──► workers
+
+A server that forks the workers is safe beside threads and CUDA, unlike a fork of the owner. Ctrl-C and SIGTERM often
+go to the whole process group (a terminal, SLURM, docker, `kill -- -PGID`), and then the owner may still want batches,
+to end its step and save. So the others let both pass. They end when the owner says so, or when it is no more.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from multiprocessing import forkserver, resource_tracker
+
+# Elsewhere Python cannot ask who sent a signal: there, any SIGTERM ends a worker.
+SENDER_IS_KNOWN = sys.platform == "linux"
+
+
+def start_fork_server(preload: str) -> None:
+    """Start it, if there is none, with a module imported and SIGTERM blocked: both are passed on to the workers."""
+    forkserver.set_forkserver_preload([preload])
+    resource_tracker.ensure_running()  # first: the fork server would start it, and that unblocks SIGTERM
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM] if SENDER_IS_KNOWN else [])
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def begin_worker(_: int) -> None:
+    """What each worker does first."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if SENDER_IS_KNOWN:  # blocked already, unless the fork server was started by somebody else
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    threading.Thread(target=end_with_owner, daemon=True).start()
+
+
+def end_with_owner() -> None:
+    # torch's own watch looks at the parent, which here is the fork server, and that waits for its workers.
+    owner = multiprocessing.parent_process()
+    assert owner is not None
+    if not SENDER_IS_KNOWN:
+        owner.join()
+    while owner.is_alive():
+        told = signal.sigtimedwait([signal.SIGTERM], 1.0)
+        if told is not None and told.si_pid == owner.pid:
+            break
+    os._exit(1)
