@@ -98,7 +98,7 @@ def test_any_name_can_be_drawn(tmp_path_factory, names):
     path = tmp_path_factory.mktemp("names") / "c.png"
     K = len(names)
     drawing.confusion_matrix(np.ones((K, K), np.int64), names, path)
-    drawing.mistakes([np.zeros((8, 8, 3), np.uint8)] * K, names, path, title=names[0])
+    drawing.captioned([np.zeros((8, 8, 3), np.uint8)] * K, names, path, title=names[0])
     assert pixels(path).size
 
 
@@ -108,11 +108,11 @@ def test_mistakes_shows_every_picture(tmp_path):
         np.full((20 + 9 * i, 50, 3), [int(c[k : k + 2], 16) for k in (1, 3, 5)], np.uint8)
         for i, c in enumerate(colours)
     ]
-    drawing.mistakes(images, [f"caption {c}" for c in colours], tmp_path / "m.png", title="wrong")
+    drawing.captioned(images, [f"caption {c}" for c in colours], tmp_path / "m.png", title="wrong")
     assert all(has(tmp_path / "m.png", colour, 500) for colour in colours)
     with pytest.raises(ConfigError, match="5 images and 1 captions"):
-        drawing.mistakes(images, ["one"], tmp_path / "m.png")
-    drawing.mistakes([], [], tmp_path / "none.png")
+        drawing.captioned(images, ["one"], tmp_path / "m.png")
+    drawing.captioned([], [], tmp_path / "none.png")
     assert pixels(tmp_path / "none.png").size
 
 
@@ -138,5 +138,5 @@ def test_masked_patches_that_do_not_match_are_refused(tmp_path):
 
 def test_the_filters_of_warnings_are_left_as_they_were(tmp_path):
     before = list(warnings.filters)
-    drawing.mistakes([np.zeros((8, 8, 3), np.uint8)], ["漢字 😀"], tmp_path / "m.png")
+    drawing.captioned([np.zeros((8, 8, 3), np.uint8)], ["漢字 😀"], tmp_path / "m.png")
     assert warnings.filters == before

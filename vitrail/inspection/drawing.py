@@ -2,7 +2,7 @@
 
     rows of metrics.jsonl ──► loss_curve
     counts (K, K)         ──► confusion_matrix
-    pictures              ──► mistakes, captioned, masked_patches, labelled
+    pictures              ──► captioned, captioned, masked_patches, labelled
     distances (n, L, h)   ──► attention_distances                  Fig. 7 right, Fig. 11
 
 Figures are made through matplotlib's objects, never its global state, so any thread may draw. The format follows
@@ -108,11 +108,6 @@ def confusion_matrix(confusion: np.ndarray, class_names: Sequence[str], path: Pa
     figure.text(0.004 * heading / width, 0.5, "true", color=INK, fontsize=heading, va="center", rotation=90)
     draw_scale(figure, image, ax, "share of the true class", heading)
     save(figure, path)
-
-
-def mistakes(images: Sequence[np.ndarray], captions: Sequence[str], path: Path, *, title: str = "") -> None:
-    """What a model got wrong: pictures, uint8 (H, W, 3) of any sizes, each with its caption below."""
-    captioned(images, captions, path, title=title if images or title else "none")
 
 
 def captioned(images: Sequence[np.ndarray], captions: Sequence[str], path: Path, *, title: str = "") -> None:

@@ -30,12 +30,11 @@ class Facts:
 
 def paper(facts: Facts, image_size: int | None) -> dict[str, Any]:
     size = image_size or multiple(384, facts.stride)
-    small, medium = facts.examples < SMALL, facts.examples < MEDIUM
+    medium = facts.examples < MEDIUM  # or small
     return {
         "image_size": size,
         "batch": 512,
-        "steps": 500 if small else 10_000 if medium else 20_000,
-        "warmup": "20%" if small else "5%" if medium else "2.5%",  # 100 of 500, 500 of 10,000 and of 20,000
+        **length(facts),
         "decay": "cosine",
         "optimizer": "sgd",
         "rate": 0.01 if medium else 0.03,
@@ -57,8 +56,7 @@ def bit(facts: Facts, image_size: int | None) -> dict[str, Any]:
     return {
         "image_size": size,
         "batch": 512,
-        "steps": 500 if small else 10_000 if medium else 20_000,
-        "warmup": "20%" if small else "5%" if medium else "2.5%",  # 100 of 500, 500 of 10,000 and of 20,000
+        **length(facts),
         "decay": "stairs",
         "stairs": stairs,
         "optimizer": "sgd",
@@ -94,6 +92,15 @@ def default(facts: Facts, image_size: int | None) -> dict[str, Any]:
         "preprocess": f"inception_crop({size}, area=(0.25, 1))|flip_lr|uint8|{facts.value_op}",
         "evaluate_preprocess": "",
     }
+
+
+def length(facts: Facts) -> dict[str, Any]:
+    """By the size of the data, in the paper as in BiT-HyperRule: warm-ups of 100, 500 and 500 steps."""
+    if facts.examples < SMALL:
+        return {"steps": 500, "warmup": "20%"}
+    return (
+        {"steps": 10_000, "warmup": "5%"} if facts.examples < MEDIUM else {"steps": 20_000, "warmup": "2.5%"}
+    )
 
 
 def photo_size(facts: Facts) -> int:
