@@ -21,7 +21,7 @@ from vitrail.data.augment import (
     mixup,
 )
 from vitrail.data.ops.pixel_ops import PixelOp
-from vitrail.data.ops.randaugment import DISTORTIONS, RandAugment, distorted
+from vitrail.data.ops.randaugment import DISTORTIONS, RandAugment, distorted, drawn
 from vitrail.data.ops.resize import resize
 
 
@@ -138,7 +138,8 @@ def test_random_erasing() -> None:
 
 
 def distort(image: np.ndarray, how: str, magnitude: float, seed: int = 0) -> np.ndarray:
-    return np.asarray(distorted(Image.fromarray(image), how, magnitude / 10, rng(seed)))
+    strength, x, y = drawn(how, magnitude / 10, *image.shape[:2], rng(seed))
+    return np.asarray(distorted(Image.fromarray(image), how, strength, x, y))
 
 
 @pytest.mark.parametrize("how", DISTORTIONS)

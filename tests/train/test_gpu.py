@@ -36,10 +36,15 @@ def test_compiled_in_bf16_it_trains_as_on_the_cpu(tmp_path, objective):
     np.testing.assert_allclose(trace(tmp_path / "cuda"), trace(tmp_path / "cpu"), rtol=2e-3)
     run(experiment(**plain, compile="on", precision="bf16"), tmp_path / "bf16", device="cuda")
     np.testing.assert_allclose(trace(tmp_path / "bf16"), trace(tmp_path / "cpu"), rtol=3e-2)
+    run(experiment(**plain, compile="graphs", precision="float32"), tmp_path / "graphs", device="cuda")
+    np.testing.assert_allclose(trace(tmp_path / "graphs"), trace(tmp_path / "cpu"), rtol=2e-3)
 
 
-def test_stopped_and_continued_goes_on_with_the_same_data_rates_and_random_state(tmp_path, monkeypatch):
-    made = experiment(compile="on", precision="float32")
+@pytest.mark.parametrize("compile", ["on", "graphs"])
+def test_stopped_and_continued_goes_on_with_the_same_data_rates_and_random_state(
+    tmp_path, monkeypatch, compile
+):
+    made = experiment(compile=compile, precision="float32")
     run(made, tmp_path / "whole", device="cuda")
     original = training_display.TrainingDisplay.step
 

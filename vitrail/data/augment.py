@@ -18,7 +18,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vitrail.data.ops import batched
 from vitrail.data.ops.arguments import check_interval, check_numbers, check_word
+from vitrail.data.ops.batched_randaugment import GREY
 from vitrail.data.ops.pixel_ops import PixelOp, Resize, Sized, cut, resized_kind
 from vitrail.data.ops.resize import METHODS, Box, Pixels
 
@@ -47,6 +49,16 @@ class InceptionCrop(Sized):
     def box(self, height: int, width: int, rng: np.random.Generator) -> Box:
         """The rectangle of an image of this size, which can be known before its pixels are."""
         return inception_box(height, width, rng, area=self.area, aspect=self.aspect)
+
+    @property
+    def batchable(self) -> bool:
+        return self.method == "bilinear"
+
+    def draw(self, height: int, width: int, rng: np.random.Generator) -> NDArray[np.float64]:
+        return np.array(self.box(height, width, rng), np.float64)
+
+    def batched(self, x: Tensor, drawn: Tensor) -> Tensor:
+        return batched.squashed(x, drawn, self.output)
 
     @property
     def squash(self) -> Resize:
@@ -117,10 +129,20 @@ class FlipLR(PixelOp):
         assert rng is not None
         return image[:, ::-1] if rng.random() < self.p else image  # (H, W, 3)
 
+    @property
+    def batchable(self) -> bool:
+        return True
+
+    def draw(self, height: int, width: int, rng: np.random.Generator) -> NDArray[np.float64]:
+        return np.array([rng.random() < self.p], np.float64)
+
+    def batched(self, x: Tensor, drawn: Tensor) -> Tensor:
+        return batched.flipped(x, drawn[:, 0])
+
 
 @dataclass(frozen=True)
 class RandomErasing(PixelOp):
-    """With probability p, a random rectangle is overwritten by random bytes (Zhong et al. 2017).
+    """With probability p, a random rectangle is overwritten by random bytes, or by grey (Zhong et al. 2017).
 
     Its share of the area is uniform in `area`, the logarithm of its aspect ratio h / w in `aspect`, its place is
     uniform; after 10 rectangles that do not fit, nothing is erased.
@@ -131,27 +153,46 @@ class RandomErasing(PixelOp):
     p: float = 0.25
     area: tuple[float, float] = (0.02, 0.33)
     aspect: tuple[float, float] = (0.3, 3.3)
+    fill: str = "noise"
 
     def __post_init__(self) -> None:
         check_numbers(self.name, 0, 1, p=self.p)
         check_interval(self.name, most=1, area=self.area)
         check_interval(self.name, aspect=self.aspect)
+        check_word(self.name, ("noise", "grey"), fill=self.fill)
 
     def __call__(self, image: Pixels, rng: np.random.Generator | None) -> Pixels:
         assert rng is not None
-        if rng.random() >= self.p:
+        top, left, h, w = self.box(image.shape[0], image.shape[1], rng)
+        if not h:
             return image
-        height, width = image.shape[:2]
-        for _ in range(10):
-            area = height * width * rng.uniform(*self.area)
-            ratio = math.exp(rng.uniform(math.log(self.aspect[0]), math.log(self.aspect[1])))
-            h, w = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
-            if 0 < h <= height and 0 < w <= width:
-                top, left, _, _ = _place(height, width, h, w, rng)
-                erased = image.copy()
-                erased[top : top + h, left : left + w] = rng.integers(256, size=(h, w, 3), dtype=np.uint8)
-                return erased
-        return image
+        erased = image.copy()
+        noise = self.fill == "noise"
+        erased[top : top + h, left : left + w] = (
+            rng.integers(256, size=(h, w, 3), dtype=np.uint8) if noise else GREY
+        )
+        return erased
+
+    def box(self, height: int, width: int, rng: np.random.Generator) -> Box:
+        """The rectangle; one of height 0 where nothing is erased."""
+        if rng.random() < self.p:
+            for _ in range(10):
+                area = height * width * rng.uniform(*self.area)
+                ratio = math.exp(rng.uniform(math.log(self.aspect[0]), math.log(self.aspect[1])))
+                h, w = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+                if 0 < h <= height and 0 < w <= width:
+                    return _place(height, width, h, w, rng)
+        return 0, 0, 0, 0
+
+    @property
+    def batchable(self) -> bool:
+        return self.fill == "grey"
+
+    def draw(self, height: int, width: int, rng: np.random.Generator) -> NDArray[np.float64]:
+        return np.array(self.box(height, width, rng), np.float64)
+
+    def batched(self, x: Tensor, drawn: Tensor) -> Tensor:
+        return torch.where(inside(drawn, x), GREY, x)
 
 
 def _place(height: int, width: int, h: int, w: int, rng: np.random.Generator) -> Box:
@@ -206,9 +247,13 @@ def mixup(x: Tensor, partner: Tensor, weight: Tensor) -> Tensor:
 
 def cutmix(x: Tensor, partner: Tensor, box: Tensor) -> Tensor:
     """The images x (B, C, H, W), each with its partner's pixels inside its box; rows of x as for mixup."""
+    return torch.where(inside(box, x), x[partner], x[: len(partner)])
+
+
+def inside(box: Tensor, x: Tensor) -> Tensor:
+    """Which pixels of the images x lie in their boxes (B, 4): top, left, height, width; bool (B, 1, H, W)."""
     top, left, height, width = (side[:, None] for side in box.unbind(1))  # (B, 1)
     row, column = (torch.arange(n, device=x.device) for n in x.shape[2:])
     rows = (row >= top) & (row < top + height)  # (B, H)
     columns = (column >= left) & (column < left + width)  # (B, W)
-    inside = rows[:, None, :, None] & columns[:, None, None, :]  # (B, 1, H, W)
-    return torch.where(inside, x[partner], x[: len(partner)])
+    return rows[:, None, :, None] & columns[:, None, None, :]  # (B, 1, H, W)

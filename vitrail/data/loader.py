@@ -176,8 +176,7 @@ class Stream(Dataset[Made]):
 
     def _read(self, places: list[tuple[int, int]], b: int) -> Made:
         """The examples at (epoch, index); the first b are this process's own, those beyond only partners."""
-        dtype = torch.uint8 if self.pipeline.crosses_as_bytes else torch.float32
-        images = [torch.zeros(3, *self.image_size, dtype=dtype)] * len(places)
+        images = [self.blank()] * len(places)
         label, weight = np.zeros(len(places), np.int64), np.zeros(len(places), np.float32)
         masks, bad = [], []
         for slot, (epoch, index) in enumerate(places):
@@ -187,7 +186,7 @@ class Stream(Dataset[Made]):
             if index < 0:
                 continue
             try:
-                images[slot] = self._pixels(epoch, index)
+                images[slot] = self.pixels(epoch, index)
                 label[slot], weight[slot] = self.source.labels[index], 1.0
             except DataError as error:
                 key, reason = self.source.key(index), str(error)
@@ -199,7 +198,12 @@ class Stream(Dataset[Made]):
             batch[name] = np.stack([mask[k] for mask in masks])  # (b, N)
         return image, batch, bad
 
-    def _pixels(self, epoch: int, index: int) -> Tensor:
+    def blank(self) -> Tensor:
+        """In the place of what cannot be read."""
+        dtype = torch.uint8 if self.pipeline.crosses_as_bytes else torch.float32
+        return torch.zeros(3, *self.image_size, dtype=dtype)
+
+    def pixels(self, epoch: int, index: int) -> Tensor:
         rng = generator(self.loading.seed, epoch, index, EXAMPLE) if self.pipeline.random else None
         example = self.source.read(index)
         if isinstance(example.image, bytes):

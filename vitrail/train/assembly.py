@@ -12,12 +12,14 @@ from typing import Any
 import torch
 from torch import nn
 
+from vitrail.checkpoints.box import located
 from vitrail.checkpoints.checkpoint import of_model, to_model
 from vitrail.checkpoints.formats import create, load
 from vitrail.data import preprocess as pp
 from vitrail.data.bad_files import BadFiles
 from vitrail.data.loader import Loader, Loading
 from vitrail.data.masking import Masking
+from vitrail.data.resident import ResidentLoader
 from vitrail.data.sources import Source, open_source
 from vitrail.errors import ConfigError, DataError
 from vitrail.evaluators.accuracy import SCORES, Accuracy
@@ -70,12 +72,13 @@ def assemble(experiment: Experiment, device: torch.device, folder: Path) -> Part
     if isinstance(model, ViT):
         model.encoder.recompute = training.recompute
     plan = plan_of(training, experiment.seed, device)
-    loader = training_loader(experiment, sources.train, model, folder, device)
+    loader = training_loader(experiment, sources.train, model, folder, device, compile=plan.compile)
     return Parts(experiment, training, sources, model, objective, plan, loader, device)
 
 
 def model_of(experiment: Experiment, train: Source) -> Model:
-    """A name gives fresh weights for the data's classes, a path its own with a new head of zeros."""
+    """An architecture gives fresh weights for the data's classes, a path or a model in the box its own, with a new
+    head of zeros."""
     choice, objective = experiment.model, experiment.objective
     classes = 0 if objective.objective == "masked" else len(train.class_names)
     if classes == 1:
@@ -84,7 +87,7 @@ def model_of(experiment: Experiment, train: Source) -> Model:
         )
     fields = ("pool", "dropout", "drop_path", "head_bias")
     given = {name: getattr(choice, name) for name in fields if getattr(choice, name) is not None}
-    if Path(choice.model).exists():
+    if located(choice.model):
         if choice.pre_logits:
             given["pre_logits"] = True
         model = with_regularisation(load(choice.model, classes=classes, image_size=choice.image_size), given)
@@ -138,6 +141,11 @@ def objective_of(choice: ObjectiveChoice, model: Model) -> nn.Module:
 def plan_of(training: Training, seed: int, device: torch.device) -> Plan:
     """The loop's part of a training whose durations are in steps."""
     t, cuda = training, device.type == "cuda"
+    if t.compile == "graphs" and (world() > 1 or t.accumulate > 1 or not cuda):
+        raise ConfigError(
+            f"compile=graphs is for one process on cuda that computes its batch at once; here: {world()} on "
+            f"{device.type}, accumulate={t.accumulate}"
+        )
     assert (
         isinstance(t.log_every, int) and isinstance(t.evaluate_every, int) and isinstance(t.save_every, int)
     )
@@ -147,7 +155,8 @@ def plan_of(training: Training, seed: int, device: torch.device) -> Plan:
         accumulate=t.accumulate,
         clip=t.clip,
         bf16=t.precision == "bf16" or (t.precision == "auto" and cuda),
-        compile=t.compile == "on" or (t.compile == "auto" and cuda),
+        compile=t.compile in ("on", "graphs") or (t.compile == "auto" and cuda),
+        graphs=t.compile == "graphs",
         parallel=t.parallel,
         replicas=t.replicas,
         log_every=t.log_every,
@@ -161,7 +170,7 @@ def plan_of(training: Training, seed: int, device: torch.device) -> Plan:
 
 
 def training_loader(
-    experiment: Experiment, train: Source, model: Model, folder: Path, device: torch.device
+    experiment: Experiment, train: Source, model: Model, folder: Path, device: torch.device, *, compile: bool
 ) -> Loader:
     """This process's part of the batches."""
     choice = experiment.data
@@ -183,6 +192,8 @@ def training_loader(
     name = "bad_files.jsonl" if rank() == 0 else f"bad_files.{rank()}.jsonl"
     # Each process sees about its share of the examples, so it bears its share of the broken ones.
     bad_files = BadFiles(-(-len(train) // world()), choice.max_bad, folder / name)
+    if choice.resident:
+        return ResidentLoader(train, pipeline, loading, bad_files=bad_files, compile=compile)
     return Loader(train, pipeline, loading, bad_files=bad_files)
 
 

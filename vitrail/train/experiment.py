@@ -17,7 +17,7 @@ from vitrail.train.optim import Optimization
 from vitrail.train.parallel import Parallel
 from vitrail.train.schedule import Decay, Schedule
 
-Switch = Literal["auto", "on", "off"]
+Switch = Literal["auto", "on", "graphs", "off"]
 # Fields that change where a run is computed, not what: they may differ when it is continued.
 INCIDENTAL = {"workers", "log_every", "save_every", "keep", "tensorboard", "parallel", "replicas"}
 
@@ -46,6 +46,7 @@ class DataChoice:
     cutmix: float = 0.0  # likewise
     max_bad: float = 0.01  # part of the examples that may be broken before the run stops
     workers: int | None = None  # processes that decode; None: by the machine
+    resident: bool = False  # images stay on the device and are augmented there; for small ones
     fewshot: tuple[str, ...] = ()  # data sets to evaluate 5-shot while training
 
 
@@ -72,7 +73,7 @@ class Training:
     average: float = 0.0  # decay of the running average of the weights (0.9999); 0: none
     accumulate: int = 1  # parts that a batch is computed in
     precision: Literal["auto", "float32", "bf16"] = "auto"  # auto: bf16 on CUDA
-    compile: Switch = "auto"  # auto: on for CUDA
+    compile: Switch = "auto"  # auto: on for CUDA; graphs: as CUDA graphs, for small models on one GPU
     recompute: bool = False  # activation checkpointing: less memory, a third more time
     parallel: Parallel = "ddp"  # with several processes: whole copies, or shards (fsdp)
     replicas: int = 1  # with fsdp: groups of processes that hold copies of the shards

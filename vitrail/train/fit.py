@@ -111,6 +111,8 @@ class Loop:
         self.state.set_rate(rate)
         torch.manual_seed(seed_of(plan.seed, step, rank()))
         self.module.train()
+        if plan.graphs:
+            torch.compiler.cudagraph_mark_step_begin()
         weight = total(batch["weight"].sum()).clamp(min=1)  # of the global batch
         sums: dict[str, Tensor] = {}
         parts = list(split(batch, plan.accumulate))

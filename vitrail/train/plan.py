@@ -22,6 +22,7 @@ class Plan:
     clip: float = 1.0  # largest global norm of the gradient; 0: none
     bf16: bool = False
     compile: bool = False
+    graphs: bool = False  # of what is compiled: the host launches a step as one
     parallel: Parallel = "ddp"
     replicas: int = 1  # groups of processes that hold copies of the shards
     log_every: int = 10

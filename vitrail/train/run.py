@@ -69,7 +69,7 @@ def train(parts: Parts, run: Run) -> dict[str, Any]:
         note(f"{described(parts)}, on {device}")
     module = distribute(objective, plan.parallel, plan.replicas, device, plan.bf16)
     if plan.compile:
-        objective.compile()
+        objective.compile(mode="reduce-overhead" if plan.graphs else None)
     state = TrainState(objective, parts.training.optimization, parts.training.average, device)
     evaluators = evaluators_of(parts, run.path / "figures")
     flops, peak = cost(parts.model.config).training_flops, peak_flops(device) * world()

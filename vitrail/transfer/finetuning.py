@@ -7,9 +7,9 @@ import dataclasses
 import re
 import statistics
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
+from vitrail.checkpoints.box import located
 from vitrail.checkpoints.formats import load
 from vitrail.data import preprocess as pp
 from vitrail.data.decode import decode
@@ -34,7 +34,9 @@ class Finetuning:
     """What is None is filled in by the protocol (protocols.py)."""
 
     data: str = ""  # a folder of images, Parquet or tar shards, or a name
-    model: str = ""  # anyone's checkpoint or a bundle; an architecture's name: from scratch
+    model: str = (
+        ""  # in the box (ti8-64), anyone's checkpoint, a bundle; an architecture's name: from scratch
+    )
     protocol: Literal["default", "paper", "bit"] = "default"
     train: str = "train"
     test: str = "auto"  # evaluated once for each seed; auto: the test or validation split; none
@@ -67,11 +69,12 @@ class Finetuning:
     parallel: Parallel = "ddp"  # with several processes: whole copies, or shards (fsdp)
     replicas: int = 1  # with fsdp: groups of processes that hold copies of the shards
     precision: Literal["auto", "float32", "bf16"] = "auto"  # auto: bf16 on CUDA
-    compile: Switch = "auto"  # auto: on for CUDA
+    compile: Switch = "auto"  # auto: on for CUDA; graphs: as CUDA graphs, for small models on one GPU
     preprocess: str | None = None  # training line
     evaluate_preprocess: str | None = None  # the line that is stored with the model
     max_bad: float = 0.01  # part of the images that may be broken before the run stops
     workers: int | None = None  # processes that decode
+    resident: bool = False  # images stay on the device and are augmented there; for small ones
 
 
 def resolved(asked: Finetuning, *, gpu: bool) -> Finetuning:
@@ -96,7 +99,8 @@ def check(asked: Finetuning) -> None:
         raise ConfigError("no data: --data PATH (a folder of images, Parquet or tar shards), or a name")
     if not asked.model:
         raise ConfigError(
-            "no model: --model PATH (anyone's checkpoint, a bundle), or a name to train from scratch"
+            "no model: --model PATH (anyone's checkpoint, a bundle), ti8-64 (in the box), or an architecture's name "
+            "to train from scratch"
         )
     if asked.seeds < 1:
         raise ConfigError(f"seeds {asked.seeds}: at least 1 run is needed")
@@ -113,7 +117,7 @@ def check(asked: Finetuning) -> None:
 
 
 def facts_of(model: str, source: Source, gpu: bool) -> Facts:
-    if Path(model).exists():
+    if located(model):
         known = load(model)
         config, line = known.config, known.preprocess
     else:
@@ -175,6 +179,7 @@ def experiment_of(f: Finetuning) -> Experiment:
             mixup=f.mixup or 0.0,
             max_bad=f.max_bad,
             workers=f.workers,
+            resident=f.resident,
         ),
         ObjectiveChoice("softmax", f.smoothing),
         Training(

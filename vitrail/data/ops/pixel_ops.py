@@ -14,7 +14,10 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
 
+from vitrail.data.ops import batched
 from vitrail.data.ops.arguments import check_whole, check_word
 from vitrail.data.ops.resize import METHODS, OF_BYTES, Box, Pixels, resize
 from vitrail.errors import ConfigError, ImageError
@@ -44,6 +47,19 @@ class PixelOp:
     def scaled(self, by: tuple[float, float]) -> Self:
         """The same op in a line whose output is `by` times as high and as wide."""
         return self
+
+    @property
+    def batchable(self) -> bool:
+        """Whether `draw` and `batched` can take the place of a call: for images that lie on a device."""
+        return False
+
+    def draw(self, height: int, width: int, rng: np.random.Generator) -> NDArray[np.float64]:
+        """What a call on an image of this size draws, by the same generator in the same order, as numbers (k,)."""
+        return np.zeros(0)
+
+    def batched(self, x: Tensor, drawn: Tensor) -> Tensor:
+        """The call on a batch (B, 3, H, W), wherever it lies, with each image's `drawn` (B, k)."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -194,6 +210,13 @@ class Uint8(PixelOp):
             return image
         whole = np.rint(image) if self.rounding == "nearest" else np.floor(image)
         return whole.clip(0, 255).astype(np.uint8)
+
+    @property
+    def batchable(self) -> bool:
+        return True
+
+    def batched(self, x: Tensor, drawn: Tensor) -> Tensor:
+        return batched.to_bytes(x, self.rounding)
 
     def kind(self, given: str) -> str:
         return "bytes"

@@ -1,0 +1,142 @@
+"""Images on the device give the batches that the Loader gives."""
+
+import io
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from vitrail.data.bad_files import BadFiles
+from vitrail.data.loader import Loader, Loading
+from vitrail.data.masking import Masking
+from vitrail.data.preprocess import parse
+from vitrail.data.resident import ResidentLoader
+from vitrail.data.sources import Example
+from vitrail.errors import ConfigError, DataError, ImageError
+
+LINE = (
+    "inception_crop(16, 12, area=(0.1, 1))|flip_lr|uint8|randaugment(2, 12, reach=0.1)|random_erasing(0.5, fill=grey)"
+    "|uint8|to_range(-1, 1)"
+)
+MIXED = {"mixup": 0.4, "cutmix": 1.0}
+
+
+class Drawings:
+    """n drawings as PNG files, of sizes that differ where `ragged`; some broken, in the file or its reading."""
+
+    name, class_names = "drawings", ["even", "odd"]
+
+    def __init__(self, n=37, *, ragged=False, unreadable=(), undecodable=()):
+        self.n, self.ragged, self.labels = n, ragged, np.arange(n) % 2
+        self.unreadable, self.undecodable = frozenset(unreadable), frozenset(undecodable)
+
+    def __len__(self):
+        return self.n
+
+    def key(self, index):
+        return f"drawing-{index}"
+
+    def read(self, index):
+        if index in self.unreadable:
+            raise ImageError(f"drawing-{index}: lost")
+        size = (20 + index % 5, 24 - index % 3) if self.ragged else (20, 24)
+        drawing = np.random.default_rng(index).integers(0, 256, (*size, 3), np.uint8)
+        file = io.BytesIO()
+        Image.fromarray(drawing).save(file, "png")
+        data = b"not a drawing" if index in self.undecodable else file.getvalue()
+        return Example(data, int(self.labels[index]), self.key(index))
+
+    def fingerprint(self):
+        return str(self.n)
+
+
+def compared(source, loading, line=LINE, steps=5, start=0):
+    """The batches of both loaders, which must agree; how far, the loader's docstring says."""
+    one, other = (
+        kind(source, parse(line), loading, bad_files=BadFiles(len(source), 1.0))
+        for kind in (Loader, ResidentLoader)
+    )
+    for x, y in zip(one.batches(start, start + steps), other.batches(start, start + steps), strict=True):
+        assert x.keys() == y.keys()
+        for name in set(x) - {"image"}:
+            assert torch.equal(x[name], y[name]), name
+        good = x["weight"] > 0
+        levels = (x["image"] - y["image"])[good].abs() * 127.5  # mixed images: fractions of a level
+        assert levels.max() < 1.01
+        assert (levels > 1e-3).float().mean() < 1e-3
+    assert one.bad_files.found.keys() == other.bad_files.found.keys() or steps * loading.batch < len(source)
+
+
+@pytest.mark.parametrize("mixing", [{}, {"mixup": 0.4}, MIXED])
+@pytest.mark.parametrize("ragged", [False, True])
+def test_the_batches_are_the_loaders(mixing, ragged):
+    compared(Drawings(ragged=ragged), Loading(batch=8, seed=3, **mixing))
+
+
+def test_from_any_step():
+    compared(Drawings(), Loading(batch=8, **MIXED), start=11)
+
+
+def test_with_workers_and_masks():
+    compared(Drawings(), Loading(batch=8, workers=2, masking=Masking(12), **MIXED), steps=2)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_each_process_has_its_part(rank):
+    compared(Drawings(), Loading(batch=8, rank=rank, world=2, **MIXED))
+
+
+def test_broken_images_have_no_weight_and_are_listed():
+    source = Drawings(unreadable=[3], undecodable=[4, 20])
+    compared(source, Loading(batch=37, **MIXED), steps=2)
+    loader = ResidentLoader(source, parse(LINE), Loading(batch=37), bad_files=BadFiles(37, 0.1))
+    batch = loader.batch(0)
+    assert sorted(batch["index"][batch["weight"] == 0].tolist()) == [3, 4, 20]
+    assert [bad.index for bad in loader.bad_files.found.values()] == [3, 4, 20]
+    with pytest.raises(DataError, match="3 of 37 examples are broken"):
+        ResidentLoader(source, parse(LINE), Loading(batch=8)).batch(0)
+
+
+def test_no_readable_image():
+    loader = ResidentLoader(
+        Drawings(2, unreadable=[0], undecodable=[1]),
+        parse(LINE),
+        Loading(batch=2),
+        bad_files=BadFiles(2, 1.0),
+    )
+    with pytest.raises(DataError, match="no image can be read"):
+        loader.batch(0)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("inception_crop(16)|random_erasing|uint8|to_range(-1, 1)", "random_erasing"),
+        ("inception_crop(16, method='pillow_bilinear')|uint8", "inception_crop"),
+        ("inception_crop(16)|flip_lr|to_range(-1, 1)", "must end its pixel ops with uint8"),
+    ],
+)
+def test_what_cannot_be_done_there_is_said(line, said):
+    with pytest.raises(ConfigError, match=said):
+        ResidentLoader(Drawings(), parse(line), Loading(batch=8))
+
+
+def test_images_of_several_sizes_need_a_crop_first():
+    line = "flip_lr|inception_crop(16)|uint8|to_range(-1, 1)"
+    compared(Drawings(), Loading(batch=8), line)
+    with pytest.raises(ConfigError, match="begin with inception_crop"):
+        ResidentLoader(Drawings(ragged=True), parse(line), Loading(batch=8)).batch(0)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("compile", [False, True])
+def test_on_a_gpu_they_are_those_on_the_cpu(compile):
+    loading = Loading(batch=16, seed=1, **MIXED)
+    one = Loader(Drawings(), parse(LINE), loading)
+    other = ResidentLoader(Drawings(), parse(LINE), loading, compile=compile)
+    for x, y in zip(one.batches(0, 8), other.batches(0, 8, "cuda"), strict=True):
+        levels = (x["image"] - y["image"].cpu()).abs() * 127.5
+        assert levels.max() < 1.01
+        assert (levels > 1e-2).float().mean() < 1e-3

@@ -1,0 +1,45 @@
+"""The models that come with the package, known by name: vitrail.load("ti8-64") needs no file and no network.
+
+    a path or a name  --located-->  the path; or for a name in the BOX  vitrail/assets/NAME/
+
+Such a folder holds a bundle in half precision (bundle.py) and a README.md, which is the model's card. What stands on
+the disk under the name of a model in the box goes first: the name means the box only where there is no such path.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from vitrail.checkpoints.bundle import CARD, WEIGHTS, read_card
+
+ASSETS = Path(__file__).parents[1] / "assets"
+# name: what it is
+BOX: dict[str, str] = {
+    "ti8-64": "a Ti/8 for images of 64 pixels, trained on the 200 classes of Tiny-ImageNet",
+}
+
+
+def located(path_or_name: str | Path) -> Path | None:
+    """Where the weights are that a person means; None where there are none, as for an architecture's name."""
+    path = Path(path_or_name)
+    if path != Path() and path.exists():
+        return path
+    return boxed(str(path_or_name))
+
+
+def boxed(name: str) -> Path | None:
+    """The folder of a model in the box; None where the box has none of that name."""
+    return ASSETS / name if name in BOX else None
+
+
+def contents() -> list[dict[str, Any]]:
+    """Of each model in the box: name, what it is, bytes of its bundle, and the scores that the bundle carries."""
+    made = []
+    for name, about in BOX.items():
+        folder = ASSETS / name
+        size = sum((folder / file).stat().st_size for file in (WEIGHTS, CARD))
+        made.append(
+            {"name": name, "about": about, "bytes": size, "metrics": read_card(folder / CARD)["metrics"]}
+        )
+    return made
