@@ -2,10 +2,17 @@ import json
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file
 
 import vitrail
 from tests.randomise import randomise
-from vitrail.errors import CheckpointError
+from vitrail.checkpoints.bundle import in_precision
+from vitrail.checkpoints.checkpoint import Checkpoint
+from vitrail.checkpoints.formats import convert
+from vitrail.errors import CheckpointError, ConfigError
+from vitrail.models.names import config_of
 
 FIELDS = {"width": 24, "depth": 1, "mlp_dim": 40, "heads": 3}
 MODELS = {
@@ -108,10 +115,42 @@ def test_damaged_files(tmp_path):
         vitrail.load(folder)
 
 
-def test_half_precision_on_disk_is_single_in_use(tmp_path):
-    from safetensors.torch import load_file, save_file
+def test_half_precision_on_disk_is_single_in_use(tmp_path, model):
+    vitrail.save(model, tmp_path / "single")
+    convert(tmp_path / "single", tmp_path / "half", precision="float16")
+    single, half = (tmp_path / name / "model.safetensors" for name in ("single", "half"))
+    assert {w.dtype for w in load_file(half).values()} == {torch.float16}
+    assert {w.dtype for w in load_file(single).values()} == {torch.float32}
+    again = vitrail.load(tmp_path / "half").eval()
+    assert all(p.dtype == torch.float32 for p in again.parameters())
+    assert again.config == model.config and again.preprocess == model.preprocess
+    x = torch.randn(2, 3, *model.config.image_size)
+    y = model(x)
+    assert (again(x) - y).abs().max() < 0.003 * y.abs().max()
 
+
+@given(st.lists(st.floats(-60_000, 60_000, width=32), min_size=1))
+def test_half_precision_rounds_to_11_bits(values):
+    config = config_of("mu/8", image_size=16)
+    w = torch.tensor(values)
+    stored = in_precision(Checkpoint(config, {"w": w}, ""), "float16").weights["w"]
+    # Half a unit of the last place: of 11 bits, and below 2^-14 of the smallest step, 2^-24.
+    assert ((stored.float() - w).abs() <= torch.maximum(w.abs() * 2**-11, torch.tensor(2.0**-25))).all()
+
+
+def test_weights_that_half_precision_cannot_hold(tmp_path):
+    model, folder = small(tmp_path)
+    with torch.no_grad():
+        model.cls[0, 0, 0] = 70_000.0
+    vitrail.save(model, folder)
+    with pytest.raises(CheckpointError, match=r"weights beyond 65,504, the most of float16: cls"):
+        convert(folder, tmp_path / "half", precision="float16")
+    assert not (tmp_path / "half").exists()
+
+
+def test_unknown_precisions(tmp_path):
     _, folder = small(tmp_path)
-    path = folder / "model.safetensors"
-    save_file({name: w.half() for name, w in load_file(path).items()}, path)
-    assert all(p.dtype == torch.float32 for p in vitrail.load(folder).parameters())
+    with pytest.raises(ConfigError, match="'float8' is not one of float32, float16"):
+        convert(folder, tmp_path / "f8", precision="float8")
+    with pytest.raises(ConfigError, match="'float16' can be chosen for a bundle, not for timm"):
+        convert(folder, tmp_path / "t", to="timm", precision="float16")

@@ -3,25 +3,27 @@
     model.safetensors   the weights, by the names of the model's parameters
     model.json          architecture, preprocessing line, class names, provenance, metrics
 
-Written whole or not at all. A folder that holds anything else is never overwritten.
+Written whole or not at all. A folder that holds anything else is never overwritten. Weights are stored in single or
+half precision, and used in single.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from vitrail.checkpoints import torch_files
-from vitrail.checkpoints.checkpoint import Checkpoint, config_from_json, config_to_json
+from vitrail.checkpoints.checkpoint import Checkpoint, config_from_json, config_to_json, listing
 from vitrail.data import preprocess as pp
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.runtime.files import atomic_folder
 
 WEIGHTS, CARD = "model.safetensors", "model.json"
 VERSION = 1
+PRECISIONS = {"float32": torch.float32, "float16": torch.float16}
 # What the entries of a card must be.
 KINDS: dict[str, Any] = {
     "version": int,
@@ -48,10 +50,24 @@ def read(folder: Path) -> Checkpoint:
         pp.parse(card["preprocess"])
     except ConfigError as error:
         raise CheckpointError(f"{where}: {error}") from error
-    weights = {name: as_float32(w) for name, w in torch_files.read_safetensors(folder / WEIGHTS).items()}
+    weights = {
+        name: w.to(torch.float32) for name, w in torch_files.read_safetensors(folder / WEIGHTS).items()
+    }
     return Checkpoint(
         config, weights, card["preprocess"], class_names, card.get("provenance", {}), card.get("metrics", {})
     )
+
+
+def in_precision(checkpoint: Checkpoint, precision: str) -> Checkpoint:
+    """The same with its weights as they are to be stored; refused where one of them has no place in that range."""
+    if precision not in PRECISIONS:
+        raise ConfigError(f"precision {precision!r} is not one of {', '.join(PRECISIONS)}")
+    weights = {name: w.to(PRECISIONS[precision]) for name, w in checkpoint.weights.items()}
+    lost = [name for name, w in weights.items() if (w.isinf() & checkpoint.weights[name].isfinite()).any()]
+    if lost:
+        most = torch.finfo(PRECISIONS[precision]).max
+        raise CheckpointError(f"weights beyond {most:,.0f}, the most of {precision}: {listing(lost)}")
+    return replace(checkpoint, weights=weights)
 
 
 def write(checkpoint: Checkpoint, folder: Path) -> list[str]:
@@ -84,8 +100,3 @@ def read_card(path: Path) -> dict[str, Any]:
     if card["version"] > VERSION:
         raise CheckpointError(f"{path} is version {card['version']}; this vitrail reads up to {VERSION}")
     return card
-
-
-def as_float32(w: Tensor) -> Tensor:
-    """Weights are stored in half precision at will, and used in single."""
-    return w.to(torch.float32)

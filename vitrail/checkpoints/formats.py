@@ -2,6 +2,7 @@
 
 create("B/16")              fresh weights
 load("ViT-B_16.npz")        whatever it is: told by what is in it, not by its suffix
+load("ti8-64")              a model in the box (box.py)
 save(model, path, to=...)   a bundle, or what the readers of that format expect
 """
 
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.checkpoints import bundle, google, huggingface, timm, torch_files, torchvision
+from vitrail.checkpoints.box import BOX, located
 from vitrail.checkpoints.checkpoint import Checkpoint, of_model, to_model
 from vitrail.data.preprocess import default_line
 from vitrail.errors import CheckpointError, ConfigError
@@ -52,21 +54,18 @@ def load(
     heads: int | None = None,
     resample: str = "official",
 ) -> Model:
-    """A model with its weights, in evaluation mode, from whatever stands at a path.
+    """A model with its weights, in evaluation mode, from whatever stands at a path, or from the box.
 
     `classes`: another number gives a new head of zeros. `image_size`: another one resamples the positions, by
     the method `resample`. `heads`: for files that do not tell.
     """
-    checkpoint = read(Path(path_or_name), heads=heads, image_size=image_size)
+    checkpoint = read(path_or_name, heads=heads, image_size=image_size)
     return to_model(checkpoint, classes=classes, image_size=image_size, resample=resample)
 
 
 def save(model: Model, path: str | Path, *, to: str = "bundle") -> None:
     """Write `model` in a format of FORMATS. What the format cannot carry is said, for its reader to set."""
-    if to not in FORMATS:
-        raise ConfigError(f"format {to!r} is not one of {', '.join(FORMATS)}")
-    for line in FORMATS[to](of_model(model), Path(path)):
-        note(line)
+    write(of_model(model), Path(path), to)
 
 
 def convert(
@@ -74,22 +73,36 @@ def convert(
     destination: str | Path,
     *,
     to: str = "bundle",
+    precision: str = "float32",
     classes: int | None = None,
     image_size: Size | None = None,
     heads: int | None = None,
     resample: str = "official",
 ) -> Model:
-    """Read anything, write `to`; an existing destination is refused. Returns the model that was written."""
+    """Read anything, write `to`; an existing destination is refused. Returns the model that was read.
+
+    `precision`: what the weights of a bundle are stored in (bundle.PRECISIONS).
+    """
     if Path(destination).exists():
         raise CheckpointError(f"{destination} exists; nothing is overwritten")
+    if precision != "float32" and to != "bundle":
+        raise ConfigError(f"precision {precision!r} can be chosen for a bundle, not for {to}")
     model = load(source, classes=classes, image_size=image_size, heads=heads, resample=resample)
-    save(model, destination, to=to)
+    write(bundle.in_precision(of_model(model), precision), Path(destination), to)
     return model
 
 
-def read(path: Path, *, heads: int | None = None, image_size: Size | None = None) -> Checkpoint:
-    if not path.exists() or path == Path():
-        raise not_there(path)
+def write(checkpoint: Checkpoint, path: Path, to: str) -> None:
+    if to not in FORMATS:
+        raise ConfigError(f"format {to!r} is not one of {', '.join(FORMATS)}")
+    for line in FORMATS[to](checkpoint, path):
+        note(line)
+
+
+def read(path_or_name: str | Path, *, heads: int | None = None, image_size: Size | None = None) -> Checkpoint:
+    path = located(path_or_name)
+    if path is None:
+        raise not_there(path_or_name)
     if path.is_dir() and bundle.recognises(path):
         checkpoint = bundle.read(path)
     elif path.is_file() and is_npz(path):
@@ -118,12 +131,13 @@ def is_npz(path: Path) -> bool:
         return path.suffix == ".npz"
 
 
-def not_there(path: Path) -> CheckpointError:
+def not_there(path_or_name: str | Path) -> CheckpointError:
+    name, box = str(path_or_name), f"models in the box: {', '.join(BOX)}"
     try:
-        config_of(str(path))
+        config_of(name)
     except ConfigError:
-        return CheckpointError(f"no such file or folder: {path}")
+        return CheckpointError(f"no such file or folder: {name} ({box})")
     return CheckpointError(
-        f"{path} names an architecture, but there is no file or folder of that name to load weights from; "
-        f"vitrail.create({str(path)!r}) makes one with fresh weights"
+        f"{name} names an architecture, but there is no file or folder of that name to load weights from; "
+        f"vitrail.create({name!r}) makes one with fresh weights ({box})"
     )

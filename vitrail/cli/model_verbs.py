@@ -1,8 +1,8 @@
-"""Models and their files: models, cost, convert, predict, demo."""
+"""Models and their files: models, cost, convert, predict."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
@@ -11,12 +11,13 @@ from vitrail.errors import ConfigError
 
 
 def models(*, image_size: int | None = None, classes: int = 1000, common: Common = COMMON) -> Shown:
-    """The models of the paper and what they cost.
+    """The models of the paper and what they cost; and those in the box, whose weights come with the package.
 
     Args:
         image_size: pixels of a side; each model's own default (224) where nothing is said
         classes: outputs of the classifier
     """
+    from vitrail.checkpoints.box import contents
     from vitrail.models.cost import cost
     from vitrail.models.names import MODELS, config_of
 
@@ -39,7 +40,13 @@ def models(*, image_size: int | None = None, classes: int = 1000, common: Common
         )
     columns = ["name", ">image_size", ">parameters", ">GFLOPs", ">GMACs", ">tokens"]
     after = ["Any variant at any patch size: Ti/8@64, B/16@384x512. 1 multiply-add = 1 MAC = 2 FLOPs."]
-    return Shown(common, columns, rows, {"models": result}, after=after)
+    box = contents()
+    after += [
+        f"In the box, with its weights: {one['name']}, {one['about']}; {one['bytes'] / 1e6:.1f} MB, "
+        f"test top-1 {one['metrics']['test']['top1']:.2%}."
+        for one in box
+    ]
+    return Shown(common, columns, rows, {"models": result, "box": box}, after=after)
 
 
 def nearest_size(name: str, image_size: int) -> int:
@@ -117,6 +124,7 @@ def convert(
     destination: Annotated[Positional[str], arg(metavar="DST")],
     *,
     to: Format = "bundle",
+    precision: Literal["float32", "float16"] = "float32",
     classes: int | None = None,
     image_size: tuple[int, ...] = (),
     heads: int | None = None,
@@ -126,9 +134,10 @@ def convert(
     """Read anyone's checkpoint, write it in another format.
 
     Args:
-        source: an .npz, .safetensors or torch file, or a folder of timm, transformers or ours
+        source: an .npz, .safetensors or torch file, a folder of timm, transformers or ours, or a name in the box
         destination: a file or folder that is not there yet
         to: the format to write
+        precision: what the weights of a bundle are stored in: float16 is half as large, and rounds
         classes: another number of outputs: a new head of zeros, or with 0 none
         image_size: resample the position embeddings for this size; one number, or height and width
         heads: attention heads, for files that do not tell
@@ -138,7 +147,10 @@ def convert(
     from vitrail.models.cost import cost
 
     size = size_of(image_size)
-    made = run(source, destination, to=to, classes=classes, image_size=size, heads=heads, resample=resample)
+    made = run(
+        source, destination, to=to, precision=precision, classes=classes, image_size=size, heads=heads,
+        resample=resample,
+    )  # fmt: skip
     config, parameters = made.config, cost(made.config).parameters
     H, W = config.image_size
     rows = [
@@ -148,7 +160,7 @@ def convert(
         ["classes", f"{config.classes:,}"],
         ["parameters", f"{parameters:,}"],
         ["preprocess", made.preprocess],
-        ["written", f"{destination} ({to})"],
+        ["written", f"{destination} ({to}{', float16' if precision == 'float16' else ''})"],
     ]
     result = {"source": source, "destination": destination, "to": to, "parameters": parameters}
     result |= {"classes": config.classes, "image_size": [H, W], "preprocess": made.preprocess}
@@ -182,7 +194,7 @@ def predict(
     """The most probable classes of images.
 
     Args:
-        model: a bundle, or anyone's checkpoint
+        model: a name in the box (ti8-64), a bundle, or anyone's checkpoint
         images: files, folders or glob patterns
         top: classes to show for each image
         class_names: a file with one class name on each line (or a JSON list, if it ends in .json)
@@ -217,31 +229,4 @@ def predict(
     if not shown.result["images"]:
         raise ImageError(shown.problems[0])
     shown.result |= {"errors": shown.problems, "notes": shown.after}
-    return shown
-
-
-def demo(*, common: Common = COMMON) -> Shown:
-    """The model table, and a forward pass on a picture drawn here."""
-    import time
-
-    import torch
-
-    from vitrail.checkpoints.formats import create
-    from vitrail.data.sources import open_source
-    from vitrail.evaluators.features import features
-    from vitrail.runtime.device import pick
-
-    shown = models(common=common)
-    torch.manual_seed(0)
-    model = create("Ti/16", classes=5).to(pick(common.device))
-    picture = open_source("shapes?image_size=224", "test").read(0)
-    start = time.perf_counter()
-    y = features(model, picture.image)
-    seconds = time.perf_counter() - start
-    shown.after += [
-        f"A picture drawn here, through a fresh Ti/16: features {y.shape} of norm "
-        f"{float((y**2).sum() ** 0.5):.2f} in {seconds:.2f} s.",
-        "Next: vitrail predict MODEL IMAGE...    vitrail convert SRC DST    vitrail cost B/16",
-    ]
-    shown.result |= {"feature_norm": float((y**2).sum() ** 0.5), "seconds": seconds}
     return shown

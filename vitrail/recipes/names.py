@@ -12,10 +12,11 @@ from vitrail.recipes.finetuning import FINETUNING, FinetuningRecipe
 from vitrail.recipes.masked_patches import MASKED
 from vitrail.recipes.pretraining import PRETRAINING, SMALL
 from vitrail.recipes.recipe import Recipe
+from vitrail.recipes.tiny_imagenet import TINY_IMAGENET
 
 T = TypeVar("T")
 
-RECIPES: dict[str, Recipe] = {r.name: r for r in (SMALL, *PRETRAINING, *AUGREG, *MASKED)}
+RECIPES: dict[str, Recipe] = {r.name: r for r in (SMALL, *PRETRAINING, *AUGREG, *MASKED, *TINY_IMAGENET)}
 FINETUNING_RECIPES: dict[str, FinetuningRecipe] = {r.name: r for r in FINETUNING}
 
 

@@ -1,0 +1,120 @@
+"""The models that come with the package: what is in the box, and what its names mean."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+
+import vitrail
+from vitrail.checkpoints.box import ASSETS, BOX, boxed, contents, located
+from vitrail.data import preprocess as pp
+from vitrail.errors import CheckpointError, ConfigError
+from vitrail.models.names import config_of
+
+MOST_BYTES = 12_000_000  # of weights and card together
+
+
+@pytest.fixture(params=BOX)
+def name(request):
+    return request.param
+
+
+def texts(entry):
+    """Every text in a JSON object."""
+    if isinstance(entry, dict):
+        entry = list(entry.values())
+    return (
+        [entry]
+        if isinstance(entry, str)
+        else [t for e in entry for t in texts(e)]
+        if isinstance(entry, list)
+        else []
+    )
+
+
+def test_the_box_and_its_folder_agree():
+    assert {path.name for path in ASSETS.iterdir()} == set(BOX)
+
+
+def test_a_model_in_the_box_is_a_small_bundle_with_a_card(name):
+    folder = boxed(name)
+    assert sorted(p.name for p in folder.iterdir()) == ["README.md", "model.json", "model.safetensors"]
+    assert sum((folder / f).stat().st_size for f in ("model.json", "model.safetensors")) <= MOST_BYTES
+    assert {w.dtype for w in load_file(folder / "model.safetensors").values()} == {torch.float16}
+    readme = (folder / "README.md").read_text(encoding="utf-8")
+    assert readme.startswith(f"# {name}\n")
+    assert "non-commercial" in readme and "not for decisions about people" in readme
+
+
+def test_it_knows_its_classes_scores_and_origin(name):
+    model = vitrail.load(name)
+    assert len(set(model.class_names)) == model.config.classes == 200
+    assert all(class_name.strip() == class_name != "" for class_name in model.class_names)
+    assert pp.parse(model.preprocess).image_size == model.config.image_size
+    assert 1 / 200 < model.metrics["test"]["top1"] < model.metrics["test"]["top5"] < 1
+    assert model.provenance["experiment"]["model"]["model"]
+    assert not [text for text in texts(model.provenance) if text.startswith(("/", "~"))]  # nobody's folders
+
+
+def test_it_is_used_in_single_precision(name):
+    model = vitrail.load(name)
+    assert all(
+        p.dtype == torch.float32 and p.requires_grad and p.isfinite().all() for p in model.parameters()
+    )
+    assert not model.training
+
+
+def test_its_classes_and_its_size_can_be_others():
+    model = vitrail.load("ti8-64", classes=3, image_size=32)
+    assert (model.config.classes, model.config.image_size, model.class_names) == (3, (32, 32), None)
+    assert not model.head.classifier.weight.any()
+
+
+def test_from_any_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert vitrail.load("ti8-64").config.width == vitrail.load(Path("ti8-64")).config.width == 192
+
+
+def test_what_stands_on_the_disk_goes_first(tmp_path, monkeypatch):
+    vitrail.save(vitrail.create("mu/8", image_size=16), tmp_path / "ti8-64")
+    monkeypatch.chdir(tmp_path)
+    assert vitrail.load("ti8-64").config.width == 32
+    assert vitrail.load(boxed("ti8-64")).config.width == 192
+
+
+def test_no_name_in_the_box_is_an_architectures(name):
+    with pytest.raises(ConfigError, match="unknown model"):
+        config_of(name)
+
+
+def test_located(tmp_path):
+    assert located(tmp_path) == tmp_path
+    assert located("ti8-64") == boxed("ti8-64") == ASSETS / "ti8-64"
+    for other in ("B/16", "ti8-65", "TI8-64", "", "../ti8-64", str(tmp_path / "ti8-64")):
+        assert located(other) is None
+        assert boxed(other) is None
+
+
+@given(st.text(max_size=40))
+def test_what_is_located_is_there(text):
+    place = located(text)
+    assert place is None or place.exists()
+
+
+def test_an_unknown_name_is_told_what_is_in_the_box():
+    with pytest.raises(CheckpointError, match=r"no such file or folder: ti8 \(models in the box: ti8-64\)"):
+        vitrail.load("ti8")
+    with pytest.raises(CheckpointError, match=r"Ti/8@64 names an architecture.*models in the box: ti8-64"):
+        vitrail.load("Ti/8@64")
+
+
+def test_contents(name):
+    (one,) = [one for one in contents() if one["name"] == name]
+    card = json.loads((boxed(name) / "model.json").read_text(encoding="utf-8"))
+    assert one["metrics"] == card["metrics"]
+    assert one["bytes"] == sum((boxed(name) / f).stat().st_size for f in ("model.json", "model.safetensors"))
+    assert one["about"] == BOX[name]

@@ -1,0 +1,85 @@
+"""The wheel: what is in it and what is not, and that it works by itself, away from the repository."""
+
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "vitrail"
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """A folder with a wheel and a source archive; hatchling builds both without a network."""
+    pytest.importorskip("hatchling", reason="hatchling, which builds the wheel, is not installed")
+    folder = tmp_path_factory.mktemp("built")
+    command = [sys.executable, "-m", "hatchling", "build", "-d", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(built):
+    (path,) = built.glob("*.whl")
+    return path
+
+
+def package_files():
+    return {
+        path.relative_to(ROOT).as_posix()
+        for path in PACKAGE.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+
+def test_it_holds_the_package_and_nothing_else(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        inside = {name for name in archive.namelist() if ".dist-info/" not in name}
+    assert inside == package_files()
+    assert {
+        "vitrail/assets/ti8-64/model.safetensors",
+        "vitrail/assets/ti8-64/model.json",
+        "vitrail/assets/ti8-64/README.md",
+        "vitrail/inspection/page/report.html",
+        "vitrail/py.typed",
+    } <= inside
+
+
+def test_the_source_archive_holds_what_the_wheel_needs(built):
+    (path,) = built.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        inside = {name.partition("/")[2] for name in archive.getnames()}
+    assert package_files() | {"pyproject.toml", "README.md", "LICENSE"} <= inside
+    assert {name.partition("/")[0] for name in inside} <= {
+        "vitrail", "tests", "pyproject.toml", "README.md", "LICENSE", "PKG-INFO", ".gitignore",
+    }  # fmt: skip
+
+
+def test_it_predicts_away_from_the_repository(wheel, tmp_path):
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "installed")
+    pixels = np.random.default_rng(0).integers(0, 256, (70, 90, 3), np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "photo.png")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "installed")}
+
+    def python(*words):
+        command = [sys.executable, *words]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    where = Path(python("-c", "import vitrail; print(vitrail.__file__)").strip())
+    assert where.is_relative_to(tmp_path / "installed")
+    made = json.loads(python("-m", "vitrail", "predict", "ti8-64", "photo.png", "--json", "--device", "cpu"))
+    assert len(made["images"][0]["top"]) == 5
