@@ -16,7 +16,7 @@ endif
 help:  ## this list
 	@grep -E '^[a-z]+:.*##' Makefile | sed 's/:.*##/\t/'
 
-demo: .venv/.ready  ## the main job: the model table, and a forward pass on a picture drawn here
+demo: .venv/.ready  ## the main job: the model in the box classifies, is measured, fine-tuned and explained (vitrail-demo/)
 	$(BIN)/vitrail demo
 
 test: .venv/.ready-test  ## the test suite

@@ -103,12 +103,6 @@ def test_predict_takes_folders_and_patterns_and_goes_on_past_a_broken_file(run, 
     assert "broken.jpg" in err and err.count("\n") == 1
 
 
-def test_demo(run):
-    code, out, _ = run("demo", "--device", "cpu")
-    assert code == 0
-    assert "features (1, 192)" in out
-
-
 def truncated(path):
     path.write_bytes(path.read_bytes()[:-100])
 

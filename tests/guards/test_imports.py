@@ -10,7 +10,7 @@ PACKAGE = Path(__file__).parents[2] / "vitrail"
 LAYERS = [
     {"__main__"},
     {"cli"},
-    {"studies"},
+    {"studies", "demo"},
     {"recipes"},
     {"transfer", "serve"},
     {"train", "export"},

@@ -140,3 +140,15 @@ def test_the_filters_of_warnings_are_left_as_they_were(tmp_path):
     before = list(warnings.filters)
     drawing.captioned([np.zeros((8, 8, 3), np.uint8)], ["漢字 😀"], tmp_path / "m.png")
     assert warnings.filters == before
+
+
+def test_labels_stand_above_and_below_a_picture_that_stays_as_it_is(tmp_path):
+    picture = np.full((60, 200, 3), (255, 0, 0), np.uint8)
+    drawing.labelled(picture, tmp_path / "p.png", above=["ant\nbee", "cat"], columns=["dog", "elk"])
+    made = pixels(tmp_path / "p.png")
+    rows = np.flatnonzero((made == (255, 0, 0)).all(axis=2).any(axis=1))
+    assert 58 <= len(rows) <= 62  # pixel for pixel
+    dark = made.max(axis=2) < 120
+    for outside in (dark[: rows[0]], dark[rows[-1] + 1 :]):
+        middle = made.shape[1] // 2
+        assert outside[:, :middle].any() and outside[:, middle:].any()

@@ -175,12 +175,15 @@ def labelled(
     title: str = "",
     rows: Sequence[str] = (),
     columns: Sequence[str] = (),
+    above: Sequence[str] = (),
     scale: tuple[float, float, str] | None = None,
 ) -> None:
-    """A picture, pixel for pixel, with labels along its sides; `scale`: what its colours mean, from, to, of what."""
+    """A picture, pixel for pixel, with labels along its sides, `columns` below it; `scale`: what its colours mean,
+    from, to, of what."""
     H, W = picture.shape[:2]
     left = 0.25 + 0.085 * max(map(len, rows), default=0)  # inches, as the others
-    bottom, top, right = 0.35 if columns else 0.1, 0.45 if title else 0.1, 0.9 if scale else 0.15
+    bottom, right = 0.35 if columns else 0.1, 0.9 if scale else 0.15
+    top = (0.45 if title else 0.1) + (0.3 if above else 0)
     width, height = max(W / DPI + left + right, 0.09 * len(title)), H / DPI + bottom + top
     figure = Figure(figsize=(width, height))
     ax = figure.add_axes((left / width, bottom / height, W / DPI / width, H / DPI / height))
@@ -190,8 +193,11 @@ def labelled(
     image = ax.imshow(picture, cmap=colours, aspect="auto")
     ax.set_xticks(middles(len(columns), W), list(map(plain, columns)), fontsize=8, color=INK)
     ax.set_yticks(middles(len(rows), H), list(map(plain, rows)), fontsize=8, color=INK)
-    ax.tick_params(length=0)
-    ax.spines[:].set_visible(False)
+    over = ax.secondary_xaxis("top")
+    over.set_xticks(middles(len(above), W), list(map(plain, above)), fontsize=8, color=INK)
+    for one in (ax, over):
+        one.tick_params(length=0)
+        one.spines[:].set_visible(False)
     figure.text(left / width, 1 - 0.3 / height, plain(title), color=INK, fontsize=10)
     if scale is not None:
         image.set_clim(*scale[:2])

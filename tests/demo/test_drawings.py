@@ -1,0 +1,30 @@
+"""The drawings that the model in the box is shown."""
+
+import numpy as np
+
+import vitrail
+from vitrail.demo.drawings import SIDE, drawings
+from vitrail.demo.summary import captions, readable
+
+
+def test_they_are_pictures_and_differ():
+    made = drawings()
+    assert all(x.shape == (SIDE, SIDE, 3) and x.dtype == np.uint8 and x.std() > 20 for x in made.values())
+    assert len({x.tobytes() for x in made.values()}) == len(made) == 8
+
+
+def test_each_is_of_a_class_that_the_model_in_the_box_knows():
+    names = {readable(name) for name in vitrail.load("ti8-64").class_names}
+    assert set(drawings()) <= names
+
+
+def test_names_are_cut_to_the_width_of_a_picture():
+    made = captions(["n02165456 ladybug", "x" * 40], [[("a" * 40, 0.5)], [("bee", 1.0)]], 3)
+    assert made[0] == f"ladybug\n→ {'a' * 10}… 50%"
+    assert [len(line) for line in made[1].split("\n")] == [18, 10] and made[1].endswith("→ bee 100%")
+    assert made[2] == ""
+
+
+def test_readable():
+    assert readable("n01443537 goldfish") == "goldfish"
+    assert readable("n1 goldfish") == "n1 goldfish" and readable("north sea") == "north sea"
