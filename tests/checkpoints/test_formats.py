@@ -5,7 +5,7 @@ import torch
 import vitrail
 from tests.checkpoints.google_files import filled, vit_shapes
 from tests.randomise import randomise
-from vitrail.checkpoints.formats import FORMATS, convert
+from vitrail.checkpoints.formats import FORMATS, convert, has_weights
 from vitrail.errors import CheckpointError, ConfigError
 
 FIELDS = {"width": 24, "depth": 2, "mlp_dim": 40, "heads": 3, "image_size": 16, "classes": 5}
@@ -58,6 +58,24 @@ def test_a_name_is_not_a_file():
         vitrail.load("B/16")
     with pytest.raises(CheckpointError, match="no such file or folder: nowhere"):
         vitrail.load("nowhere")
+
+
+def test_weights_or_an_architecture(tmp_path):
+    assert has_weights(str(tmp_path)) and has_weights("ti8-64")
+    for name in ("B/16", "R50+ViT-B/16", "google/vit-base-patch16-224", "vit_base_patch16_224.augreg"):
+        assert not has_weights(name)
+
+
+@pytest.mark.parametrize("path", ["runs/x/model", "./model", "B_17.npz", "a.safetensors", "google/vit-new"])
+def test_what_looks_like_a_path_is_said_not_to_be_there(path):
+    with pytest.raises(CheckpointError, match=f"no such file or folder: {path} "):
+        has_weights(path)
+
+
+@pytest.mark.parametrize("name", ["Q/16", "ViT-Q/16@384", "bee"])
+def test_what_looks_like_an_architecture_is_said_to_be_unknown(name):
+    with pytest.raises(ConfigError, match=f"unknown model '{name}'"):
+        has_weights(name)
 
 
 def test_unknown_formats(tmp_path, model):

@@ -10,8 +10,10 @@ from PIL import Image
 
 import vitrail
 from tests.demo.small import small, write_model
+from vitrail.data.sources import open_source
 from vitrail.data.splits import parse_split
-from vitrail.demo.material import Material, few_split, share_split
+from vitrail.demo.material import Material, few_split, share_split, some_of
+from vitrail.demo.settings import Demo
 from vitrail.errors import VitrailError
 
 
@@ -40,7 +42,7 @@ def opened(settings, tmp_path):
 def test_a_folder_of_photographs(model, photos, tmp_path):
     material = opened(small(model, data=str(photos), shots=(1, 5, 10), pictures=4), tmp_path)
     assert material.shots == (1, 5) and material.test_split == "validation"
-    assert [one.meant for one in material.pictures] == ["ant", "ant", "bee", "bee"]
+    assert [one.meant for one in material.pictures] == ["ant", "bee", "ant", "bee"]
     assert [one.path.name for one in material.pictures] == ["01.png", "02.png", "03.png", "04.png"]
     assert material.pictures_are.startswith("images of ")
     assert material.batch is None  # 12 images: fine-tuning decides
@@ -116,13 +118,14 @@ def taken(split, source):
     return part.indices(source)
 
 
-@given(COUNTS, st.integers(1, 200))
-def test_few_shot_draws_from_as_many_of_each_class(counts, most):
+@given(COUNTS, st.integers(1, 200), st.lists(st.integers(1, 50), min_size=1).map(tuple))
+def test_few_shot_draws_from_as_many_of_each_class(counts, most, shots):
     source = Labelled(np.repeat(np.arange(len(counts)), counts))
-    found = np.bincount(source.labels[taken(few_split(source, most), source)], minlength=len(counts))
-    assert len(set(found)) == 1 and found[0] >= 1
-    assert found.sum() <= max(most, len(counts))
-    assert found[0] == min(counts) or (found[0] + 1) * len(counts) > most
+    split = few_split(source, Demo(most=most, shots=shots))
+    found = np.bincount(source.labels[taken(split, source)], minlength=len(counts))
+    assert len(set(found)) == 1
+    assert found[0] == min(counts) or found[0] >= max(shots)  # no shot is lost that the data has
+    assert found[0] <= max(*shots, most // len(counts))
 
 
 @given(COUNTS, st.integers(1, 200))
@@ -136,3 +139,18 @@ def test_a_part_of_the_test_split_has_every_class_in_proportion(counts, most):
     share = max(most / len(source), 1 / max(counts))
     found = np.bincount(source.labels[index], minlength=len(counts))
     assert (np.abs(found - share * np.array(counts)) <= 0.6).all()
+
+
+@given(COUNTS, st.integers(1, 60))
+def test_pictures_are_of_as_many_classes_as_there_are_places(counts, most):
+    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(len(counts)), counts))
+    source = open_source("shapes:colour?n=80", "train")
+
+    class Shown(Labelled):
+        def read(self, index):
+            return source.read(0)
+
+    shown = Shown(labels)
+    chosen = list(some_of(shown, most))
+    assert len(set(chosen)) == len(chosen) == min(most, len(labels))
+    assert len({labels[i] for i in chosen}) == min(most, len(counts))

@@ -9,7 +9,7 @@ from tests.evaluators.tinted import Tinted
 from vitrail.errors import ConfigError
 from vitrail.evaluators import knn
 from vitrail.evaluators.feature_cache import Features
-from vitrail.evaluators.knn import KNN, elect, neighbours, weights
+from vitrail.evaluators.knn import KNN, elect, fitting_k, neighbours, weights
 
 CPU = torch.device("cpu")
 
@@ -136,3 +136,17 @@ def test_the_evaluator_chooses_k_on_the_training_split():
 def test_settings_that_make_no_sense(wrong):
     with pytest.raises(ConfigError):
         KNN(Split(6, named(3)), Split(6, named(3)), **wrong)
+
+
+def test_the_k_that_fit_leave_room_for_what_is_held_out():
+    assert fitting_k(Tinted(36)) == (1, 5, 10, 20)
+    assert fitting_k(Tinted(120)) == (1, 5, 10, 20, 50)
+    for n in (36, 60):
+        KNN(Tinted(n), Tinted(6, seed=1), fitting_k(Tinted(n))).chosen(small_model())
+
+
+@pytest.mark.parametrize(("k", "most"), [((37,), 36), ((1, 36), 30), ((1, 0), None)])
+def test_a_k_that_is_too_large_is_refused_before_anything_is_computed(monkeypatch, k, most):
+    monkeypatch.setattr(knn, "train_and_test", None)  # would fail if it were called
+    with pytest.raises(ConfigError, match="k .*at least 1" if most is None else f"between 1 and {most}$"):
+        KNN(Tinted(36), Tinted(6, seed=1), k).chosen(small_model())

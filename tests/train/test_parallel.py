@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -13,13 +14,16 @@ import torch
 
 import vitrail
 from tests.train.together import EXPERIMENTS
+from vitrail.errors import ConfigError, Interrupted
+from vitrail.runtime.training_display import TrainingDisplay
+from vitrail.train.parallel import check_groups
 from vitrail.train.run import run
 
 ROOT = Path(__file__).parents[2]
 
 
-def torchrun(folder, *names, restarts=0):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+def torchrun(folder, *names, processes=2, restarts=0):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     command += [f"--max-restarts={restarts}", str(ROOT / "tests/train/together.py"), str(folder), *names]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
@@ -32,6 +36,17 @@ def torchrun(folder, *names, restarts=0):
 def trace(folder):
     made = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return np.array([row["loss"] for row in made if "loss" in row])
+
+
+def check_same(folder, reference):
+    """Two runs: every loss, and the weights of the bundle."""
+    wanted = trace(reference)
+    assert len(wanted) == 12 and np.ptp(wanted) > 1e-3
+    np.testing.assert_allclose(trace(folder), wanted, rtol=0, atol=1e-5)
+    a, b = (vitrail.load(place / "model").state_dict() for place in (reference, folder))
+    assert a.keys() == b.keys()
+    for key in a:
+        torch.testing.assert_close(a[key], b[key], rtol=0, atol=1e-4)
 
 
 @pytest.fixture(scope="module")
@@ -62,12 +77,7 @@ def together(tmp_path_factory):
     ],
 )
 def test_two_processes_train_as_one_does(alone, together, name, reference):
-    wanted = trace(alone / reference)
-    assert len(wanted) == 12 and np.ptp(wanted) > 1e-3
-    np.testing.assert_allclose(trace(together / name), wanted, rtol=0, atol=1e-5)
-    a, b = (vitrail.load(folder / "model").state_dict() for folder in (alone / reference, together / name))
-    for key in a:
-        torch.testing.assert_close(a[key], b[key], rtol=0, atol=1e-4)
+    check_same(together / name, alone / reference)
 
 
 def test_shards_are_continued_on_another_number_of_processes(alone, together, monkeypatch):
@@ -82,6 +92,28 @@ def test_shards_are_continued_on_another_number_of_processes(alone, together, mo
         monkeypatch.setenv(name, str(value))
     run(EXPERIMENTS["stopped"], together / "stopped", device="cpu")
     np.testing.assert_allclose(trace(together / "stopped"), trace(alone / "supervised"), rtol=0, atol=1e-5)
+
+
+def test_one_process_begins_and_groups_of_shards_go_on(alone, tmp_path, monkeypatch):
+    """Two groups of two, which are told to stop in their turn, and are called again."""
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingDisplay, "step", lambda display, row: os.kill(os.getpid(), signal.SIGTERM))
+        with pytest.raises(Interrupted):
+            run(EXPERIMENTS["begun"], tmp_path / "groups", device="cpu")
+    said = torchrun(tmp_path, "groups", "groups", processes=4)
+    assert said.count("groups: SIGTERM: saved") == 1 and said.count("groups: another process: saved") == 3
+    kinds = {file.suffix for file in (tmp_path / "groups/checkpoints/step-00000012").iterdir()}
+    assert ".distcp" in kinds and ".safetensors" not in kinds
+    check_same(tmp_path / "groups", alone / "supervised")
+
+
+@pytest.mark.parametrize("replicas", [-1, 0, 3])
+def test_processes_that_do_not_form_the_groups(monkeypatch, replicas):
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.setenv(name, "0")
+    monkeypatch.setattr("vitrail.train.parallel.world", lambda: 4)
+    with pytest.raises(ConfigError, match=f"replicas={replicas}: 4 processes do not form"):
+        check_groups("fsdp", replicas)
 
 
 def test_a_process_that_dies_fails_the_job_which_restarts_from_its_checkpoint(alone, tmp_path):

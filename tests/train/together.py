@@ -20,10 +20,16 @@ EXPERIMENTS = {
     "patches": experiment(**MASKED, parallel="fsdp"),
     "stopped": experiment(**PLAIN, **UNTESTED, parallel="fsdp"),
     "accumulated": experiment(**PLAIN, **UNTESTED, parallel="fsdp", accumulate=2),
+    "begun": experiment(**PLAIN, **UNTESTED, evaluate_every=0),
+    "groups": experiment(**PLAIN, **UNTESTED, evaluate_every=0, parallel="fsdp", replicas=2),
     "dies": experiment(**PLAIN, **UNTESTED, save_every=2),
 }
 # name: (rank, step, signal): who is told to stop, when, and how
-SIGNALS = {"stopped": (1, 6, signal.SIGTERM), "dies": (1, 7, signal.SIGKILL)}
+SIGNALS = {
+    "stopped": (1, 6, signal.SIGTERM),
+    "groups": (3, 6, signal.SIGTERM),
+    "dies": (1, 7, signal.SIGKILL),
+}
 
 
 def main(folder: Path, names: list[str]) -> None:

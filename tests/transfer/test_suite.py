@@ -80,6 +80,18 @@ def test_fewer_examples_in_a_class_than_shots(bundle, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_the_k_of_knn_are_those_that_the_data_has_examples_for(bundle, tmp_path):
+    given = {"methods": ("knn",), "device": "cpu"}
+    made = scores(transfer(bundle, [COLOURS], tmp_path / "out", **given), "shapes-colour")
+    assert made["knn"]["k"] in (1, 5, 10, 20, 50)
+    card = json.loads((tmp_path / "out/shapes-colour/knn/run.json").read_text())
+    assert card["config"]["k"] == [1, 5, 10, 20]
+    for k in ((1, 60), (0, 1)):
+        with pytest.raises(ConfigError, match=r"k = (60|0): with \d+ features to search"):
+            transfer(bundle, [COLOURS], tmp_path / "other", suite=Suite(k=k), device="cpu")
+    assert not (tmp_path / "other").exists()
+
+
 @pytest.mark.parametrize(
     ("data", "given", "said"),
     [

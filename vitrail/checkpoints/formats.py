@@ -8,6 +8,7 @@ save(model, path, to=...)   a bundle, or what the readers of that format expect
 
 from __future__ import annotations
 
+import re
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -129,6 +130,29 @@ def is_npz(path: Path) -> bool:
             return any(name.endswith(".npy") for name in archive.namelist())
     except (zipfile.BadZipFile, ValueError, NotImplementedError):
         return path.suffix == ".npz"
+
+
+def has_weights(path_or_name: str) -> bool:
+    """Whether there are weights to load, on the disk or in the box; if not, it is the name of an architecture.
+
+    What is neither is an error: of a file or folder that is not there where it looks like one.
+    """
+    if located(path_or_name):
+        return True
+    try:
+        config_of(path_or_name)
+    except ConfigError as error:
+        if looks_like_path(path_or_name):
+            raise not_there(path_or_name) from error
+        raise
+    return False
+
+
+def looks_like_path(text: str) -> bool:
+    """It ends like a file, or has parts and does not end like an architecture (Q/16, Q/16@384)."""
+    if Path(text).suffix in (".npz", *torch_files.SUFFIXES):
+        return True
+    return "/" in text and not re.fullmatch(r"[^/]+/\d+(@\w+)?", text)
 
 
 def not_there(path_or_name: str | Path) -> CheckpointError:

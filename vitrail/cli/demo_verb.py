@@ -67,24 +67,25 @@ def tables(result: dict[str, Any]) -> Group:
 
 def places(result: dict[str, Any]) -> list[str]:
     """Where everything is, and how long it took."""
-    files = result["report"]["files"]
-    seconds = {name: part["seconds"] for name, part in result.items() if isinstance(part, dict)}
+    files = {name: Path(result["folder"], file) for name, file in result["report"]["files"].items()}
+    seconds = {name: result[name]["seconds"] for name in ("pictures", "fewshot", "finetune", "report")}
     took = ", ".join(f"{name} {value:.0f}" for name, value in seconds.items())
     return [
         f"Page:       {files['report']} (open it in a browser: what the model looks at)",
         f"Picture:    {files['summary']} (all of it on one page)",
-        f"Fine-tuned: {Path(result['folder'], 'finetuned')} (model, run, curves, mistakes)",
+        f"Fine-tuned: {Path(result['folder'], 'finetuned')} (model, run, curves, what it gets right and wrong)",
         f"Seconds:    {sum(seconds.values()):.0f} ({took})",
     ]
 
 
 def next_commands(result: dict[str, Any]) -> dict[str, str]:
     """Command -> what it is for. Each can be typed as it stands, but for FOLDER where no data was given."""
-    folder, picture = Path(result["folder"]), result["pictures"]["pictures"][0]["path"]
+    folder = Path(result["folder"])
+    picture = str(folder / result["pictures"]["pictures"][0]["path"])
     data, split = result["data"], result["finetune"]["split"]
     tuned, model = quote(str(folder / "finetuned")), quote(result["model"])
     own, why = quote(data), "in earnest: as many steps as the data calls for"
-    if data.startswith("shapes"):
+    if result["pictures"]["drawn"]:
         own, why = "FOLDER", "FOLDER: of your photographs, a folder for each class"
     return {
         f"vitrail predict {tuned}/model {quote(picture)}": "what the fine-tuned model says",

@@ -49,15 +49,18 @@ def evaluate(
     from vitrail.evaluators.accuracy import evaluate as run
     from vitrail.evaluators.accuracy import open_split
     from vitrail.runtime.device import pick
+    from vitrail.runtime.distributed import group, rank
 
     if out is not None and Path(out).exists():
         raise ConfigError(f"--out {out} exists; nothing is overwritten")
     source = open_split(data, split)
-    loaded = load(model, image_size=size_of(image_size), heads=heads).to(pick(common.device))
-    made = run(loaded, source, batch=batch, workers=workers, mapping=mapping, real=real)
+    with group(pick(common.device)) as device:
+        loaded = load(model, image_size=size_of(image_size), heads=heads).to(device)
+        made = run(loaded, source, batch=batch, workers=workers, mapping=mapping, real=real)
+        first = rank() == 0
     result = {"model": model, **made.as_json()}
     shown = Shown(common, ["", f">{source.name}"], rows_of(made), result, after=lines_of(made))
-    if out is not None:
+    if out is not None and first:
         write_json(Path(out), result)
         shown.after.append(f"The whole result: {out}")
     return shown

@@ -4,8 +4,9 @@
     device   images[index], rows  -> the pixel ops of the line, the whole batch at once -> finish, as loader.py
 
 The numbers come from the generators of loader.py in the same order, so a batch shows the same crops of the same
-images as the Loader's, to the last bit of a float32 sum before it is rounded to a byte. A worker decodes and resizes
-nothing, and a GPU that trains a small model no longer waits for pixels.
+images as the Loader's: the same bytes, but where a compiler fuses a product into a sum and that tips a rounding (a
+level in a few pixels, of which RandAugment may make more). A worker decodes and resizes nothing, and a GPU that
+trains a small model no longer waits for pixels.
 
 All images are decoded once, when batches are first asked for, and padded to the largest. Where their sizes differ,
 the line has to begin with the crop that makes them one. Every process of a job holds all of them.
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -35,6 +36,9 @@ from vitrail.runtime.progress import progress
 
 LARGEST_PART = 0.5  # of a GPU's free memory that images may take
 AT_ONCE = 1024  # images that are decoded, or cross, together
+BATCHABLE = "inception_crop (bilinear), flip_lr, randaugment, random_erasing (grey), uint8"
+
+Image: TypeAlias = NDArray[np.uint8]  # (h, w, 3)
 
 
 class ResidentLoader(Loader):
@@ -50,13 +54,10 @@ class ResidentLoader(Loader):
         compile: bool = False,  # the pixel ops
     ) -> None:
         super().__init__(source, pipeline, loading, bad_files=bad_files)
-        if not pipeline.crosses_as_bytes:
-            raise ConfigError(
-                f"images on the device are bytes: '{pipeline}' must end its pixel ops with uint8"
-            )
         self.stream: Draws = Draws(source, pipeline, loading)
         self.augmented = torch.compile(augmented, fullgraph=True, dynamic=False) if compile else augmented
         self.images: Tensor | None = None  # uint8 (n, 3, H, W)
+        self.place: torch.device | None = None  # where they are, as it was asked for
 
     def batches(
         self,
@@ -67,8 +68,11 @@ class ResidentLoader(Loader):
         workers: int | None = None,
     ) -> Iterator[Batch]:
         device = present(device)
-        if self.images is None or self.images.device != device:
-            self.images = self.on(device)
+        if device.type == "mps":
+            raise ConfigError("resident images need float64, which mps does not have; leave resident out")
+        if self.images is None or self.place != device:
+            self.images = None  # its memory is free before more is taken
+            self.images, self.place = self.on(device), device
         on_host = self.on_host(start, stop, pinned=device.type == "cuda", workers=workers)
         ops, numbers = self.stream.pipeline.pixel_ops, self.stream.numbers
         for batch in ahead(on_host, device):
@@ -77,57 +81,57 @@ class ResidentLoader(Loader):
 
     def on(self, device: torch.device) -> Tensor:
         """All images, padded with zeros to the largest; broken ones are zeros, and the stream knows of them."""
-        parts = -(-len(self.stream.source) // AT_ONCE)
-        decoded = [image for part in progress(self.decoded(), parts, "decoding") for image in part]
-        sizes = np.array([(0, 0) if image is None else image.shape[:2] for image in decoded])  # (n, 2)
+        n, decoded, sizes = len(self.stream.source), [], np.zeros((0, 2), np.int64)
+        for part in progress(self.decoded(), -(-n // AT_ONCE), "decoding"):
+            decoded.append(part)
+            sizes = np.concatenate([sizes, [(0, 0) if image is None else image.shape[:2] for image in part]])
+            check_room(n * 3 * int(sizes.max(0).prod()), device)  # before the host's memory is full
         self.stream.of_sizes(sizes)
         height, width = (int(side) for side in sizes.max(0))
-        check_room(len(decoded) * 3 * height * width, device)
-        images = torch.empty(len(decoded), 3, height, width, dtype=torch.uint8, device=device)
-        for start in range(0, len(decoded), AT_ONCE):
-            part = np.zeros((len(decoded[start : start + AT_ONCE]), height, width, 3), np.uint8)
-            for slot, image in enumerate(decoded[start : start + AT_ONCE]):
+        images = torch.empty(n, 3, height, width, dtype=torch.uint8, device=device)
+        for number, part in enumerate(decoded):
+            padded = np.zeros((len(part), height, width, 3), np.uint8)
+            for slot, image in enumerate(part):
                 if image is not None:
-                    part[slot, : image.shape[0], : image.shape[1]] = image
-            images[start : start + AT_ONCE] = (
-                torch.from_numpy(part).to(device).permute(0, 3, 1, 2)
-            )  # (_, 3, H, W)
+                    padded[slot, : image.shape[0], : image.shape[1]] = image
+            on_device = torch.from_numpy(padded).to(device)
+            start = number * AT_ONCE
+            images[start : start + len(part)] = on_device.permute(0, 3, 1, 2)  # (b, 3, H, W)
         return images
 
-    def decoded(self) -> Iterator[list[NDArray[np.uint8] | None]]:
-        """The images, (h, w, 3), in parts; None for one that is broken. Read by this thread, decoded by several."""
-        source = self.stream.source
-
-        def broken(index: int, error: DataError) -> BadExample:
-            return BadExample(index, source.key(index), str(error))
-
-        def read(index: int) -> bytes | NDArray[np.uint8] | BadExample:
-            try:
-                return source.read(index).image
-            except DataError as error:
-                return broken(index, error)
-
-        def pixels(
-            index: int, image: bytes | NDArray[np.uint8] | BadExample
-        ) -> NDArray[np.uint8] | BadExample:
-            try:
-                return decode(image, name=source.key(index)) if isinstance(image, bytes) else image
-            except DataError as error:
-                return broken(index, error)
-
-        def several(indices: range, images: list[Any]) -> list[NDArray[np.uint8] | BadExample]:
-            return [pixels(*each) for each in zip(indices, images, strict=True)]
-
-        threads = max(1, self.stream.loading.workers)
+    def decoded(self) -> Iterator[list[Image | None]]:
+        """The images in parts; None for one that is broken. Read by this thread, decoded by several."""
+        source, threads = self.stream.source, max(1, self.stream.loading.workers)
         share = -(-AT_ONCE // threads)
         with ThreadPoolExecutor(threads) as pool:
             for start in range(0, len(source), AT_ONCE):
-                indices = range(start, min(start + AT_ONCE, len(source)))
-                shares = [indices[k : k + share] for k in range(0, len(indices), share)]
-                done = pool.map(several, shares, [[read(index) for index in part] for part in shares])
-                made = [image for part in done for image in part]
+                read = [
+                    read_or_bad(source, index) for index in range(start, min(start + AT_ONCE, len(source)))
+                ]
+                shares = [read[k : k + share] for k in range(0, len(read), share)]
+                made = [image for part in pool.map(decoded_or_bad, shares) for image in part]
                 self.bad_files.add(image for image in made if isinstance(image, BadExample))
                 yield [None if isinstance(image, BadExample) else image for image in made]
+
+
+def read_or_bad(source: Source, index: int) -> tuple[BadExample, bytes | Image | None]:
+    """Who an example is, should it be broken, with its image; None, and why, where it is."""
+    key = source.key(index)
+    try:
+        return BadExample(index, key, ""), source.read(index).image
+    except DataError as error:
+        return BadExample(index, key, str(error)), None
+
+
+def decoded_or_bad(read: list[tuple[BadExample, bytes | Image | None]]) -> list[Image | BadExample]:
+    made: list[Image | BadExample] = []
+    for who, image in read:
+        try:
+            pixels = decode(image, name=who.key) if isinstance(image, bytes) else image
+            made.append(who if pixels is None else pixels)
+        except DataError as error:
+            made.append(BadExample(who.index, who.key, str(error)))
+    return made
 
 
 class Draws(Stream):
@@ -139,8 +143,12 @@ class Draws(Stream):
         for op in pipeline.pixel_ops:
             if not op.batchable:
                 raise ConfigError(
-                    f"{op_text(op)} cannot be done for images that lie on the device; in '{pipeline}'"
+                    f"resident: {op_text(op)} is not done on the device, only {BATCHABLE}; in the line '{pipeline}'"
                 )
+        if not pipeline.crosses_as_bytes:
+            raise ConfigError(
+                f"resident: the pixel ops of a line must end with uint8, not as in '{pipeline}'"
+            )
 
     def of_sizes(self, sizes: NDArray[np.int64]) -> None:
         good = sizes[sizes[:, 0] > 0]
@@ -149,8 +157,8 @@ class Draws(Stream):
         if (good != good[0]).any() and not isinstance(self.pipeline.pixel_ops[0], InceptionCrop):
             first, last = (f"{h} x {w}" for h, w in (good.min(0), good.max(0)))
             raise ConfigError(
-                f"images of {first} to {last} on the device: the line has to begin with inception_crop, "
-                f"not '{self.pipeline}'"
+                f"resident: for images of {first} to {last} the line has to begin with inception_crop, "
+                f"not as in '{self.pipeline}'"
             )
         self.sizes = sizes
 
@@ -188,11 +196,12 @@ def augmented(images: Tensor, rows: Tensor, ops: tuple[PixelOp, ...], numbers: t
 
 
 def check_room(needed: int, device: torch.device) -> None:
+    """ConfigError where so many bytes are too many for a GPU."""
     if device.type != "cuda":
         return
     free, _ = torch.cuda.mem_get_info(device)
     if needed > LARGEST_PART * free:
         raise ConfigError(
-            f"the images are {needed / 1e9:.1f} GB and {free / 1e9:.1f} GB are free on {device}, of which "
-            "half may be filled with them"
+            f"resident: the images are {needed / 1e9:.1f} GB or more, {free / 1e9:.1f} GB are free on {device}, and "
+            f"{LARGEST_PART:.0%} of that may be filled with them"
         )

@@ -26,7 +26,7 @@ from vitrail.checkpoints.torch_files import read_json, save_json
 from vitrail.demo.material import Material
 from vitrail.demo.settings import DEMO, Demo
 from vitrail.demo.summary import draw_summary
-from vitrail.errors import Interrupted
+from vitrail.errors import ConfigError, Interrupted
 from vitrail.evaluators.feature_cache import Extraction
 from vitrail.evaluators.fewshot import FewShot
 from vitrail.evaluators.predict import predict
@@ -34,6 +34,7 @@ from vitrail.inspection import figures, report
 from vitrail.inspection.inspect import inspect
 from vitrail.models.names import Model, build
 from vitrail.runtime.device import Device
+from vitrail.runtime.distributed import launched
 from vitrail.runtime.files import atomic_file
 from vitrail.runtime.log import note
 from vitrail.transfer.finetune import run_finetuning
@@ -56,6 +57,8 @@ def run_demo(
     settings: Demo = DEMO, out: str | Path = "vitrail-demo", *, device: Device = "auto"
 ) -> Demonstrated:
     """Interrupted, it raises `Interrupted` or KeyboardInterrupt; called again, it continues."""
+    if launched():
+        raise ConfigError("the demo is for one process: start it without torchrun")
     folder = Path(out).expanduser()
     material = Material.open(settings, folder, device)
     with closing(Run.open(folder, material.identity())) as run:
@@ -63,7 +66,12 @@ def run_demo(
         done = run.results()
         if done is not None:
             return Demonstrated(folder, done, before=True)
-        results = {name: staged(name, material) for name in STAGES}
+        results: dict[str, Any] = {}
+        try:
+            for name in STAGES:
+                results[name] = staged(name, material)
+        except KeyboardInterrupt as stop:
+            raise Interrupted("SIGINT", len(results), len(STAGES), str(folder)) from stop
         run.finish(results)
     return Demonstrated(folder, results, before=False)
 
@@ -75,12 +83,9 @@ def staged(name: str, material: Material) -> dict[str, Any]:
         what, stage = STAGES[name]
         note(f"{number + 1} of {len(STAGES)}: {what}")
         start = time.perf_counter()
-        try:
-            found = stage(material)
-            with atomic_file(path) as temporary:
-                save_json(found | {"seconds": time.perf_counter() - start}, temporary)
-        except KeyboardInterrupt as stop:
-            raise Interrupted("SIGINT", number, len(STAGES), str(material.folder)) from stop
+        found = stage(material)
+        with atomic_file(path) as temporary:
+            save_json(found | {"seconds": time.perf_counter() - start}, temporary)
     return read_json(path)
 
 
@@ -93,13 +98,19 @@ def classify(material: Material) -> dict[str, Any]:
     answers = predict(material.model, [picture.pixels for picture in pictures], TOP)
     return {
         "of": material.pictures_are,
+        "drawn": material.is_drawn,
         "classes": material.model.config.classes,
         "pictures": [
-            {"name": picture.name, "path": str(picture.path), "meant": picture.meant}
+            {"name": picture.name, "path": within(picture.path, material.folder), "meant": picture.meant}
             | {"top": [{"name": name, "probability": p} for name, p in answer]}
             for picture, answer in zip(pictures, answers, strict=True)
         ],
     }
+
+
+def within(path: Path, folder: Path) -> str:
+    """Counted from the demo's folder, so that this can be moved; a person's own image: where it is."""
+    return str(path.relative_to(folder) if path.is_relative_to(folder) else path.absolute())
 
 
 def few_shot(material: Material) -> dict[str, Any]:
@@ -149,7 +160,7 @@ def explain(material: Material) -> dict[str, Any]:
     seen = inspect(material.model, images, names=names, name=material.settings.model, closely=len(images))
     report.write_report(seen, figures.draw_inspection(seen, folder), folder / "report.html")
     draw_summary(material, seen, material.folder / "demo.png")
-    return {"files": {"report": str(folder / "report.html"), "summary": str(material.folder / "demo.png")}}
+    return {"files": {"report": "report/report.html", "summary": "demo.png"}}
 
 
 # name: (what it does, in words; how). In this order; each stage may use what those before it have written.

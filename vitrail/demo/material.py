@@ -25,6 +25,7 @@ from vitrail.evaluators.predict import find_images
 from vitrail.inspection.pictures import evenly
 from vitrail.models.vit import ViT
 from vitrail.runtime.device import Device, pick
+from vitrail.runtime.log import note
 from vitrail.transfer.finetuning import check_counts
 
 
@@ -61,7 +62,7 @@ class Material:
             raise ConfigError(f"--model {settings.model}: the demo needs a ViT with a classifier")
         train = open_source(settings.data, "train")
         check_counts(train)
-        few = open_source(settings.data, few_split(train, settings.most))
+        few = open_source(settings.data, few_split(train, settings))
         name = test_split_of(settings.data)
         test_split = share_split(name, open_source(settings.data, name), settings.most)
         test = open_source(settings.data, test_split)
@@ -71,15 +72,21 @@ class Material:
         shots = tuple(n for n in settings.shots if n <= least)
         if not shots:
             raise ConfigError(f"shots {settings.shots}: {train.name} allows at most {least}")
+        if dropped := [str(n) for n in settings.shots if n > least]:
+            note(f"{train.name} has a class of {least} images: no {', '.join(dropped)}-shot")
         pictures = pictures_of(settings, test, folder)
         return cls(settings, folder, device, model, train, few, test, test_split, shots, pictures)
+
+    @property
+    def is_drawn(self) -> bool:
+        return is_drawn(self.settings.data)
 
     @property
     def pictures_are(self) -> str:
         """In words."""
         if self.settings.images:
             return "your images"
-        return "drawings by the package" if is_drawn(self.settings.data) else f"images of {self.test.name}"
+        return "drawings by the package" if self.is_drawn else f"images of {self.test.name}"
 
     @property
     def batch(self) -> int | None:
@@ -92,11 +99,11 @@ class Material:
         return dataclasses.asdict(self.settings) | version
 
 
-def few_split(train: Source, most: int) -> str:
-    """So many of each class that all have as many and together they are at most `most`, but at least one."""
+def few_split(train: Source, settings: Demo) -> str:
+    """So many of each class that all have as many: about `most` together, and enough for the most shots."""
     classes = len(train.class_names)
     least = int(np.bincount(train.labels, minlength=classes).min())
-    each = min(least, max(1, most // classes))
+    each = min(least, max(settings.most // classes, *settings.shots))
     return "train" if each * classes == len(train) else f"train[:{each} per class]"
 
 
@@ -130,13 +137,18 @@ def is_drawn(data: str) -> bool:
 
 
 def some_of(source: Source, most: int) -> dict[int, np.ndarray]:
-    """Index -> pixels of at most `most` examples, evenly taken; broken ones are passed over."""
-    made = {}
-    for i in evenly(len(source), most).tolist():
+    """Index -> pixels of at most `most` examples: the first of each class, then the second; no broken ones."""
+    labels = source.labels
+    made: dict[int, np.ndarray] = {}
+    order = np.argsort(labels, kind="stable")  # class by class
+    first = np.searchsorted(labels[order], labels[order])  # where the class begins
+    for i in order[np.argsort(np.arange(len(labels)) - first, kind="stable")].tolist():
+        if len(made) == most:
+            break
         try:
             made[i] = pixels_of(source.read(i))
         except (ImageError, DataError):
             continue  # training and evaluation count them
     if not made:
-        raise DataError(f"{source.name}: none of the {most} images that were looked at can be read")
+        raise DataError(f"{source.name}: none of its images can be read")
     return made

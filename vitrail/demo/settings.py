@@ -21,7 +21,7 @@ class Demo:
     rate: float = 0.03  # the highest learning rate
     shots: tuple[int, ...] = (1, 5, 10)  # examples of each class that frozen features are tried with
     seeds: int = 3  # how often these are drawn
-    most: int = 400  # images that are measured on; of a larger data set, so many of all classes
+    most: int = 400  # images that are measured on, about; of a larger data set, so many of all classes
     pictures: int = 8  # to classify and to look at closely
 
     def check(self) -> None:

@@ -32,6 +32,7 @@ QUERIES, KEYS = 4096, 8192  # a block of scores: 128 MiB
 SPARE = 16  # candidates beyond k
 RANKED = 1 << 22  # features of candidates that are in memory at a time, in numbers
 VOTES = ("weighted", "unweighted")
+KS = (1, 5, 10, 20, 50)  # to choose from
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ class KNN:
 
     def chosen(self, model: nn.Module) -> dict[str, tuple[int, float, int]]:
         """For each vote the k, its accuracy on the test set, and the number of test examples."""
+        check_k(self.train, self.k)
         train, test = train_and_test(model, self.train, self.test, self.extraction)
         device = search_device(next(model.parameters()).device)
         best = dict.fromkeys(VOTES, self.k[0])
@@ -82,6 +84,31 @@ class KNN:
         return made
 
 
+def check_k(train: Source, k: Sequence[int]) -> None:
+    """Found before anything is computed."""
+    most = searched(train, several=len(k) > 1)
+    if not 1 <= min(k) <= max(k) <= most:
+        raise beyond(min(k) if min(k) < 1 else max(k), most)
+
+
+def fitting_k(train: Source) -> tuple[int, ...]:
+    """Those of KS that there are examples for."""
+    most = searched(train, several=True)
+    return tuple(k for k in KS if k <= most)
+
+
+def searched(train: Source, *, several: bool) -> int:
+    """Features that neighbours are looked for among: of several k one is chosen on a part that is held out."""
+    if not several:
+        return len(train)
+    unseen = Features(np.zeros((len(train), 0)), train.labels, train.class_names, train.name)
+    return len(unseen.held_out()[0])
+
+
+def beyond(k: int, most: int) -> ConfigError:
+    return ConfigError(f"k = {k}: with {most} features to search it is between 1 and {most}")
+
+
 def weights(s: np.ndarray, temperature: float | None) -> np.ndarray:
     """(n, k) -> (n, k), relative to the nearest, which changes no election and never overflows."""
     return np.ones_like(s) if temperature is None else np.exp((s - s[:, :1]) / temperature)
@@ -102,7 +129,7 @@ def neighbours(
 ) -> tuple[np.ndarray, np.ndarray]:
     """For each query (n, D) the k nearest of the keys (N, D), nearest first: s float64 (n, k), index int64 (n, k)."""
     if not 1 <= k <= len(keys):
-        raise ConfigError(f"k = {k}: with {len(keys)} features to search it is between 1 and {len(keys)}")
+        raise beyond(k, len(keys))
     device, made = torch.device(device), []
     blocks = range(0, len(queries), QUERIES)
     for i in progress(blocks, len(blocks), "neighbours"):

@@ -184,7 +184,7 @@ def labelled(
     left = 0.25 + 0.085 * max(map(len, rows), default=0)  # inches, as the others
     bottom, right = 0.35 if columns else 0.1, 0.9 if scale else 0.15
     top = (0.45 if title else 0.1) + (0.3 if above else 0)
-    width, height = max(W / DPI + left + right, 0.09 * len(title)), H / DPI + bottom + top
+    width, height = max(W / DPI + left + right, left + 0.09 * len(title)), H / DPI + bottom + top
     figure = Figure(figsize=(width, height))
     ax = figure.add_axes((left / width, bottom / height, W / DPI / width, H / DPI / height))
     colours = ListedColormap(

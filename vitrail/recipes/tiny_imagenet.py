@@ -2,9 +2,9 @@
 
     vitrail pretrain --recipe ti8-64 --data PATH
 
-Images stay on the GPU and a step is a CUDA graph, since a model so small waits for its data and its launches. A part
-of train is held out for every choice; the validation images are for the reported number alone. What was tried, and
-what it gave, is in docs/results/box.md.
+Images stay on the GPU, since a model so small would wait for them; it was run with --compile graphs, since it waits
+for its launches too. A part of train is held out for every choice; the validation images are for the reported number
+alone. What was tried, and what it gave, is in docs/results/box.md.
 """
 
 from __future__ import annotations

@@ -8,9 +8,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vitrail.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
 
 logger = logging.getLogger("vitrail")
 
@@ -21,19 +24,30 @@ def note(text: str) -> None:
 
 
 class Board:
-    """Numbers for TensorBoard; the extra `tensorboard` has to be installed."""
+    """Numbers for TensorBoard, in files below `folder`: one for each sitting of a run."""
 
     def __init__(self, folder: Path) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise ConfigError("tensorboard is not installed: pip install 'vitrail[tensorboard]'") from error
-        self.writer = SummaryWriter(str(folder))
+        self.folder = folder
+        self.writer: SummaryWriter | None = None
 
     def add(self, row: Mapping[str, Any]) -> None:
+        if self.writer is None:
+            # A sitting before this one may have gone further than its last checkpoint: that is withdrawn.
+            self.writer = summary_writer()(str(self.folder), purge_step=row["step"])
         for name, value in row.items():
             if name != "step" and isinstance(value, int | float):
                 self.writer.add_scalar(name, value, row["step"])
+        self.writer.flush()  # a checkpoint is never ahead of its numbers, also if the run is killed
 
     def close(self) -> None:
-        self.writer.close()
+        if self.writer is not None:
+            self.writer.close()
+
+
+def summary_writer() -> type[SummaryWriter]:
+    """TensorBoard's; the extra `tensorboard` has to be installed."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise ConfigError("tensorboard is not installed: pip install 'vitrail[tensorboard]'") from error
+    return SummaryWriter

@@ -12,9 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from vitrail.checkpoints.box import located
 from vitrail.checkpoints.checkpoint import of_model, to_model
-from vitrail.checkpoints.formats import create, load
+from vitrail.checkpoints.formats import create, has_weights, load
 from vitrail.data import preprocess as pp
 from vitrail.data.bad_files import BadFiles
 from vitrail.data.loader import Loader, Loading
@@ -29,10 +28,12 @@ from vitrail.models.names import Model, config_of
 from vitrail.models.vit import ViT
 from vitrail.objectives.masked_patches import MaskedPatches
 from vitrail.objectives.supervised import Supervised
-from vitrail.runtime.distributed import launched, local_world, rank, world
+from vitrail.runtime.distributed import local_world, rank, world
+from vitrail.runtime.log import summary_writer
 from vitrail.train.experiment import DataChoice, Experiment, ObjectiveChoice, Training
 from vitrail.train.folders import plain
 from vitrail.train.optim import freeze
+from vitrail.train.parallel import check_groups
 from vitrail.train.patch_watch import PatchWatch
 from vitrail.train.plan import Plan
 from vitrail.train.sources import Sources, with_splits
@@ -87,7 +88,7 @@ def model_of(experiment: Experiment, train: Source) -> Model:
         )
     fields = ("pool", "dropout", "drop_path", "head_bias")
     given = {name: getattr(choice, name) for name in fields if getattr(choice, name) is not None}
-    if located(choice.model):
+    if has_weights(choice.model):
         if choice.pre_logits:
             given["pre_logits"] = True
         model = with_regularisation(load(choice.model, classes=classes, image_size=choice.image_size), given)
@@ -119,13 +120,12 @@ def check_fits(experiment: Experiment, train: Source) -> None:
         raise ConfigError(
             f"a batch of {batch} on {world()} processes cannot be accumulated in {training.accumulate} equal parts"
         )
-    if training.parallel == "fsdp" and not launched():
-        raise ConfigError("parallel=fsdp needs processes to share the weights: start it with torchrun")
+    check_groups(training.parallel, training.replicas)
+    if training.tensorboard:
+        summary_writer()  # an error where it is not installed
     known = watchable(experiment)
     if training.watch and training.watch not in known:
         raise ConfigError(f"watch {training.watch!r} is not among the scores: {', '.join(known) or 'none'}")
-    if training.replicas > 1 and training.parallel != "fsdp":
-        raise ConfigError(f"replicas={training.replicas} are groups of shards: they need parallel=fsdp")
 
 
 def objective_of(choice: ObjectiveChoice, model: Model) -> nn.Module:
@@ -190,8 +190,9 @@ def training_loader(
         max_bad=choice.max_bad,
     )
     name = "bad_files.jsonl" if rank() == 0 else f"bad_files.{rank()}.jsonl"
-    # Each process sees about its share of the examples, so it bears its share of the broken ones.
-    bad_files = BadFiles(-(-len(train) // world()), choice.max_bad, folder / name)
+    # Each process sees about its share of the examples, so it bears its share of the broken ones; or it sees all.
+    seen = len(train) if choice.resident else -(-len(train) // world())
+    bad_files = BadFiles(seen, choice.max_bad, folder / name)
     if choice.resident:
         return ResidentLoader(train, pipeline, loading, bad_files=bad_files, compile=compile)
     return Loader(train, pipeline, loading, bad_files=bad_files)

@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from vitrail.errors import ConfigError
-from vitrail.runtime.distributed import world
+from vitrail.runtime.distributed import launched, world
 
 Parallel = Literal["ddp", "fsdp"]
 # The parts that are gathered one at a time.
@@ -30,8 +30,6 @@ def distribute(
 ) -> nn.Module:
     """What the loop calls: the objective itself, or a wrapper of it. FSDP2 shards the objective in place."""
     if parallel == "fsdp":
-        if world() % replicas:
-            raise ConfigError(f"{world()} processes do not form {replicas} groups of equal size")
         shape = (world(),) if replicas == 1 else (replicas, world() // replicas)
         names = ("shard",) if replicas == 1 else ("replicate", "shard")
         mesh = init_device_mesh(device.type, shape, mesh_dim_names=names)
@@ -49,6 +47,18 @@ def distribute(
     if world() == 1:
         return objective
     return DistributedDataParallel(objective, device_ids=[device] if device.type == "cuda" else None)
+
+
+def check_groups(parallel: Parallel, replicas: int) -> None:
+    """Whether the processes that there are can share the weights so."""
+    if parallel == "fsdp" and not launched():
+        raise ConfigError("parallel=fsdp needs processes to share the weights: start it with torchrun")
+    if replicas != 1 and parallel != "fsdp":
+        raise ConfigError(f"replicas={replicas} are groups of shards: they need parallel=fsdp")
+    if replicas < 1 or world() % replicas:
+        raise ConfigError(
+            f"replicas={replicas}: {world()} processes do not form so many groups of equal size"
+        )
 
 
 def synchronise(module: nn.Module, wanted: bool) -> None:

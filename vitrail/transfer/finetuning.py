@@ -9,8 +9,7 @@ import statistics
 from dataclasses import dataclass
 from typing import Literal
 
-from vitrail.checkpoints.box import located
-from vitrail.checkpoints.formats import load
+from vitrail.checkpoints.formats import has_weights, load
 from vitrail.data import preprocess as pp
 from vitrail.data.decode import decode
 from vitrail.data.sources import Source, open_source
@@ -117,7 +116,7 @@ def check(asked: Finetuning) -> None:
 
 
 def facts_of(model: str, source: Source, gpu: bool) -> Facts:
-    if located(model):
+    if has_weights(model):
         known = load(model)
         config, line = known.config, known.preprocess
     else:

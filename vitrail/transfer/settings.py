@@ -55,7 +55,7 @@ class Suite:
     seeds: int = 3  # of few-shot and of fine-tuning
     shots: tuple[int, ...] | None = None  # None: those of 1, 5, 10, 25 that every class has examples for
     l2: tuple[float, ...] = (10.0, 1.0, 0.1, 0.01, 1e-3, 1e-4, 1e-5, 1e-6)  # of the linear probe, and
-    k: tuple[int, ...] = (1, 5, 10, 20, 50)  # of kNN: the best on a held-out fifth of the training split
+    k: tuple[int, ...] | None = None  # of kNN (None: what fits of 1, 5, 10, 20, 50): best on a held-out fifth
     train_split: str = "train"
     test_split: str | None = None  # None: test, or else validation
     protocol: Literal["default", "paper", "bit"] = "default"  # of fine-tuning, as these are

@@ -22,7 +22,7 @@ from vitrail.data.sources import Source, open_source, split_options, test_split_
 from vitrail.errors import ConfigError
 from vitrail.evaluators.feature_cache import Extraction, model_digest
 from vitrail.evaluators.fewshot import SHOTS, FewShot, check_shots
-from vitrail.evaluators.knn import KNN
+from vitrail.evaluators.knn import KNN, check_k, fitting_k
 from vitrail.models.names import Model
 from vitrail.runtime.device import Device, pick
 from vitrail.runtime.log import note
@@ -44,6 +44,7 @@ class Cell:
     test: Source
     test_split: str
     shots: tuple[int, ...]
+    k: tuple[int, ...]  # of kNN; empty where that is not asked for
 
     @classmethod
     def open(cls, where: str, suite: Suite, methods: Sequence[str]) -> Cell:
@@ -52,11 +53,15 @@ class Cell:
         train, test = open_source(where, suite.train_split), open_source(where, split)
         least = int(np.bincount(train.labels, minlength=len(train.class_names)).min())
         shots = suite.shots or tuple(n for n in SHOTS if n <= least)
+        k: tuple[int, ...] = ()
         if "fewshot" in methods:
             check_shots(train, max(shots, default=1))
+        if "knn" in methods:
+            k = suite.k or fitting_k(train)
+            check_k(train, k)
         if "finetune" in methods:
             check_counts(train)
-        return cls(where, train, test, split, shots)
+        return cls(where, train, test, split, shots, k)
 
 
 def transfer(
@@ -114,6 +119,8 @@ def identity(model: str, weights: str, cell: Cell, method: str, suite: Suite) ->
     used = {name: settings[name] for name in ("train_split", *FIELDS[method])}
     if method == "fewshot":
         used["shots"] = cell.shots
+    if method == "knn":
+        used["k"] = cell.k
     given = {"model": model, "weights": weights, "method": method, "data": cell.where}
     return given | {"fingerprint": cell.train.fingerprint(), "test": cell.test_split} | used
 
@@ -122,7 +129,7 @@ def identity(model: str, weights: str, cell: Cell, method: str, suite: Suite) ->
 FIELDS: dict[str, tuple[str, ...]] = {
     "fewshot": ("seeds",),
     "linear": ("l2",),
-    "knn": ("k",),
+    "knn": (),
     "finetune": ("seeds", "protocol", "image_size", "steps", "batch", "rate", "sweep"),
 }
 Score = dict[str, Any]  # score, mean, std, n (runs), test_examples
@@ -154,7 +161,7 @@ def by_linear(work: Work) -> list[Score]:
 
 
 def by_knn(work: Work) -> list[Score]:
-    evaluator = KNN(work.cell.train, work.cell.test, work.suite.k, extraction=work.extraction)
+    evaluator = KNN(work.cell.train, work.cell.test, work.cell.k, extraction=work.extraction)
     k, value, n = evaluator.chosen(work.loaded)["weighted"]
     return [{**entry("knn", value, None, 1, n), "k": k}]
 

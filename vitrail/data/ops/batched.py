@@ -2,7 +2,7 @@
 
 A batch is (B, 3, H, W), bytes or float32 in 0..255. Every function is one chain of tensor operations of fixed
 shapes, without a word to the host, so that it compiles whole. They give what the ops of pixel_ops.py and augment.py
-give image by image, but for the last bit of a float32 sum.
+give image by image, but for the last bit of a float32 sum where a compiler fuses a product into it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ def squashed(x: Tensor, box: Tensor, size: tuple[int, int]) -> Tensor:
 
 def taps(start: Tensor, length: Tensor, new: int) -> tuple[Tensor, Tensor]:
     """Each output pixel's two neighbours, and the weight of the second; both begin with (B,)."""
-    scale = (length.to(torch.float32) / new)[:, None]  # (B, 1)
+    # In float64 first: a GPU divides by a number as by its rounded reciprocal, which in float32 would be one bit off.
+    scale = (length.to(torch.float64) / new).to(torch.float32)[:, None]  # (B, 1)
     centre = (torch.arange(new, dtype=torch.float32, device=start.device) + 0.5) * scale - 0.5  # (B, new)
     low = centre.floor()
     index = torch.stack([low, centre.ceil()], 1).to(torch.int64)  # (B, 2, new)
@@ -27,9 +28,9 @@ def taps(start: Tensor, length: Tensor, new: int) -> tuple[Tensor, Tensor]:
     return start.to(torch.int64)[:, None, None] + index.minimum(last).clamp(min=0), centre - low
 
 
-def two_taps(x: Tensor, taps: tuple[Tensor, Tensor], dim: int) -> Tensor:
+def two_taps(x: Tensor, neighbours: tuple[Tensor, Tensor], dim: int) -> Tensor:
     """(1 - weight) x[first] + weight x[second] along `dim` of (B, 3, H, W), 2 or 3."""
-    index, weight = taps
+    index, weight = neighbours
     shape = (len(x), 1, -1, 1) if dim == 2 else (len(x), 1, 1, -1)
     weight = weight.reshape(shape)  # (B, 1, new, 1) or (B, 1, 1, new)
     full = list(x.shape)

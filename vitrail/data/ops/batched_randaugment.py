@@ -29,10 +29,7 @@ Chosen: TypeAlias = dict[str, Tensor]  # of each of DISTORTIONS: which images dr
 
 
 def distorted(x: Tensor, drawn: Tensor, reach: float = 1.0) -> Tensor:
-    """The images, bytes (B, 3, H, W), after all layers of `drawn`: (B, layers * 4), an image's RandAugment.draw.
-
-    `drawn` in float64 gives the host's bytes; in float32, for devices that have no other, some values are one off.
-    """
+    """The images, bytes (B, 3, H, W), after all layers of `drawn`: (B, layers * 4), an image's RandAugment.draw."""
     assert x.dtype == torch.uint8
     for layer in drawn.unflatten(1, (-1, 4)).unbind(1):  # (B, 4)
         number, strength, left, top = layer[:, :, None, None, None].unbind(1)  # (B, 1, 1, 1)

@@ -7,8 +7,8 @@ carried out on a device, a batch at a time (batched_randaugment.py).
 
 Kept from the published code, since the published weights were trained so: solarize and posterize get weaker as
 the magnitude grows, and contrast pulls toward the level (number of pixels) / 256, which was meant to be the mean.
-Shifts and cutouts are in pixels, made for images of 224 and more: at magnitude 10 either leaves nothing of an
-image of 64. `reach` is a factor of both, 0.29 = 64 / 224 there.
+Shifts and cutouts are in pixels, made for images of 224 and more: at magnitude 10 a shift leaves nothing of an image
+of 64, a cutout a quarter on average. `reach` is a factor of both, 0.29 = 64 / 224 there.
 """
 
 from __future__ import annotations
