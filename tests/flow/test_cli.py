@@ -199,3 +199,11 @@ def test_a_place_that_cannot_be_written_is_one_line(run, checkpoint):
 @pytest.mark.parametrize("words", [["--utilisation", "0"], ["--epochs", "-1"], ["--batch", "0"]])
 def test_costs_that_make_no_sense(run, words):
     assert run("cost", "B/16", *words)[0] == 2
+
+
+@pytest.mark.parametrize("verb", ["knn", "fewshot", "inspect", "transfer", "data"])
+def test_a_verb_for_one_process_says_so_under_torchrun(verb, run, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    code, _, err = run(verb, "ti8-64", "shapes")
+    assert code == 2
+    assert f"error: {verb} is for one process" in err

@@ -35,20 +35,30 @@ def together(tmp_path_factory):
     """The folder, and what was printed."""
     folder = tmp_path_factory.mktemp("together")
     vitrail.save(randomise(vitrail.create("mu/8", classes=7, image_size=16)), folder / "small")
-    script = ROOT / "tests/flow/verbs_together.py"
-    done = subprocess.run(
-        [*TORCHRUN, script, photos(folder / "photos"), folder / "small", folder],
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "COLUMNS": "200"},
-        cwd=ROOT, capture_output=True, text=True, timeout=100, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    return folder, done.stdout, done.stderr
+    script, data = ROOT / "tests/flow/verbs_together.py", photos(folder / "photos")
+    out = err = ""
+    for part in ("stopped", "continued"):
+        done = subprocess.run(
+            [*TORCHRUN, script, part, data, folder / "small", folder],
+            env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "COLUMNS": "200"},
+            cwd=ROOT, capture_output=True, text=True, timeout=100, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-3000:]
+        out, err = out + done.stdout, err + done.stderr
+    return folder, out, err
 
 
 @pytest.fixture(scope="module")
 def each(together):
     """What each of the two processes came to: (interrupted, finetune, evaluate, demo)."""
-    return [json.loads((together[0] / f"{rank}.json").read_text()) for rank in (0, 1)]
+    return [
+        [
+            one
+            for part in ("stopped", "continued")
+            for one in json.loads((together[0] / f"{part}-{rank}.json").read_text())
+        ]
+        for rank in (0, 1)
+    ]
 
 
 def test_a_sweep_is_interrupted_and_continued(together, each):
@@ -83,5 +93,5 @@ def test_an_evaluation_is_shared_and_written_once(together, each):
 
 def test_the_demo_is_for_one_process(together):
     folder, _, err = together
-    assert "error: the demo is for one process: start it without torchrun\n" in err
+    assert "error: demo is for one process: start it without torchrun. " in err
     assert not (folder / "demo").exists()

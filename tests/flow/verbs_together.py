@@ -1,7 +1,8 @@
-"""What the processes of test_torchrun.py run, started by torchrun: `verbs_together.py DATA MODEL FOLDER`.
+"""What the processes of test_torchrun.py run, started by torchrun: `verbs_together.py PART DATA MODEL FOLDER`.
 
-A fine-tuning that is told to stop while it sweeps, the same again, and an evaluation of what it made; then a verb
-that is for one process. Each process leaves FOLDER/RANK.json: the exit code of each, and what it would have shown.
+Part `stopped`: a fine-tuning that is told to stop while it sweeps. Part `continued`: the same again, an evaluation of
+what it made, then a verb that is for one process. Each process leaves FOLDER/PART-RANK.json: the exit code of each,
+and what it would have shown.
 """
 
 import json
@@ -17,16 +18,14 @@ SWEEP = ["--sweep", "--rates", "0.001", "0.03", "--seeds", "2"]
 SMALL = ["--steps", "4", "--batch", "8", "--image-size", "16"]
 
 
-def main(data: str, model: str, folder: Path) -> None:
+def main(part: str, data: str, model: str, folder: Path) -> None:
     finetune = ["finetune", "--data", data, "--model", model, "--out", str(folder / "run"), *SWEEP, *SMALL]
     evaluate = ["evaluate", str(folder / "run/model"), data, "--out", str(folder / "scores.json")]
     demo = ["demo", "--data", data, "--model", model, "--out", str(folder / "demo")]
-    step = TrainingDisplay.step
-    TrainingDisplay.step = lambda display, row: os.kill(os.getpid(), signal.SIGTERM)
-    done = [called(finetune)]
-    TrainingDisplay.step = step
-    done += [called(words) for words in (finetune, evaluate, demo)]
-    (folder / f"{os.environ['RANK']}.json").write_text(json.dumps(done))
+    if part == "stopped":
+        TrainingDisplay.step = lambda display, row: os.kill(os.getpid(), signal.SIGTERM)
+    done = [called(words) for words in ([finetune] if part == "stopped" else [finetune, evaluate, demo])]
+    (folder / f"{part}-{os.environ['RANK']}.json").write_text(json.dumps(done))
 
 
 def called(words: list[str]) -> dict[str, object]:
@@ -48,4 +47,4 @@ def called(words: list[str]) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))
+    main(*sys.argv[1:4], Path(sys.argv[4]))

@@ -24,7 +24,7 @@ from vitrail.cli.run_verbs import runs
 from vitrail.cli.train_verbs import finetune_command, pretrain_command
 from vitrail.cli.transfer_verbs import transfer, vtab
 from vitrail.cli.verb import Shown, show
-from vitrail.errors import Interrupted, VitrailError
+from vitrail.errors import ConfigError, Interrupted, VitrailError
 
 Verb = Callable[..., Shown]
 
@@ -70,6 +70,8 @@ COMMANDS: dict[str, Callable[[list[str]], Shown]] = {
     "pretrain": pretrain_command,
     "finetune": finetune_command,
 }
+# Verbs that the processes of torchrun do together.
+TOGETHER = {"pretrain", "finetune", "evaluate"}
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -96,6 +98,11 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def run(given: list[str]) -> Shown:
+    if given and given[0] in set(VERBS) - TOGETHER and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ConfigError(
+            f"{given[0]} is for one process: start it without torchrun. These share their work: "
+            f"{', '.join(sorted(TOGETHER))}"
+        )
     if given and given[0] in COMMANDS:
         return COMMANDS[given[0]](given[1:])
     group = given[:1] == ["data"]

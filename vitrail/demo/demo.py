@@ -26,7 +26,7 @@ from vitrail.checkpoints.torch_files import read_json, save_json
 from vitrail.demo.material import Material
 from vitrail.demo.settings import DEMO, Demo
 from vitrail.demo.summary import draw_summary
-from vitrail.errors import ConfigError, Interrupted
+from vitrail.errors import Interrupted
 from vitrail.evaluators.feature_cache import Extraction
 from vitrail.evaluators.fewshot import FewShot
 from vitrail.evaluators.predict import predict
@@ -34,7 +34,6 @@ from vitrail.inspection import figures, report
 from vitrail.inspection.inspect import inspect
 from vitrail.models.names import Model, build
 from vitrail.runtime.device import Device
-from vitrail.runtime.distributed import launched
 from vitrail.runtime.files import atomic_file
 from vitrail.runtime.log import note
 from vitrail.transfer.finetune import run_finetuning
@@ -57,8 +56,6 @@ def run_demo(
     settings: Demo = DEMO, out: str | Path = "vitrail-demo", *, device: Device = "auto"
 ) -> Demonstrated:
     """Interrupted, it raises `Interrupted` or KeyboardInterrupt; called again, it continues."""
-    if launched():
-        raise ConfigError("the demo is for one process: start it without torchrun")
     folder = Path(out).expanduser()
     material = Material.open(settings, folder, device)
     with closing(Run.open(folder, material.identity())) as run:
