@@ -33,10 +33,8 @@ class TrainingError(VitrailError):
 class Interrupted(VitrailError):  # noqa: N818 - it is no error
     """A run that was told to stop. It saved first; the same call again continues it."""
 
-    def __init__(self, by: str, step: int, steps: int, folder: str) -> None:
-        super().__init__(
-            f"{by}: saved at step {step} of {steps} in {folder}; the same command again continues"
-        )
+    def __init__(self, by: str, reached: str, folder: str) -> None:
+        super().__init__(f"{by}: saved at {reached} in {folder}; the same command again continues")
         self.by = by
 
 

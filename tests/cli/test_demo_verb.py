@@ -68,7 +68,9 @@ def test_ctrl_c_is_one_line(stopped):
     code, out, err = stopped
     assert (code, out) == (128 + signal.SIGINT, ""), err
     (line,) = [line for line in err.splitlines() if not line.startswith("note: ")]
-    assert re.fullmatch(r"SIGINT: saved at step \d of \d in \S+; the same command again continues", line)
+    assert re.fullmatch(
+        r"SIGINT: saved at (step|stage) \d of \d in \S+; the same command again continues", line
+    )
 
 
 def test_it_continues_and_finds_what_an_undisturbed_one_finds(continued, here, monkeypatch):

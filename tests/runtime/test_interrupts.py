@@ -1,10 +1,12 @@
+import contextlib
 import os
 import signal
 import threading
 
 import pytest
 
-from vitrail.runtime.interrupts import Interrupts
+from vitrail.errors import Interrupted
+from vitrail.runtime.interrupts import Interrupts, interruptible
 
 BOTH = (signal.SIGTERM, signal.SIGINT)
 
@@ -55,3 +57,47 @@ def test_in_another_thread_no_handler_is_set():
     thread.start()
     thread.join()
     assert seen == [("", before)]
+
+
+def turned_into_another_error():
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+    except KeyboardInterrupt:
+        raise ValueError("an extension's own") from None
+
+
+def lost():
+    with contextlib.suppress(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize("extension", [turned_into_another_error, lost])
+def test_ctrl_c_inside_an_extension_comes_through(extension):
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), interruptible():
+        extension()
+    assert signal.getsignal(signal.SIGINT) == before
+
+
+def test_other_errors_stay_what_they_are():
+    with pytest.raises(KeyError), interruptible():
+        raise KeyError
+
+
+def test_what_saved_before_it_stopped_says_so():
+    with pytest.raises(Interrupted, match="SIGINT: saved at step 1 of 2 in a"), interruptible():
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+        except KeyboardInterrupt as stop:
+            raise Interrupted("SIGINT", "step 1 of 2", "a") from stop
+
+
+def test_a_signal_that_is_ignored_stays_ignored():
+    """As a shell does for what it starts in the background."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with interruptible():
+            os.kill(os.getpid(), signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)

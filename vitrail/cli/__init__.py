@@ -25,6 +25,7 @@ from vitrail.cli.train_verbs import finetune_command, pretrain_command
 from vitrail.cli.transfer_verbs import transfer, vtab
 from vitrail.cli.verb import Shown, show
 from vitrail.errors import ConfigError, Interrupted, VitrailError
+from vitrail.runtime.interrupts import interruptible
 
 Verb = Callable[..., Shown]
 
@@ -78,7 +79,8 @@ def main(arguments: list[str] | None = None) -> None:
     """Parse, run, print; the only place that exits."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        shown = run(given)
+        with interruptible():
+            shown = run(given)
     except Interrupted as error:
         print(error, file=sys.stderr)
         sys.exit(128 + signal.Signals[error.by] if error.by in signal.Signals.__members__ else 1)

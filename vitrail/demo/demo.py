@@ -35,6 +35,7 @@ from vitrail.inspection.inspect import inspect
 from vitrail.models.names import Model, build
 from vitrail.runtime.device import Device
 from vitrail.runtime.files import atomic_file
+from vitrail.runtime.interrupts import interruptible
 from vitrail.runtime.log import note
 from vitrail.transfer.finetune import run_finetuning
 from vitrail.transfer.finetuning import Finetuning
@@ -66,9 +67,10 @@ def run_demo(
         results: dict[str, Any] = {}
         try:
             for name in STAGES:
-                results[name] = staged(name, material)
+                with interruptible():
+                    results[name] = staged(name, material)
         except KeyboardInterrupt as stop:
-            raise Interrupted("SIGINT", len(results), len(STAGES), str(folder)) from stop
+            raise Interrupted("SIGINT", f"stage {len(results)} of {len(STAGES)}", str(folder)) from stop
         run.finish(results)
     return Demonstrated(folder, results, before=False)
 

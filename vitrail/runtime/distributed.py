@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -19,6 +20,7 @@ from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
 TIMEOUT = timedelta(minutes=10)  # of a collective: longer means that a process is gone
+LETTING_GO = 0.1  # seconds; microseconds would do
 GROUPS = itertools.count()  # that this process has joined
 
 
@@ -63,6 +65,9 @@ def group(device: torch.device) -> Iterator[torch.device]:
     try:
         yield device
     finally:
+        # A thread of gloo's may still be letting go of the last collective's tensors, and needs the interpreter for
+        # it. The group's destructor waits for that thread and keeps the interpreter: a deadlock. So it goes first.
+        time.sleep(LETTING_GO)
         dist.destroy_process_group()
 
 

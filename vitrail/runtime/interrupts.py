@@ -1,18 +1,23 @@
-"""SIGTERM and Ctrl-C as a wish that is granted at the end of a step, when all can be saved.
+"""Signals that ask a program to stop.
 
-A second Ctrl-C is not waited for.
+Interrupts        SIGTERM and Ctrl-C as a wish that is granted at the end of a step, when all can be saved
+interruptible()   Ctrl-C at once, and always as KeyboardInterrupt
 """
 
 from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
+from vitrail.errors import Interrupted
+
 
 class Interrupts:
-    """Inside, `name` says which signal came; empty: none."""
+    """Inside, `name` says which signal came; empty: none. A second Ctrl-C is not waited for."""
 
     def __init__(self) -> None:
         self.name = ""
@@ -34,3 +39,30 @@ class Interrupts:
         if self.name and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.name = signal.Signals(number).name
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Compiled code may make an error of its own of KeyboardInterrupt, or lose it: it comes through all the same."""
+    came = False
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal came
+        came = True
+        raise KeyboardInterrupt
+
+    before = signal.getsignal(signal.SIGINT)
+    ours = threading.current_thread() is threading.main_thread() and callable(before)  # else: it is ignored
+    if ours:
+        signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    except Exception as error:
+        if came and not isinstance(error, Interrupted):
+            raise KeyboardInterrupt from error
+        raise
+    finally:
+        if ours:
+            signal.signal(signal.SIGINT, before)
+    if came:
+        raise KeyboardInterrupt

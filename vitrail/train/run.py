@@ -83,7 +83,7 @@ def train(parts: Parts, run: Run) -> dict[str, Any]:
     if first:
         loss_curve(run.rows(), run.path / "figures" / "loss.png", title=parts.experiment.model.model)
     if outcome.interrupted:
-        raise Interrupted(outcome.interrupted, outcome.steps, plan.steps, str(run.path))
+        raise Interrupted(outcome.interrupted, f"step {outcome.steps} of {plan.steps}", str(run.path))
     model = unsharded(parts.model, device) if plan.parallel == "fsdp" else parts.model
     return concluded(parts, model, outcome, run)
 
