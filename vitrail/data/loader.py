@@ -106,8 +106,16 @@ class Loader:
     ) -> Iterator[Batch]:
         """Steps start ... stop - 1; without `stop`, all of an evaluation, and a training run without end."""
         device = present(device)
+        self.prepare(device)
         on_host = self.on_host(start, stop, pinned=device.type == "cuda", workers=workers)
-        return (self.stream.finish(batch) for batch in ahead(on_host, device))
+        return (self.finish(batch) for batch in ahead(on_host, device))
+
+    def prepare(self, device: torch.device) -> None:
+        """What a device must have before the first batch: nothing, unless images stay there (resident.py)."""
+
+    def finish(self, batch: Batch) -> Batch:
+        """On the device: what is left to be done."""
+        return self.stream.finish(batch)
 
     def on_host(
         self, start: int = 0, stop: int | None = None, *, pinned: bool = False, workers: int | None = None

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
@@ -26,7 +27,7 @@ from torch import Tensor
 from vitrail.data.augment import InceptionCrop
 from vitrail.data.bad_files import BadExample, BadFiles
 from vitrail.data.decode import decode
-from vitrail.data.loader import EXAMPLE, Batch, Loader, Loading, Stream, ahead, generator, present
+from vitrail.data.loader import EXAMPLE, Batch, Loader, Loading, Stream, generator
 from vitrail.data.ops.grammar import op_text
 from vitrail.data.ops.pixel_ops import PixelOp
 from vitrail.data.preprocess import Pipeline
@@ -59,25 +60,19 @@ class ResidentLoader(Loader):
         self.images: Tensor | None = None  # uint8 (n, 3, H, W)
         self.place: torch.device | None = None  # where they are, as it was asked for
 
-    def batches(
-        self,
-        start: int = 0,
-        stop: int | None = None,
-        device: torch.device | str = "cpu",
-        *,
-        workers: int | None = None,
-    ) -> Iterator[Batch]:
-        device = present(device)
+    def prepare(self, device: torch.device) -> None:
         if device.type == "mps":
             raise ConfigError("resident images need float64, which mps does not have; leave resident out")
         if self.images is None or self.place != device:
             self.images = None  # its memory is free before more is taken
             self.images, self.place = self.on(device), device
-        on_host = self.on_host(start, stop, pinned=device.type == "cuda", workers=workers)
+
+    def finish(self, batch: Batch) -> Batch:
+        """Here the rows of numbers become images."""
+        assert self.images is not None
         ops, numbers = self.stream.pipeline.pixel_ops, self.stream.numbers
-        for batch in ahead(on_host, device):
-            batch["image"] = self.augmented(self.images, batch["image"], ops, numbers)
-            yield self.stream.finish(batch)
+        batch["image"] = self.augmented(self.images, batch["image"], ops, numbers)
+        return self.stream.finish(batch)
 
     def on(self, device: torch.device) -> Tensor:
         """All images, padded with zeros to the largest; broken ones are zeros, and the stream knows of them."""
@@ -162,10 +157,10 @@ class Draws(Stream):
             )
         self.sizes = sizes
 
-    @property
+    @cached_property
     def numbers(self) -> tuple[int, ...]:
-        """How many numbers each op draws."""
-        return tuple(len(its) for its in self.drawn(self.sizes.max(0), generator(0, 0, 0, EXAMPLE)))
+        """How many numbers each op draws, whatever the size of the image."""
+        return tuple(len(its) for its in self.drawn(np.array(self.image_size), generator(0, 0, 0, EXAMPLE)))
 
     def drawn(self, size: NDArray[np.int64], rng: np.random.Generator) -> list[NDArray[np.float64]]:
         """What each op draws for an image of this size."""

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vitrail.checkpoints.box import located
-from vitrail.checkpoints.formats import load
+from vitrail.checkpoints.formats import has_weights, load
 from vitrail.errors import ConfigError
 from vitrail.models.cost import Cost, accelerator_days, cost
 from vitrail.models.names import Config, config_of
@@ -82,7 +81,7 @@ def model_config(experiment: Experiment, classes: int) -> Config:
     """Of the model that the run would train: that of its name, or of the file that is there."""
     choice = experiment.model
     classes = 0 if experiment.objective.objective == "masked" else classes
-    if located(choice.model):
+    if has_weights(choice.model):
         return load(choice.model, classes=classes, image_size=choice.image_size).config
     fields = ("image_size", "pool", "dropout", "drop_path", "head_bias")
     given = {name: getattr(choice, name) for name in fields if getattr(choice, name) is not None}

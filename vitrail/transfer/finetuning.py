@@ -33,9 +33,7 @@ class Finetuning:
     """What is None is filled in by the protocol (protocols.py)."""
 
     data: str = ""  # a folder of images, Parquet or tar shards, or a name
-    model: str = (
-        ""  # in the box (ti8-64), anyone's checkpoint, a bundle; an architecture's name: from scratch
-    )
+    model: str = ""  # ti8-64 (in the box), a bundle, anyone's checkpoint; an architecture: from scratch
     protocol: Literal["default", "paper", "bit"] = "default"
     train: str = "train"
     test: str = "auto"  # evaluated once for each seed; auto: the test or validation split; none

@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vitrail.checkpoints.box import located
-from vitrail.checkpoints.formats import create, load
+from vitrail.checkpoints.formats import create, has_weights, load
 from vitrail.data import preprocess as pp
 from vitrail.errors import DataError
 from vitrail.evaluators.feature_cache import model_digest
@@ -113,7 +112,7 @@ class Lines:
         config = loaded.config
         stride = config.stride if isinstance(config, ViTConfig) else 1
         value = str(pp.Pipeline((), pp.parse(loaded.preprocess).value_op))
-        weights = model_digest(loaded) if located(model) else "fresh"
+        weights = model_digest(loaded) if has_weights(model) else "fresh"
         return cls(protocol.image_size or multiple(384, stride), value, weights)
 
     def training(self, crop: bool, flip: bool) -> str:
@@ -127,7 +126,7 @@ class Lines:
 
 
 def loaded_or_fresh(model: str) -> Model:
-    return load(model) if located(model) else create(model, classes=1)
+    return load(model) if has_weights(model) else create(model, classes=1)
 
 
 def identity(model: str, lines: Lines, protocol: Protocol, place: Path) -> dict[str, Any]:
