@@ -39,7 +39,7 @@ def tables(result: dict[str, Any]) -> Group:
     from rich.table import Table
     from rich.text import Text
 
-    from vitrail.demo.summary import readable
+    from vitrail.data.readers.class_names import readable
 
     model, looked, few, tuned = (result[name] for name in ("model", "pictures", "fewshot", "finetune"))
     said = Table("picture", box=SIMPLE_HEAD)

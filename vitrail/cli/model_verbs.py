@@ -202,6 +202,7 @@ def predict(
         heads: attention heads, for files that do not tell
     """
     from vitrail.checkpoints.formats import load
+    from vitrail.data.readers.class_names import readable
     from vitrail.errors import ImageError
     from vitrail.evaluators import predict as predicting
     from vitrail.runtime.device import pick
@@ -211,6 +212,8 @@ def predict(
     loaded = load(model, image_size=size_of(image_size), heads=heads)
     if class_names is not None:
         loaded.class_names = predicting.read_class_names(class_names, loaded.config.classes)
+    names = {path: path.name for path in paths}
+    names = names if len({*names.values()}) == len(paths) else {path: str(path) for path in paths}
     shown = Shown(common, ["image", "class", ">probability"], [], {"model": model, "images": []})
     for path, made in progress(
         predicting.predict_each(loaded.to(pick(common.device)), paths, top), len(paths), "predict"
@@ -218,7 +221,8 @@ def predict(
         if isinstance(made, ImageError):
             shown.problems.append(str(made))
             continue
-        shown.rows += [[str(path) if not k else "", name, f"{p:.2%}"] for k, (name, p) in enumerate(made)]
+        shown.rows += [["", readable(name), f"{p:.2%}"] for name, p in made]
+        shown.rows[-len(made)][0] = names[path]
         top_classes = [{"name": name, "probability": p} for name, p in made]
         shown.result["images"].append({"path": str(path), "top": top_classes})
     if loaded.class_names is None and loaded.config.classes != 1000:

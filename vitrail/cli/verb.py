@@ -58,9 +58,8 @@ def show(shown: Shown) -> None:
 
     table = Table(box=SIMPLE_HEAD, show_header=any(shown.columns))
     for column in shown.columns:
-        table.add_column(
-            Text(column.removeprefix(">")), justify="right" if column.startswith(">") else "left"
-        )
+        justify: Literal["left", "right"] = "right" if column.startswith(">") else "left"
+        table.add_column(Text(column.removeprefix(">")), justify=justify, overflow="fold")
     for row in shown.rows:
         table.add_row(*map(Text, row))  # not str: in a file name rich would see its own marks
     console = Console()

@@ -10,7 +10,6 @@ answers, fine-tuned          ┘
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,6 +17,7 @@ import numpy as np
 from PIL import Image
 
 from vitrail.checkpoints.formats import load
+from vitrail.data.readers.class_names import readable
 from vitrail.demo.material import Material, some_of
 from vitrail.evaluators.predict import Prediction, predict
 from vitrail.inspection import drawing, pictures
@@ -65,11 +65,6 @@ def captions(shown: Sequence[str], answers: Sequence[Prediction], columns: int) 
     for what, ((name, probability), *_) in zip(shown, answers, strict=True):
         made.append(f"{cut(readable(what), LETTERS)}\n→ {cut(readable(name), LETTERS - 7)} {probability:.0%}")
     return made + [""] * (columns - len(made))
-
-
-def readable(class_name: str) -> str:
-    """Without the WordNet number that names of ImageNet's classes may begin with."""
-    return re.sub(r"^n\d{8}[ _]", "", class_name)
 
 
 def cut(text: str, most: int) -> str:

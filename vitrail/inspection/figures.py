@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from vitrail.data.readers.class_names import readable
 from vitrail.data.sources import Source
 from vitrail.evaluators.accuracy import Evaluation
 from vitrail.evaluators.features import pixels_of
@@ -60,7 +61,7 @@ def draw_evaluation(evaluation: Evaluation, source: Source, folder: Path) -> Fig
     names = evaluation.class_names
     if names == evaluation.model_class_names and len(names) <= drawing.MOST_CLASSES:
         made["confusion"] = folder / "confusion.png"
-        drawing.confusion_matrix(evaluation.confusion, names, made["confusion"])
+        drawing.confusion_matrix(evaluation.confusion, [*map(readable, names)], made["confusion"])
     given = evaluation.predictions
     right = np.flatnonzero(given.right)
     right = right[np.argsort(-given.confidence[right], kind="stable")]
@@ -76,7 +77,8 @@ def draw_evaluation(evaluation: Evaluation, source: Source, folder: Path) -> Fig
 
 def caption(evaluation: Evaluation, k: int) -> str:
     given = evaluation.predictions
-    said, true = evaluation.model_class_names[given.predicted[k]], evaluation.class_names[given.label[k]]
+    said = readable(evaluation.model_class_names[given.predicted[k]])
+    true = readable(evaluation.class_names[given.label[k]])
     answer = said if given.right[k] else f"{said}, but it is {true}"
     return f"{answer} ({given.confidence[k]:.0%})"
 
@@ -119,5 +121,5 @@ def views_of(subject: Subject, config: Any) -> dict[str, np.ndarray]:
 
 
 def heading(subject: Subject) -> str:
-    said = ", ".join(f"{name} {p:.1%}" for name, p in subject.top)
+    said = ", ".join(f"{readable(name)} {p:.1%}" for name, p in subject.top)
     return f"{subject.name}\n{said}" if said else subject.name

@@ -22,6 +22,7 @@ import numpy as np
 from PIL import Image
 
 from vitrail.checkpoints.run_card import flat
+from vitrail.data.readers.class_names import readable
 from vitrail.evaluators.accuracy import Evaluation
 from vitrail.inspection.figures import views_of
 from vitrail.inspection.inspect import Inspection, Subject
@@ -182,7 +183,7 @@ def card(subject: Subject, seen: Inspection) -> str:
     )
     bars = "".join(
         f'<li style="background-size: {100 * p:.1f}% 100%"><span>{text(name)}</span><span>{p:.1%}</span></li>'
-        for name, p in subject.top
+        for name, p in ((readable(name), p) for name, p in subject.top)
     )
     bars = f'<ul class="bars">{bars}</ul>' if bars else ""
     return (

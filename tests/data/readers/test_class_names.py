@@ -12,6 +12,7 @@ from vitrail.data.readers.class_names import (
     labels_of,
     number_names,
     read_class_names,
+    readable,
     with_titles,
 )
 from vitrail.errors import DataError
@@ -58,3 +59,17 @@ def test_labels_have_to_be_classes() -> None:
     assert labels_of(["b", "a", "b"], ["a", "b"], "here").tolist() == [1, 0, 1]
     with pytest.raises(DataError, match="none of the 1 classes: x, y"):
         labels_of(["y", "x"], ["a"], "here")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("n02123394 Persian cat", "Persian cat"),
+        ("n02123394_Persian_cat", "Persian_cat"),
+        ("n02123394", "n02123394"),  # nothing else is known
+        ("night owl", "night owl"),
+        ("no. n02123394 cat", "no. n02123394 cat"),
+    ],
+)
+def test_people_see_no_wordnet_numbers(name: str, said: str) -> None:
+    assert readable(name) == said

@@ -8,6 +8,7 @@ id to name.
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -50,6 +51,11 @@ def with_titles(ids: list[str], folder: Path) -> list[str]:
     return [
         f"{title} ({name})" if times[title] > 1 else title for name, title in zip(ids, named, strict=True)
     ]
+
+
+def readable(class_name: str) -> str:
+    """As people say it: without the WordNet number that names of ImageNet's classes may begin with."""
+    return re.sub(r"^n\d{8}[ _]", "", class_name)
 
 
 def number_names(labels: list[np.ndarray]) -> list[str]:
