@@ -5,10 +5,14 @@ from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # models this small only wait for each other on several threads
 
+import hypothesis
 import pytest
 import torch
 
 torch.set_num_threads(1)
+# The same examples each time, however long a busy machine takes over one.
+hypothesis.settings.register_profile("vitrail", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("vitrail")
 
 SHARED = Path(__file__).parents[2] / "shared"
 

@@ -30,6 +30,15 @@ def test_another_number_of_classes_gives_one_linear_layer_of_zeros(saved):
     assert new(x).shape == (2, 7)
 
 
+def test_what_was_measured_is_of_the_model_as_it_was(tmp_path):
+    model = vitrail.create("B/8", **FIELDS, image_size=16, classes=4)
+    model.metrics = {"test": {"top1": 0.9}}
+    vitrail.save(model, tmp_path / "m")
+    assert vitrail.load(tmp_path / "m", classes=4, image_size=16).metrics == model.metrics
+    assert vitrail.load(tmp_path / "m", classes=7).metrics == {}
+    assert vitrail.load(tmp_path / "m", image_size=32).metrics == {}
+
+
 def test_the_same_number_of_classes_keeps_the_head(saved):
     assert vitrail.load(saved, classes=4).class_names == list("abcd")
 

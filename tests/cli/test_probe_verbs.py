@@ -54,6 +54,10 @@ def test_linear(bundle, tmp_path):
     assert len(list((tmp_path / "elsewhere").iterdir())) == 2
 
 
+def test_without_shots_as_many_as_every_class_has(bundle):
+    assert [row[0] for row in fewshot(bundle, DATA, seeds=1, common=CPU).rows] == ["1-shot", "5-shot"]
+
+
 def test_more_shots_than_there_are_examples(bundle, tmp_path):
     with pytest.raises(DataError, match=r"11-shot: class .* at most 7 shots"):
         fewshot(bundle, DATA, shots=(11,), common=CPU)

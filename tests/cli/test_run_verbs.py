@@ -22,9 +22,14 @@ def two_runs(tmp_path):
     return tmp_path
 
 
-def printed(shown):
+@pytest.fixture(autouse=True)
+def wide(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "220")
+
+
+def printed(shown, width=220):
     page = StringIO()
-    Console(file=page, width=220).print(shown.body)
+    Console(file=page, width=width).print(shown.body)
     return [" ".join(line.split()) for line in page.getvalue().splitlines() if line.strip()]
 
 
@@ -33,11 +38,25 @@ def test_runs_are_listed_and_compared(two_runs):
     lines = printed(shown)
     assert "first at step 500 of 1,000 Ti/8 [pets] 1,000 0.03 1.2500 0.5 at 500 - 61" in lines
     assert "second finished Ti/8 [pets] 1,000 0.1 1.2500 0.5 at 500 test_top1 0.625 61" in lines
-    assert lines[lines.index("what differs rate") + 2 :] == ["first 0.03", "second 0.1"]
+    assert lines[lines.index("what differs") + 2 :] == ["first rate 0.03", "second rate 0.1"]
     result = json.loads(json.dumps(shown.result, allow_nan=False))
     assert [run["name"] for run in result["runs"]] == ["first", "second"]
     assert result["runs"][1]["results"] == {"test_top1": 0.625}
     assert result["differences"] == {"rate": [0.03, 0.1]}
+
+
+def test_in_80_columns_each_run_has_a_line_of_its_own(two_runs, monkeypatch):
+    """A fine-tuning has other settings than the runs inside it: these are not compared with each other."""
+    monkeypatch.setenv("COLUMNS", "80")
+    inside = two_runs / "second" / "seeds" / "0"
+    run = Run.open(inside, {"data": {"data": "pets"}, "training": {"rate": 0.1}})
+    run.finish({"val": {"top1": 0.5}, "test": {"top1": 0.625, "top5": 0.875}})
+    run.close()
+    lines = printed(runs(str(two_runs)), width=80)
+    for wanted in ("first at step 500 of 1,000 ", "second finished ", "second/seeds/0 finished "):
+        assert len([line for line in lines if line.startswith(wanted)]) == 1
+    assert "top1 0.625" in next(line for line in lines if line.startswith("second/seeds/0"))
+    assert lines[-3:] == ["first rate 0.03", "second rate 0.1", "second/seeds/0 -"]
 
 
 def test_one_run_is_named_by_its_folder_and_compared_with_nothing(two_runs):

@@ -1,10 +1,10 @@
-"""pretrain, as the command line calls it: what is shown, and that the flags reach the experiment."""
+"""pretrain and finetune, as the command line calls them: what is shown, and that the flags reach the experiment."""
 
 import json
 
 import pytest
 
-from vitrail.cli.train_verbs import pretrain_command, word_after
+from vitrail.cli.train_verbs import finetune_command, pretrain_command, word_after
 from vitrail.cli.verb import show
 from vitrail.errors import ConfigError
 from vitrail.recipes.names import RECIPES
@@ -103,6 +103,21 @@ def test_it_trains(tmp_path):
     assert shown.result["folder"] == str(tmp_path / "run")
     assert f"finetune --model {tmp_path / 'run' / 'model'}" in shown.after[0]
     assert "evaluate" in shown.after[1] and "'shapes?image_size=32'" in shown.after[1]
+
+
+def test_without_a_test_split_finetune_says_so_and_names_only_what_is_there(tmp_path):
+    words = [*TINY, "--steps", "1", "--test", "none", "--out", tmp_path / "run"]
+    said = finetune_command([str(word) for word in words]).after
+    assert said[0].startswith("4,000 trained on; 1 steps")
+    assert "Not tested" in said[1] and "--test 'train[90%:]'" in said[1]
+    assert said[2] == f"Pictures: {tmp_path / 'run' / 'figures'} (loss)"
+    assert [file.name for file in (tmp_path / "run" / "figures").iterdir()] == ["loss.png"]
+
+
+def test_the_help_of_finetune_explains_what_can_be_frozen(capsys):
+    with pytest.raises(SystemExit):
+        finetune_command(["--help"])
+    assert "body (all but the" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

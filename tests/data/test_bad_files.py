@@ -45,6 +45,13 @@ def test_the_threshold():
     BadFiles(10).add([bad(1)])  # one is always borne
 
 
+def test_the_error_says_what_to_do(tmp_path):
+    with pytest.raises(DataError, match=r"reason 2\. Remove or replace them$"):
+        BadFiles(10).add([bad(1), bad(2)])
+    with pytest.raises(DataError, match=r"Remove or replace them, or allow more with max_bad$"):
+        BadFiles(10, path=tmp_path / "bad_files.jsonl").add([bad(1), bad(2)])
+
+
 def test_summary():
     files = BadFiles(10_000)
     files.add(bad(i) for i in range(7))

@@ -1,6 +1,8 @@
 """The command line as a person uses it: what is shown, and one clear line with exit code 2 for bad input."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -207,3 +209,13 @@ def test_a_verb_for_one_process_says_so_under_torchrun(verb, run, monkeypatch):
     code, _, err = run(verb, "ti8-64", "shapes")
     assert code == 2
     assert f"error: {verb} is for one process" in err
+
+
+@pytest.mark.parametrize("words", [["models"], ["models", "--json"]])
+def test_a_reader_that_has_seen_enough(words):
+    """As in `vitrail models | head`."""
+    command = [sys.executable, "-m", "vitrail", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 1

@@ -8,6 +8,7 @@ import pytest
 import vitrail
 from tests.inspection.looked_at import MODELS, bit, made, pictures
 from vitrail.inspection.attention import attention_distances
+from vitrail.inspection.figures import views_of
 from vitrail.inspection.inspect import inspect, picture_of
 
 
@@ -57,6 +58,13 @@ def test_without_images_the_weights_alone():
 def test_without_a_classifier_there_is_no_answer():
     seen = inspect(made("token", classes=0), pictures(1))
     assert seen.subjects[0].top == [] and seen.subjects[0].occlusion.max() > 0
+
+
+@pytest.mark.parametrize(("classes", "what"), [(5, "probability falls"), (0, "features turn")])
+def test_the_caption_of_occlusion_says_what_falls_and_by_how_much(classes, what):
+    seen = inspect(made("token", classes=classes), pictures(1))
+    captions = views_of(dataclasses.replace(seen.subjects[0], occlusion=np.array([[0.25, -1]])), seen.config)
+    assert f"occlusion: {what} by up to 0.25" in captions
 
 
 @pytest.mark.parametrize("line", ["resize(32)|uint8|to_range(-1, 1)", "resize(32)|normalize(0.5, 0.2)"])

@@ -33,9 +33,9 @@ def test_tiles_stand_where_they_belong(rows, columns, h, w, side):
 def test_filter_page_shows_each_component_from_its_least_to_its_greatest():
     components = np.random.default_rng(0).normal(size=(9, 4, 4, 3)) * np.arange(1, 10)[:, None, None, None]
     page = pictures.filter_page(components)
-    side = 16 * 4
+    side = 24 * 4
     assert page.shape == (2 * side + 2, 7 * side + 6 * 2, 3)
-    tile = page[:side:16, :side:16].astype(float)
+    tile = page[:side:24, :side:24].astype(float)
     expected = (components[0] - components[0].min()) / np.ptp(components[0]) * 255
     assert np.abs(tile - expected).max() <= 0.5
     grey = pictures.filter_page(np.random.default_rng(0).normal(size=(2, 4, 4, 1)))

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import vitrail
 from tests.inspection.looked_at import answering, bit, made, pictures
 from vitrail.data.sources import open_source
 from vitrail.evaluators.accuracy import evaluate
@@ -54,6 +55,12 @@ def looked(model, folder, images=2, **options):
     figures = draw_inspection(seen, folder)
     write_report(seen, figures, folder / "report.html")
     return seen, figures, (folder / "report.html").read_text()
+
+
+def maps_of(text):
+    return json.loads(
+        re.search(r'<script type="application/json" id="maps">(.*?)</script>', text, re.DOTALL)[1]
+    )
 
 
 @pytest.mark.parametrize("kind", ["token", "relative", "axial"])
@@ -121,11 +128,21 @@ def test_maps_of_large_grids_are_averaged_down(tmp_path):
     np.testing.assert_allclose(small[:, 0], small[:, 1:].mean(axis=1))
 
 
+def test_numbers_of_large_grids_are_of_patches(tmp_path):
+    """26 x 26 patches are shown as 13 x 13 cells; the brightest and the even share are those of patches."""
+    model = vitrail.create("mu/8", classes=5, image_size=208)
+    seen, _, text = looked(model, tmp_path, images=1)
+    data = maps_of(text)
+    assert data["grid"] == [13, 13]
+    assert data["alike"] == pytest.approx(1 / (26 * 26 + 1))
+    assert data["images"][0]["peaks"][0][1] == pytest.approx(
+        float(seen.subjects[0].maps[0, 0].max()), rel=1e-3
+    )
+
+
 def test_the_atlas_holds_every_map(tmp_path):
     seen, _, text = looked(made("not square"), tmp_path, images=1)
-    data = json.loads(
-        re.search(r'<script type="application/json" id="maps">(.*?)</script>', text, re.DOTALL)[1]
-    )
+    data = maps_of(text)
     encoded = data["images"][0]["maps"].split(",")[1]
     atlas = np.asarray(Image.open(io.BytesIO(base64.b64decode(encoded))))
     rows, columns = data["grid"]

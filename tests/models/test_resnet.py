@@ -64,12 +64,30 @@ def test_resnets_and_hybrids_compile_as_one_graph():
         assert all(p.grad is not None for p in model.parameters())
 
 
-def test_what_is_not_allowed():
-    with pytest.raises(ConfigError, match="multiple of 32"):
-        BiTConfig(width_factor=0.3)
-    with pytest.raises(ConfigError, match="sqrt_var, std"):
-        StemConfig(standardisation="var")
-    with pytest.raises(ConfigError, match="at least one unit"):
+def test_what_bit_alone_does_not_allow():
+    with pytest.raises(ConfigError, match="at least 1 for each stage"):
         BiTConfig(units=())
     with pytest.raises(ConfigError, match="at least 32"):
         BiTConfig(image_size=16)
+
+
+@pytest.mark.parametrize("kind", [BiTConfig, StemConfig])
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"units": (2, 0)}, "a whole number of at least 1 for each stage"),
+        ({"units": (2.5,)}, "a whole number of at least 1 for each stage"),
+        ({"units": "34"}, "a whole number of at least 1 for each stage"),
+        ({"units": 5}, "a whole number of at least 1 for each stage"),
+        ({"norm_eps": -1}, "norm_eps must be in"),
+        ({"standardisation_eps": "small"}, "standardisation_eps must be in"),
+        ({"width_factor": "2"}, "width_factor must be in"),
+        ({"width_factor": float("nan")}, "width_factor must be in"),
+        ({"width_factor": 0.51}, "multiple of 32"),
+        ({"standardisation": "var"}, "sqrt_var, std"),
+    ],
+    ids=str,
+)
+def test_what_neither_bit_nor_stem_allows(kind, fields, message):
+    with pytest.raises(ConfigError, match=message):
+        kind(**fields)

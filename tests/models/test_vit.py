@@ -85,7 +85,9 @@ def test_variants_of_the_paper():
 
 BAD = {
     "not a multiple of 16": {"image_size": 225},
-    "nearest are 224 or 240": {"image_size": (225, 224)},
+    "for 225 take 224 or 240": {"image_size": (225, 224)},
+    "for 230 take 224 or 240": {"image_size": (224, 230)},
+    "for 8 take 16$": {"image_size": 8},
     "not divisible into 5 heads": {"heads": 5},
     "pool='max' is not one of token, mean, attention": {"pool": "max"},
     "needs the class token": {"class_token": False},

@@ -1,4 +1,8 @@
+import errno
+import os
+
 import pytest
+from safetensors import SafetensorError
 
 from vitrail.runtime.files import atomic_file, atomic_folder
 
@@ -45,3 +49,26 @@ def test_an_interrupt_between_the_two_moves_brings_the_old_folder_back(tmp_path,
         monkeypatch.setattr(Path, "replace", second_fails)
     assert (path / "a").read_text() == "first"
     assert [p.name for p in tmp_path.iterdir()] == ["folder"]
+
+
+FULL = [
+    (OSError, (errno.ENOSPC, os.strerror(errno.ENOSPC))),
+    (SafetensorError, ("Error while serializing: I/O error: No space left on device (os error 28)",)),
+]
+
+
+@pytest.mark.parametrize("atomic", [atomic_file, atomic_folder])
+@pytest.mark.parametrize(("kind", "words"), FULL, ids=["the system's", "safetensors'"])
+def test_a_full_disk_is_an_error_that_names_the_place(tmp_path, atomic, kind, words):
+    path = tmp_path / "model"
+    with pytest.raises(OSError, match="No space left on device") as said, atomic(path):
+        raise kind(*words)
+    assert (said.value.errno, said.value.filename) == (errno.ENOSPC, str(path))
+    assert not list(tmp_path.iterdir())
+
+
+def test_other_errors_stay_what_they_are(tmp_path):
+    for error in (ValueError("a"), OSError("b"), FileNotFoundError(errno.ENOENT, "c", "d")):
+        with pytest.raises(type(error)) as said, atomic_file(tmp_path / "a"):
+            raise error
+        assert said.value is error and "tmp" not in str(error)

@@ -30,6 +30,30 @@ def test_the_second_ctrl_c_is_not_waited_for():
     assert signal.getsignal(signal.SIGINT) == before
 
 
+def test_under_torchrun_which_passes_ctrl_c_on_the_second_one_changes_nothing(monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
+    with Interrupts() as interrupts:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+    assert interrupts.name == "SIGINT"
+
+
+def test_under_torchrun_the_second_ctrl_c_does_not_disturb_the_end(monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
+    before, ended = signal.getsignal(signal.SIGINT), False
+    try:
+        with pytest.raises(KeyboardInterrupt), interruptible():
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+            finally:
+                os.kill(os.getpid(), signal.SIGINT)
+                ended = True
+        os.kill(os.getpid(), signal.SIGINT)
+        assert ended
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_a_second_sigterm_changes_nothing():
     """Schedulers send it more than once."""
     with Interrupts() as interrupts:

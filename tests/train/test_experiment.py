@@ -57,6 +57,7 @@ def test_the_schedule_has_every_field():
 
 SAME = [
     {"data": DataChoice(workers=3)},
+    {"data": DataChoice(max_bad=0.5)},
     {"training": Training(log_every=1)},
     {"training": Training(save_every="1%")},
     {"training": Training(keep=9)},

@@ -7,6 +7,7 @@ import signal
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import vitrail
 from tests.train.small import experiment, measured
@@ -111,6 +112,24 @@ def test_another_config_is_refused_and_nothing_is_overwritten(whole):
     with pytest.raises(ConfigError, match=r"training\.rate"):
         run(experiment(rate=0.5), whole.folder, device="cpu")
     assert same_weights(before, weights(whole.folder))
+
+
+def test_a_class_that_was_renamed_is_refused(tmp_path):
+    """In the order of names its label is another one's now."""
+    for name in ("cat", "dog"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for k in range(6):
+            Image.new("RGB", (16, 16), (40 * k, 0, 0)).save(tmp_path / "photos" / name / f"{k}.png")
+    data = {"data": str(tmp_path / "photos"), "train": "train", "val": "none", "test": "none"}
+    made = experiment(data=data, steps=3, evaluate_every=0)
+    run(made, tmp_path / "run", device="cpu")
+    before = (tmp_path / "run/run.json").read_bytes()
+    (tmp_path / "photos/cat").rename(tmp_path / "photos/tabby")
+    with pytest.raises(ConfigError, match="began with other classes, or in another order"):
+        run(made, tmp_path / "run", device="cpu")
+    assert (tmp_path / "run/run.json").read_bytes() == before
+    (tmp_path / "photos/tabby").rename(tmp_path / "photos/cat")
+    run(made, tmp_path / "run", device="cpu")
 
 
 def test_where_it_is_computed_may_change(whole):

@@ -5,7 +5,7 @@ goes with them.
     model  --of_model-->  Checkpoint  --FORMAT.write-->  a file of anyone's
 
 Weights load strictly. The two exceptions are asked for by argument: another number of classes (a new, zero
-head) and another image size (E_pos resampled).
+head) and another image size (E_pos resampled). Both make another model, of which nothing has been measured yet.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Checkpoint:
     preprocess: str  # the line that makes the model's input
     class_names: list[str] | None = None
     provenance: dict[str, Any] = field(default_factory=dict)  # where it came from, in what dialect
-    metrics: dict[str, Any] = field(default_factory=dict)
+    metrics: dict[str, Any] = field(default_factory=dict)  # what was measured of it, as it is
 
 
 def of_model(model: Model) -> Checkpoint:
@@ -109,7 +109,7 @@ def with_classes(checkpoint: Checkpoint, classes: int | None) -> Checkpoint:
     if classes:
         weights["head.classifier.weight"] = torch.zeros(classes, config.width)
         weights["head.classifier.bias"] = torch.zeros(classes)
-    return dataclasses.replace(checkpoint, config=config, weights=weights, class_names=None)
+    return dataclasses.replace(checkpoint, config=config, weights=weights, class_names=None, metrics={})
 
 
 def at_image_size(
@@ -129,7 +129,7 @@ def at_image_size(
     if isinstance(config, ViTConfig) and isinstance(old, ViTConfig):
         weights = {name: resampled(name, w, old, config, method) for name, w in weights.items()}
     line = str(pp.parse(checkpoint.preprocess).at(config.image_size)) if checkpoint.preprocess else ""
-    return dataclasses.replace(checkpoint, config=config, weights=weights, preprocess=line)
+    return dataclasses.replace(checkpoint, config=config, weights=weights, preprocess=line, metrics={})
 
 
 def resampled(name: str, w: Tensor, old: ViTConfig, new: ViTConfig, method: str) -> Tensor:

@@ -7,10 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from vitrail.errors import CheckpointError
-
-
-def is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+from vitrail.models.checking import is_whole
 
 
 def is_number(value: Any) -> bool:

@@ -20,10 +20,11 @@ on all. All of them must see the same folder.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -151,13 +152,20 @@ class Run:
         """What `finish` was given; None: the run is not finished."""
         return run_card.read_card(self.path).get("results")
 
-    def note_data(self, fingerprint: str) -> None:
-        """Remember which data the run began with; say so where it is now another."""
+    def note_data(self, fingerprint: str, class_names: Sequence[str]) -> None:
+        """Remember which data the run began with; say so where it is now another. With other classes, or in another
+        order, the same labels would mean others: that is refused."""
+        classes = hashlib.sha256("\n".join(class_names).encode()).hexdigest()
         with agreed(f"{self.path / run_card.CARD} cannot be written"):
             if rank() == 0:
                 card = run_card.read_card(self.path)
                 if "data" not in card:
-                    run_card.write_card(self.path, {**card, "data": fingerprint})
+                    run_card.write_card(self.path, {**card, "data": fingerprint, "classes": classes})
+                elif card.get("classes", classes) != classes:
+                    raise ConfigError(
+                        f"{self.path} began with other classes, or in another order: nothing in it fits the labels "
+                        "of now. Choose another folder, or give the classes their names again"
+                    )
                 elif card["data"] != fingerprint:
                     note(f"{self.path} began with other data: files were added, removed or changed since")
 

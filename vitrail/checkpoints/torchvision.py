@@ -39,8 +39,13 @@ WEIGHTS: dict[tuple[int, int, int], tuple[int, str]] = {
     (1280, 14, 518): (518, "bicubic"),
     (1280, 14, 224): (224, "bicubic"),
 }
-FUNCTIONS = {("B", 16): "vit_b_16", ("B", 32): "vit_b_32", ("L", 16): "vit_l_16", ("L", 32): "vit_l_32"}
-FUNCTIONS |= {("H", 14): "vit_h_14"}
+FUNCTIONS = {
+    ("B", 16): "vit_b_16",
+    ("B", 32): "vit_b_32",
+    ("L", 16): "vit_l_16",
+    ("L", 32): "vit_l_32",
+    ("H", 14): "vit_h_14",
+}
 
 
 def recognises(tensors: Mapping[str, Tensor]) -> bool:

@@ -78,11 +78,13 @@ TOGETHER = {"pretrain", "finetune", "evaluate"}
 def main(arguments: list[str] | None = None) -> None:
     """Parse, run, print; the only place that exits."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    speaks = os.environ.get("RANK", "0") == "0"  # of the processes that torchrun starts, one
     try:
         with interruptible():
             shown = run(given)
     except Interrupted as error:
-        print(error, file=sys.stderr)
+        if speaks:
+            print(error, file=sys.stderr)
         sys.exit(128 + signal.Signals[error.by] if error.by in signal.Signals.__members__ else 1)
     except (VitrailError, OSError) as error:  # OSError: a place that cannot be written or read
         print(f"error: {error}", file=sys.stderr)
@@ -90,9 +92,16 @@ def main(arguments: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
-    if os.environ.get("RANK", "0") != "0":
-        return  # of the processes that torchrun starts, one speaks
-    show(shown)
+    if not speaks:
+        return
+    try:
+        show(shown)
+        sys.stdout.flush()
+    except (
+        BrokenPipeError
+    ):  # who reads it has seen enough, as `head`; Python would write once more at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)  # as rich does where it prints a table
     for problem in shown.problems:
         print(f"error: {problem}", file=sys.stderr)
     if shown.problems:

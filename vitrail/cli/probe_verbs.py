@@ -37,7 +37,7 @@ def fewshot(
     model: ModelPath,
     data: DataPath,
     *,
-    shots: tuple[int, ...] = (1, 5, 10, 25),
+    shots: tuple[int, ...] = (),
     seeds: int = 3,
     l2: tuple[float, ...] = (1024.0,),
     sweep: bool = False,
@@ -49,15 +49,15 @@ def fewshot(
     Args:
         model: a bundle, or anyone's checkpoint
         data: a folder, Parquet or tar shards, an .npz, or a name of the catalog
-        shots: training examples of each class
+        shots: training examples of each class; without any: 1 5 10 25, as far as every class has as many
         seeds: how often they are drawn; the mean and the standard deviation are shown
         l2: regularisation; of several, the best on the training examples that were not drawn
         sweep: choose l2 among 2^-10 ... 2^19
     """
-    from vitrail.evaluators.fewshot import SWEEP, FewShot, score
+    from vitrail.evaluators.fewshot import SWEEP, FewShot, fitting_shots, score
 
     loaded, train, test, extraction = opened(model, data, probing, common)
-    evaluator = FewShot(train, test, shots, seeds, SWEEP if sweep else l2, extraction)
+    evaluator = FewShot(train, test, shots or fitting_shots(train), seeds, SWEEP if sweep else l2, extraction)
     shown = begin(model, train, test, probing, common, ["std", "seeds", "l2"])
     for runs in evaluator.runs(loaded):
         made, values = score(runs), sorted({run.l2 for run in runs})

@@ -12,6 +12,8 @@ from vitrail.cli.verb import COMMON, Common, Shown
 if TYPE_CHECKING:
     from vitrail.checkpoints.run_summary import Summary
 
+# In a narrow terminal the columns that say least go, in this order; --json has all.
+DISPENSABLE = (">seconds", ">steps", ">rate", "data", "model", ">best")
 COLUMNS = ("run", "state", "model", "data", ">steps", ">rate", ">last loss", ">best", "final", ">seconds")
 
 
@@ -24,7 +26,7 @@ def runs(folder: Annotated[Positional[str], arg(metavar="DIR")], *, common: Comm
     from dataclasses import asdict
     from pathlib import Path
 
-    from rich.console import Group
+    from rich.console import Console, Group
 
     from vitrail.checkpoints.run_summary import differences, run_folders, summary
     from vitrail.errors import VitrailError
@@ -38,17 +40,17 @@ def runs(folder: Annotated[Positional[str], arg(metavar="DIR")], *, common: Comm
         except (VitrailError, OSError) as error:
             problems.append(str(error))
     differ = differences(found)
-    tables = [table(list(COLUMNS), [cells(run) for run in found])]
-    if differ:
-        rows = [[run.name, *(shown(v[i]) for v in differ.values())] for i, run in enumerate(found)]
-        tables.append(table(["what differs", *differ], rows))
+    tables = [table(*fitting(list(COLUMNS), [cells(run) for run in found], Console().width))]
+    compared = {name: values for name, values in differ.items() if comparable(values)}
+    if compared:
+        rows = [[run.name, settings(compared, i)] for i, run in enumerate(found)]
+        tables.append(table(["", "what differs"], rows))
     result = {"runs": [asdict(run) for run in found], "differences": differ, "errors": problems}
     return Shown(common, [], [], result, body=Group(*tables), problems=problems)
 
 
 def cells(run: Summary) -> list[str]:
     best = "-" if run.best is None else f"{run.best:.4g} at {run.best_step:,}"
-    final = "  ".join(f"{name} {value:.4g}" for name, value in list(run.results.items())[:4])
     return [
         run.name,
         run.state,
@@ -58,13 +60,39 @@ def cells(run: Summary) -> list[str]:
         "-" if run.rate is None else f"{run.rate:g}",
         "-" if run.loss is None else f"{run.loss:.4f}",
         best,
-        final or "-",
+        final_score(run.results),
         "-" if run.seconds is None else f"{run.seconds:,.0f}",
     ]
 
 
-def shown(value: Any) -> str:
-    return "-" if value is None else value if isinstance(value, str) else json.dumps(value)
+def final_score(results: dict[str, float]) -> str:
+    """The first, by its short name; of the test split where there is one."""
+    tested = {name: value for name, value in results.items() if not name.startswith("val.")}
+    for name, value in (tested or results).items():
+        return f"{name.removesuffix('.mean').split('.')[-1]} {value:.4g}"
+    return "-"
+
+
+def comparable(values: list[Any]) -> bool:
+    """Whether a setting says how runs differ: two that have it have it otherwise."""
+    return len({json.dumps(value) for value in values if value is not None}) > 1
+
+
+def settings(compared: dict[str, list[Any]], i: int) -> str:
+    """Those of run i."""
+    had = {name: values[i] for name, values in compared.items() if values[i] is not None}
+    return "  ".join(f"{name} {v if isinstance(v, str) else json.dumps(v)}" for name, v in had.items()) or "-"
+
+
+def fitting(columns: list[str], rows: list[list[str]], width: int) -> tuple[list[str], list[list[str]]]:
+    """Without the columns that there is no room for."""
+    for name in DISPENSABLE:
+        needed = sum(2 + max(map(len, column)) for column in zip(columns, *rows, strict=True))
+        if needed + 2 <= width:
+            break
+        gone = columns.index(name)
+        columns, *rows = (row[:gone] + row[gone + 1 :] for row in [columns, *rows])
+    return columns, rows
 
 
 def table(columns: list[str], rows: list[list[str]]) -> Any:

@@ -127,16 +127,20 @@ def finetune(given: Finetune) -> Shown:
     for name, score in results["scores"].items():
         spread = "" if score["std"] is None else f"{score['std']:.4f}"
         rows.append([name, f"{score['mean']:.4f}", spread, str(len(score["values"]))])
+    tested = results["test_split"] is not None
     after = [
-        f"{results['test_examples'] or 0:,} images of {results['test_split'] or 'no test split'}; "
-        f"{results['train_examples']:,} trained on; {results['steps']:,} steps at rate {results['rate']:g}"
+        (f"{results['test_examples']:,} images of {results['test_split']}; " if tested else "")
+        + f"{results['train_examples']:,} trained on; {results['steps']:,} steps at rate {results['rate']:g}"
         + (f", chosen on {results['dev']:.0%} of train" if results["sweep"] else "")
     ]
+    if not tested:
+        after.append("Not tested: --train 'train[:90%]' --test 'train[90%:]' would hold out a part for that")
     if results["broken"]:
         after.append(f"{results['broken']} broken images were left out")
     model = quote(str(out / "model"))
     after += [
-        f"Pictures: {out / 'figures'} (loss, confusion matrix, most confident mistakes)",
+        f"Pictures: {out / 'figures'} (loss"
+        + (", confusion matrix, most confident mistakes)" if tested else ")"),
         f"Next: vitrail predict {model} IMAGE...    vitrail inspect {model} IMAGE... --out DIR",
     ]
     result = {"folder": str(out), "results": results}

@@ -46,7 +46,8 @@ class BadFiles:
             raise DataError(
                 f"{len(self.found)} of {self.n:,} examples are broken, more than the {self.max_bad:.1%} allowed"
                 + (f" (all in {self.path})" if self.path else "")
-                + f": {self.summary(5)}"
+                + f": {self.summary(5)}. Remove or replace them"
+                + (", or allow more with max_bad" if self.path else "")
             )
 
     def summary(self, most: int = 5) -> str:

@@ -60,7 +60,7 @@ def run_demo(
     folder = Path(out).expanduser()
     material = Material.open(settings, folder, device)
     with closing(Run.open(folder, material.identity())) as run:
-        run.note_data(material.train.fingerprint())
+        run.note_data(material.train.fingerprint(), material.train.class_names)
         done = run.results()
         if done is not None:
             return Demonstrated(folder, done, before=True)

@@ -173,6 +173,12 @@ def solver_device(model: torch.device, size: int) -> torch.device:
     return model if model.type == "cuda" and size >= LARGE else torch.device("cpu")
 
 
+def fitting_shots(train: Source) -> tuple[int, ...]:
+    """Those of SHOTS that every class has examples for; one at least is asked for."""
+    least = np.bincount(train.labels, minlength=len(train.class_names)).min()
+    return tuple(n for n in SHOTS if n <= max(least, 1))
+
+
 def check_shots(train: Source | Features, shots: int) -> None:
     counts = np.bincount(train.labels, minlength=len(train.class_names))
     if counts.min() < shots:

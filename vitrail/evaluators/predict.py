@@ -53,12 +53,12 @@ def pixels_or_error(path: Path) -> np.ndarray | ImageError:
 
 
 def find_images(given: Sequence[str]) -> list[Path]:
-    """Files as they are; the images in folders and below, and what glob patterns match, in sorted order."""
+    """Files as they are; the images in folders and below, hidden ones apart, and what glob patterns match; sorted."""
     found: list[Path] = []
     for text in given:
         path = Path(text)
         if path.is_dir():
-            matches = sorted(p for p in path.rglob("*") if p.suffix.lower() in EXTENSIONS and p.is_file())
+            matches = sorted(p for p in path.rglob("*") if is_image(p.relative_to(path)) and p.is_file())
         elif any(c in text for c in "*?[") and not path.exists():
             matches = sorted(Path(match) for match in glob.glob(text, recursive=True))  # noqa: PTH207 - absolute too
         else:
@@ -69,6 +69,11 @@ def find_images(given: Sequence[str]) -> list[Path]:
     if not found:
         raise DataError("no image was given: name files, folders or patterns")
     return found
+
+
+def is_image(path: Path) -> bool:
+    """By its name; hidden files and folders are not for people (._photo.jpg, .thumbnails)."""
+    return path.suffix.lower() in EXTENSIONS and not any(part.startswith(".") for part in path.parts)
 
 
 def read_class_names(path: str | Path, classes: int) -> list[str]:

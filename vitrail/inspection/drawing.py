@@ -2,7 +2,7 @@
 
     rows of metrics.jsonl ──► loss_curve
     counts (K, K)         ──► confusion_matrix
-    pictures              ──► captioned, captioned, masked_patches, labelled
+    pictures              ──► captioned, masked_patches, labelled
     distances (n, L, h)   ──► attention_distances                  Fig. 7 right, Fig. 11
 
 Figures are made through matplotlib's objects, never its global state, so any thread may draw. The format follows
@@ -184,12 +184,11 @@ def labelled(
     left = 0.25 + 0.085 * max(map(len, rows), default=0)  # inches, as the others
     bottom, right = 0.35 if columns else 0.1, 0.9 if scale else 0.15
     top = (0.45 if title else 0.1) + (0.3 if above else 0)
-    width, height = max(W / DPI + left + right, left + 0.09 * len(title)), H / DPI + bottom + top
+    width, height = max(W / DPI + left + right, left + 0.08 * len(title)), H / DPI + bottom + top
     figure = Figure(figsize=(width, height))
     ax = figure.add_axes((left / width, bottom / height, W / DPI / width, H / DPI / height))
-    colours = ListedColormap(
-        heat(np.linspace(0, 1, 256)[None])[0] / 255
-    )  # for the scale; the picture has its own
+    # For the scale; the picture has its own.
+    colours = ListedColormap(heat(np.linspace(0, 1, 256)[None])[0] / 255)
     image = ax.imshow(picture, cmap=colours, aspect="auto")
     ax.set_xticks(middles(len(columns), W), list(map(plain, columns)), fontsize=8, color=INK)
     ax.set_yticks(middles(len(rows), H), list(map(plain, rows)), fontsize=8, color=INK)

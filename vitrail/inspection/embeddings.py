@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from vitrail.errors import ConfigError
@@ -29,9 +30,7 @@ COMPONENTS = 28  # as many as the paper shows
 class Filters:
     """Principal components of a bank of filters."""
 
-    components: (
-        np.ndarray
-    )  # float32 (k, P, P, C), orthonormal, the strongest first; the largest value is positive
+    components: np.ndarray  # float32 (k, P, P, C), orthonormal, strongest first; the largest value positive
     variance: np.ndarray  # float32 (k,): the part of the variance of the filters that each explains
     of: str  # what they are the filters of
 
@@ -74,10 +73,8 @@ def position_similarity(model: Model, layer: int = 0) -> np.ndarray:
             f"position similarity needs position embeddings that are added; this model has {why}"
         )
     N = c.grid[0] * c.grid[1]
-    weight = next(vit.parameters())
+    nothing = torch.zeros(1, c.tokens, c.width).to(vit.embedding.weight)
     with torch.inference_mode():
-        E_pos = table(torch.zeros(1, c.tokens, c.width, device=weight.device, dtype=weight.dtype))[
-            0, -N:
-        ]  # (N, D)
-    E_pos = torch.nn.functional.normalize(E_pos.double().cpu(), dim=1)
+        E_pos = table(nothing)[0, -N:]  # (N, D)
+    E_pos = F.normalize(E_pos.double().cpu(), dim=1)
     return (E_pos @ E_pos.T).float().numpy().reshape(*c.grid, *c.grid)  # (rows, columns, rows, columns)

@@ -116,7 +116,8 @@ def views_of(subject: Subject, config: Any) -> dict[str, np.ndarray]:
         views[f"{rows} x {columns} patches"] = pictures.gridded(subject.picture, config.stride)
     if subject.rollout is not None:
         views["attention rollout"] = pictures.lit(subject.picture, subject.rollout)
-    most = f"occlusion: falls by up to {100 * max(0, subject.occlusion.max()):.2g}%"
+    falls = "probability falls" if subject.top else "features turn"
+    most = f"occlusion: {falls} by up to {max(0.0, subject.occlusion.max()):.2g}"
     return views | {most: pictures.heated(subject.picture, subject.occlusion)}
 
 

@@ -57,7 +57,7 @@ def filter_page(components: np.ndarray, columns: int = 7) -> np.ndarray:
     tiles = to_bytes(spread(components, (1, 2, 3)))
     rows = math.ceil(k / columns)
     blank = np.full((rows * columns - k, *tiles.shape[1:]), PAPER, np.uint8)
-    return tiled(np.concatenate([tiles, blank]).reshape(rows, columns, *tiles.shape[1:]), 64)
+    return tiled(np.concatenate([tiles, blank]).reshape(rows, columns, *tiles.shape[1:]), 96)
 
 
 def position_page(similarity: np.ndarray) -> np.ndarray:

@@ -25,9 +25,8 @@ from vitrail.evaluators.features import ImageLike, each_image, outputs
 from vitrail.models.names import Model
 from vitrail.models.vit import ViT, ViTConfig
 
-MAX_BYTES = (
-    1 << 28
-)  # of one layer's attention and what computes it: how many images run at once follows from it
+# Of one layer's attention and what computes it: how many images run at once follows from it.
+MAX_BYTES = 1 << 28
 NOT_FOR_RESNETS = (
     "a BiT ResNet has neither attention nor position embeddings: of the figures only the filters and the occlusion "
     "map exist for it"

@@ -30,6 +30,7 @@ from vitrail.inspection.pictures import SCALE, thumbnail, to_bytes
 from vitrail.models.cost import cost
 from vitrail.models.hybrid import HybridConfig
 from vitrail.models.resnet import BiTConfig
+from vitrail.models.vit import ViTConfig
 from vitrail.runtime.files import atomic_file
 
 PAGE = Path(__file__).parent / "page"
@@ -137,11 +138,14 @@ def explorer(seen: Inspection) -> str:
     """Sliders over layers and heads for a chosen image."""
     subjects = [one for one in seen.subjects if one.maps is not None]
     L, h, rows, columns = small_maps(subjects[0]).shape
+    c = seen.config
+    assert isinstance(c, ViTConfig)  # only these have maps
     data = {
         "grid": [rows, columns],
         "layers": seen.layers,
-        "depth": getattr(seen.config, "depth", L),
+        "depth": c.depth,
         "heads": h - 1,
+        "alike": 1 / c.tokens,
         "scale": SCALE.tolist(),
         "images": [
             {
@@ -154,9 +158,11 @@ def explorer(seen: Inspection) -> str:
         ],
     }
     options = "".join(f'<option value="{i}">{text(one.name)}</option>' for i, one in enumerate(subjects))
-    what = {"token": "the class token attends to", "mean": "the average patch attends to"}.get(
-        getattr(seen.config, "pool", ""), "what the pooling takes attends to"
-    )
+    what = {
+        "token": "the class token attends to",
+        "mean": "the average patch attends to",
+        "attention": "what the pooling takes attends to",
+    }[c.pool]
     inside = json.dumps(data, allow_nan=False).replace("<", "\\u003c")  # no tag can end the script
     return f"""<p>Where {what}, by layer and head; bright is more. Each map is scaled to its own brightest patch.</p>
 <div class="explorer">
@@ -191,10 +197,15 @@ def card(subject: Subject, seen: Inspection) -> str:
     )
 
 
-def small_maps(subject: Subject) -> np.ndarray:
-    """(L, 1 + h, rows, columns): the mean of the heads first; large grids averaged down."""
+def maps_and_mean(subject: Subject) -> np.ndarray:
+    """(L, 1 + h, rows, columns): the mean of the heads first."""
     assert subject.maps is not None
-    maps = np.concatenate([subject.maps.mean(axis=1, keepdims=True), subject.maps], axis=1)
+    return np.concatenate([subject.maps.mean(axis=1, keepdims=True), subject.maps], axis=1)
+
+
+def small_maps(subject: Subject) -> np.ndarray:
+    """The same with large grids averaged down."""
+    maps = maps_and_mean(subject)
     by = math.ceil(max(maps.shape[2:]) / MOST_CELLS)
     rows, columns = (math.ceil(n / by) for n in maps.shape[2:])
     padding = ((0, 0), (0, 0), (0, rows * by - maps.shape[2]), (0, columns * by - maps.shape[3]))
@@ -211,8 +222,8 @@ def atlas_uri(subject: Subject) -> str:
 
 
 def peaks(subject: Subject) -> list[list[float]]:
-    """The brightest of each map, (L, 1 + h)."""
-    return [[float(f"{value:.4g}") for value in layer] for layer in small_maps(subject).max(axis=(2, 3))]
+    """The brightest patch of each map, (L, 1 + h)."""
+    return [[float(f"{value:.4g}") for value in layer] for layer in maps_and_mean(subject).max(axis=(2, 3))]
 
 
 def picture_uri(picture: np.ndarray) -> str:

@@ -30,5 +30,14 @@ def number(config: Any, least: float, most: float, *names: str) -> None:
             raise ConfigError(f"{name} must be in [{least:g}, {most:g}), not {value!r}")
 
 
+def units(config: Any, least_stages: int) -> tuple[int, ...]:
+    """Bottleneck units in each stage of a ResNet."""
+    given = config.units
+    units = tuple(given) if isinstance(given, tuple | list) else None
+    if units is None or len(units) < least_stages or not all(is_whole(n) and n >= 1 for n in units):
+        raise ConfigError(f"units={given!r}: a whole number of at least 1 for each stage")
+    return units
+
+
 def is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)

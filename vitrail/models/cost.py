@@ -90,11 +90,9 @@ def vit_cost(c: ViTConfig) -> Cost:
     macs += D * c.pre_logits + R * c.classes
     if isinstance(c, HybridConfig):
         stem = resnet_cost(stem_layers(c.stem, c.channels, c.image_size))
-        parameters, macs, activations = (
-            parameters + stem.parameters,
-            macs + stem.macs,
-            activations + stem.activations,
-        )
+        parameters += stem.parameters
+        macs += stem.macs
+        activations += stem.activations
     return Cost(parameters, T, macs, activations)
 
 

@@ -81,17 +81,17 @@ class SelfAttention(nn.Module):
         self, z: Tensor, relative: nn.Module | None = None, record: Record | None = None, name: str = ""
     ) -> Tensor:
         qkv = self.qkv(z).unflatten(-1, (3, self.heads, -1))  # (B, T, 3, h, d)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # (B, h, T, d) each              Eq. 5
+        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # (B, h, T, d) each             Eq. 5
         bias = None if relative is None else relative(q)  # (B, h, T, T)
         p = self.attention_dropout if self.training else 0.0
         if record is None:
             y = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=p)  # (B, h, T, d)
         else:
-            A = attention_weights(q, k, bias)  # Eq. 6
+            A = attention_weights(q, k, bias)  # (B, h, T, T)                           Eq. 6
             record[f"{name}.attention"] = A
             y = F.dropout(A, p) @ v  # (B, h, T, d)                                     Eq. 7
         y = y.transpose(1, 2).flatten(2)  # (B, T, D)
-        return self.dropout(self.out(y))  #                Eq. 8
+        return self.dropout(self.out(y))  # (B, T, D)                                   Eq. 8
 
 
 def attention_weights(q: Tensor, k: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -1,4 +1,4 @@
-"""From encoded tokens to logits: pooling and the classifier (Eq. 4 and section 3.1).
+"""From encoded, normalised tokens to logits: pooling and the classifier (Eq. 4 and section 3.1).
 
     token       y = z_L^0, the class token
     mean        y = the mean of the patch tokens

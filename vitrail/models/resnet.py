@@ -52,16 +52,13 @@ class BiTConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "image_size", checking.image_size(self.image_size))
-        object.__setattr__(self, "units", tuple(self.units))
+        object.__setattr__(self, "units", checking.units(self, least_stages=1))
         checking.whole(self, 1, "channels")
         checking.whole(self, 0, "classes")
-        checking.number(self, 0, 1, "norm_eps", "standardisation_eps")
-        if not self.units or min(self.units) < 1:
-            raise ConfigError(f"units={self.units}: every stage needs at least one unit")
+        checking.number(self, -1000, 1000, "head_bias")
         if min(self.image_size) < 32:
             raise ConfigError(f"image_size {self.image_size} is too small for a ResNet: at least 32")
-        check_width(self.width_factor)
-        check_standardisation(self.standardisation)
+        check_resnet(self)
 
     @property
     def width(self) -> int:
@@ -80,9 +77,8 @@ class StemConfig:
     standardisation_eps: float = 1e-5
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "units", tuple(self.units))
-        check_width(self.width_factor)
-        check_standardisation(self.standardisation)
+        object.__setattr__(self, "units", checking.units(self, least_stages=0))
+        check_resnet(self)
 
     @property
     def stride(self) -> int:
@@ -102,14 +98,14 @@ def stage_width(width_factor: float, stage: int) -> int:
     return 4 * int(64 * width_factor) * 2**stage
 
 
-def check_width(width_factor: float) -> None:
-    if int(64 * width_factor) % GROUPS or width_factor <= 0:
-        raise ConfigError(f"width_factor={width_factor}: 64 times it must be a multiple of {GROUPS}")
-
-
-def check_standardisation(form: str) -> None:
-    if form not in ("sqrt_var", "std"):
-        raise ConfigError(f"standardisation={form!r} is not one of sqrt_var, std")
+def check_resnet(config: BiTConfig | StemConfig) -> None:
+    """What is not allowed in either, in words."""
+    checking.number(config, 0, 1, "norm_eps", "standardisation_eps")
+    checking.number(config, 0.5, 1000, "width_factor")
+    if 64 * config.width_factor % GROUPS:
+        raise ConfigError(f"width_factor={config.width_factor}: 64 times it must be a multiple of {GROUPS}")
+    if config.standardisation not in ("sqrt_var", "std"):
+        raise ConfigError(f"standardisation={config.standardisation!r} is not one of sqrt_var, std")
 
 
 class BiT(nn.Module):

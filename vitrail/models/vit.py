@@ -3,7 +3,7 @@
     z_0  = [x_cls; x_p^1 E; ...; x_p^N E] + E_pos       Eq. 1   patches(), tokens()
     z'_l = MSA(LN(z_{l-1})) + z_{l-1}                   Eq. 2   encode()
     z_l  = MLP(LN(z'_l)) + z'_l                         Eq. 3   encode()
-    y    = LN(z_L^0)                                    Eq. 4   pool()
+    y    = LN(z_L^0)                                    Eq. 4   LN ends encode(), pool() takes the token
 
 The methods are the seams: masking, probes, figures and export use them and never reach deeper.
 B batch, C channels, H x W pixels, P patch, N = HW / P^2 patches, T tokens (N, + 1 with a class token), D width.
@@ -118,12 +118,12 @@ def check(config: ViTConfig) -> None:
     checking.whole(config, 0, "classes", "pre_logits")
     checking.number(config, 0, 1, "dropout", "attention_dropout", "drop_path", "norm_eps")
     checking.number(config, -1000, 1000, "head_bias")
-    H, W, stride = *config.image_size, config.stride
-    if H % stride or W % stride or min(H, W) < stride:
-        near = " or ".join(str(stride * max(1, n)) for n in (H // stride, H // stride + 1))
+    (H, W), stride = config.image_size, config.stride
+    if misfit := next((side for side in (H, W) if side % stride), 0):
+        near = [stride * n for n in (misfit // stride, misfit // stride + 1) if n]
         raise ConfigError(
             f"image_size {H}x{W} is not a multiple of {stride}, the pixels from one patch to the next; "
-            f"for {H} the nearest are {near}"
+            f"for {misfit} take {' or '.join(map(str, near))}"
         )
     if config.width % config.heads:
         raise ConfigError(f"width {config.width} is not divisible into {config.heads} heads")
@@ -182,7 +182,7 @@ class ViT(nn.Module):
         return self.dropout(z)
 
     def encode(self, z: Tensor, record: Record | None = None) -> Tensor:
-        """(B, T, D) -> (B, T, D): the layers, the last LayerNorm.  Eqs. 2, 3. `record`: a dict to fill."""
+        """(B, T, D) -> (B, T, D): the layers, then the LN of Eq. 4.  Eqs. 2, 3. `record`: a dict to fill."""
         return self.encoder(z, record)
 
     def pool(self, z: Tensor) -> Tensor:

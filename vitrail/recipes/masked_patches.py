@@ -1,7 +1,7 @@
 """The paper's self-supervision (appendix B.1.2): masked patch prediction on JFT-300M, without labels.
 
     vitrail pretrain --recipe masked-b16 --data PATH
-    vitrail finetune --model runs/masked-b16-NAME/model --data PATH
+    vitrail finetune --model runs/NAME-masked-b16/model --data PATH
 
 The weight decay is not stated there; 0.1 is what section 4.1 has for all models.
 """

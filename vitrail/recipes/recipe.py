@@ -13,6 +13,7 @@ from vitrail.train.estimate import TPU_V3_CORE, UTILISATION, Accelerators, Estim
 from vitrail.train.experiment import Experiment
 
 H200 = PEAK_FLOPS["H200"]
+DERIVED = f"derived, at {UTILISATION:.0%} of the peak"
 
 
 @dataclass(frozen=True)
@@ -49,14 +50,13 @@ class Recipe:
         """What is derived is said to be so."""
         made = self.estimate(Accelerators(peak_flops=TPU_V3_CORE))
         hours = self.estimate(Accelerators(peak_flops=H200)).seconds / 3600
-        derived = f"derived, at {UTILISATION:.0%} of the peak"
         days = (
-            f"{self.core_days:,} TPUv3-core-days (Table 2)"
+            f"{self.core_days:,} TPUv3-core-days (Table 2);"
             if self.core_days
-            else f"{rounded(made.accelerator_days)} TPUv3-core-days ({derived})"
+            else f"{rounded(made.accelerator_days)} TPUv3-core-days or"
         )
-        return f"{rounded(made.exaflops)} exaFLOPs; {days}; {rounded(hours)} hours of one H200 ({derived})"
+        return f"{rounded(made.exaflops)} exaFLOPs; {days} {rounded(hours)} hours of one H200 ({DERIVED})"
 
 
 def rounded(value: float) -> str:
-    return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
+    return f"{value:,.0f}" if value >= 10 else f"{value:.1f}" if value >= 1 else f"{value:.2g}"

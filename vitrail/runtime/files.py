@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # the disk, what the user may have of it, a file
 
 
 @contextmanager
@@ -18,7 +22,8 @@ def atomic_file(path: Path) -> Iterator[Path]:
     os.close(handle)
     temporary = Path(name)
     try:
-        yield temporary
+        with placed(path):
+            yield temporary
         flush(temporary)
         temporary.chmod(0o666 & ~umask())
         temporary.replace(path)
@@ -34,7 +39,8 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
     try:
-        yield temporary
+        with placed(path):
+            yield temporary
         for file in temporary.iterdir():
             flush(file)
             file.chmod(0o666 & ~umask())
@@ -55,6 +61,22 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+
+
+@contextmanager
+def placed(path: Path) -> Iterator[None]:
+    """A full disk is an OSError that says where."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in FULL and error.filename is None:  # the system does not name the file
+            error.filename = str(path)
+        raise
+    except Exception as error:
+        code = re.search(r"\(os error (\d+)\)", str(error))  # safetensors has only the words
+        if code is None:
+            raise
+        raise OSError(int(code[1]), os.strerror(int(code[1])), str(path)) from error
 
 
 def flush(path: Path) -> None:

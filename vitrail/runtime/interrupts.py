@@ -6,6 +6,7 @@ interruptible()   Ctrl-C at once, and always as KeyboardInterrupt
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -36,7 +37,7 @@ class Interrupts:
             signal.signal(number, handler)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.name and number == signal.SIGINT:
+        if self.name and number == signal.SIGINT and not doubled():
             raise KeyboardInterrupt
         self.name = signal.Signals(number).name
 
@@ -48,8 +49,9 @@ def interruptible() -> Iterator[None]:
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         nonlocal came
-        came = True
-        raise KeyboardInterrupt
+        if not (came and doubled()):
+            came = True
+            raise KeyboardInterrupt
 
     before = signal.getsignal(signal.SIGINT)
     ours = threading.current_thread() is threading.main_thread() and callable(before)  # else: it is ignored
@@ -63,6 +65,12 @@ def interruptible() -> Iterator[None]:
         raise
     finally:
         if ours:
-            signal.signal(signal.SIGINT, before)
+            signal.signal(signal.SIGINT, signal.SIG_IGN if came and doubled() else before)
     if came:
         raise KeyboardInterrupt
+
+
+def doubled() -> bool:
+    """Under torchrun a Ctrl-C comes twice, from the terminal and from torchrun, which ends who takes too long: the
+    second one must not stop the saving that the first one asked for."""
+    return "TORCHELASTIC_RUN_ID" in os.environ

@@ -91,7 +91,7 @@ def model_of(experiment: Experiment, train: Source) -> Model:
     if has_weights(choice.model):
         if choice.pre_logits:
             given["pre_logits"] = True
-        model = with_regularisation(load(choice.model, classes=classes, image_size=choice.image_size), given)
+        model = with_new_head(load(choice.model, classes=0, image_size=choice.image_size), classes, given)
     else:
         if choice.pre_logits:
             given["pre_logits"] = config_of(choice.model).width
@@ -102,14 +102,12 @@ def model_of(experiment: Experiment, train: Source) -> Model:
     return model
 
 
-def with_regularisation(model: Model, given: dict[str, Any]) -> Model:
+def with_new_head(model: Model, classes: int, given: dict[str, Any]) -> Model:
     """Loaded weights in an architecture with other dropout; what would need other weights is refused."""
     if fixed := [name for name in given if name not in ("dropout", "drop_path")]:
         raise ConfigError(f"{', '.join(fixed)} cannot be set for weights that are loaded")
-    if not given:
-        return model
     checkpoint = of_model(model)
-    return to_model(replace(checkpoint, config=replace(checkpoint.config, **given)))
+    return to_model(replace(checkpoint, config=replace(checkpoint.config, **given)), classes=classes)
 
 
 def check_fits(experiment: Experiment, train: Source) -> None:
@@ -178,6 +176,11 @@ def training_loader(
     pipeline = pp.parse(line)
     if pipeline.image_size != tuple(model.config.image_size):
         raise ConfigError(f"'{line}' makes {pipeline.image_size}, the model takes {model.config.image_size}")
+    if pipeline.value_op != pp.parse(model.preprocess).value_op:
+        raise ConfigError(
+            f"preprocess '{line}' and the model's own '{model.preprocess}' end in different values; a model is used "
+            "with those that it was trained on: give evaluate_preprocess too"
+        )
     loading = Loading(
         batch=choice.batch,
         seed=experiment.seed,

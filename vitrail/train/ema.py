@@ -2,7 +2,8 @@
 
     average <- d average + (1 - d) weights      d = min(decay, (1 + t) / (10 + t)) after t updates
 
-The ramp lets the average forget where it began in a short run; in a long one d is `decay`.
+The ramp lets the average forget where it began in a short run. It ends after about 9 / (1 - decay) updates: a run of
+20,000 with a decay of 0.9999 gets to 0.99955.
 """
 
 from __future__ import annotations

@@ -18,8 +18,9 @@ from vitrail.train.parallel import Parallel
 from vitrail.train.schedule import Decay, Schedule
 
 Switch = Literal["auto", "on", "graphs", "off"]
-# Fields that change where a run is computed, not what: they may differ when it is continued.
-INCIDENTAL = {"workers", "log_every", "save_every", "keep", "tensorboard", "parallel", "replicas"}
+# Fields that change where a run is computed and when it gives up, not what it computes: they may differ when it is
+# continued.
+INCIDENTAL = {"workers", "max_bad", "log_every", "save_every", "keep", "tensorboard", "parallel", "replicas"}
 
 
 @dataclass(frozen=True)

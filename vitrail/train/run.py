@@ -53,7 +53,7 @@ def run(experiment: Experiment, out: str | Path, *, device: Device = "auto") -> 
     with group(pick(device)) as where:
         parts = assemble(experiment, where, folder)
         with closing(Run.open(folder, experiment.identity(), keep=parts.training.keep)) as here:
-            here.note_data(parts.sources.fingerprint())
+            here.note_data(parts.sources.fingerprint(), parts.sources.train.class_names)
             done = here.results()
             if done is None:
                 done = train(parts, here)

@@ -30,7 +30,7 @@ from vitrail.runtime.distributed import barrier, group, rank
 from vitrail.runtime.files import atomic_file, atomic_folder
 from vitrail.runtime.log import note
 from vitrail.train.assembly import assemble
-from vitrail.train.experiment import Experiment
+from vitrail.train.experiment import INCIDENTAL, Experiment
 from vitrail.train.folders import default_folder
 from vitrail.train.run import Trained, run
 from vitrail.transfer.estimate import advise
@@ -104,9 +104,7 @@ def finetuned(
 
 
 def identity(complete: Finetuning) -> dict[str, Any]:
-    return {
-        k: v for k, v in dataclasses.asdict(complete).items() if k not in ("workers", "parallel", "replicas")
-    }
+    return {k: v for k, v in dataclasses.asdict(complete).items() if k not in INCIDENTAL}
 
 
 def rates_of(f: Finetuning) -> tuple[float, ...]:
@@ -169,8 +167,10 @@ def results_table(results: dict[str, Any]) -> str:
         spread = "" if score["std"] is None else f"{score['std']:.4f}"
         values = ", ".join(f"{value:.4f}" for value in score["values"])
         lines.append(f"| {name} | {score['mean']:.4f} | {spread} | {values} |")
+    tested = (
+        f"{results['test_examples']} of {results['test_split']}" if results["test_split"] else "not tested"
+    )
     lines.append(
-        f"\nrate {results['rate']:g}, {results['steps']} steps, {results['train_examples']} training images, "
-        f"{results['test_examples']} of {results['test_split']}"
+        f"\nrate {results['rate']:g}, {results['steps']} steps, {results['train_examples']} training images, {tested}"
     )
     return "\n".join(lines) + "\n"

@@ -52,9 +52,8 @@ class Finetuning:
     optimizer: Literal["sgd", "adamw"] | None = None
     weight_decay: float | None = None
     layer_decay: float = 1.0  # factor of the rate from one layer to the one below
-    freeze: tuple[
-        str, ...
-    ] = ()  # parts that stay as they are: body (all but the head), embedding, encoder.blocks.0
+    # parts that stay as they are: body (all but the head), embedding, encoder.blocks.0
+    freeze: tuple[str, ...] = ()
     clip: float | None = None
     average: float = 0.0  # decay of the running average of the weights
     dropout: float | None = None

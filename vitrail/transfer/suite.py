@@ -15,13 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from vitrail.checkpoints.formats import load
 from vitrail.data.sources import Source, open_source, split_options, test_split_of
 from vitrail.errors import ConfigError
 from vitrail.evaluators.feature_cache import Extraction, model_digest
-from vitrail.evaluators.fewshot import SHOTS, FewShot, check_shots
+from vitrail.evaluators.fewshot import FewShot, check_shots, fitting_shots
 from vitrail.evaluators.knn import KNN, check_k, fitting_k
 from vitrail.models.names import Model
 from vitrail.runtime.device import Device, pick
@@ -51,11 +49,10 @@ class Cell:
         """Everything that can be found wrong is found here, before anything is computed."""
         split = suite.test_split or test_split_of(where)
         train, test = open_source(where, suite.train_split), open_source(where, split)
-        least = int(np.bincount(train.labels, minlength=len(train.class_names)).min())
-        shots = suite.shots or tuple(n for n in SHOTS if n <= least)
+        shots = suite.shots or fitting_shots(train)
         k: tuple[int, ...] = ()
         if "fewshot" in methods:
-            check_shots(train, max(shots, default=1))
+            check_shots(train, max(shots))
         if "knn" in methods:
             k = suite.k or fitting_k(train)
             check_k(train, k)

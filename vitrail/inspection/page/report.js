@@ -47,7 +47,7 @@ async function show() {
   const peak = one.peaks[layer - 1][head];
   at("peak").textContent =
     `Brightest patch: ${(100 * peak).toPrecision(2)}% of the attention; looking everywhere alike gives ` +
-    `${(100 / (rows * columns)).toPrecision(2)}%.`;
+    `${(100 * data.alike).toPrecision(2)}%.`;
   canvas.setAttribute("aria-label", `${one.name}, layer ${data.layers[layer - 1]}, head ${at("head-is").textContent}`);
 }
 

@@ -1,0 +1,40 @@
+"""An experiment's parts, before anything runs."""
+
+import pytest
+import torch
+
+import vitrail
+from tests.randomise import randomise
+from tests.train.small import DATA, experiment
+from vitrail.data.sources import open_source
+from vitrail.errors import ConfigError
+from vitrail.train.assembly import assemble, model_of
+
+CPU = torch.device("cpu")
+NORMALIZED = {"preprocess": "inception_crop(16)|flip_lr|normalize(0.2, 0.1)"}
+
+
+@pytest.mark.parametrize("more", [0, 2], ids=["as many classes", "more classes"])
+@pytest.mark.parametrize("given", [{}, {"drop_path": 0.0}])
+def test_loaded_weights_get_a_new_head_of_zeros(tmp_path, more, given):
+    source = open_source(DATA, "train")
+    K = len(source.class_names)
+    old = randomise(vitrail.create("mu/8@16", classes=K + more, pre_logits=24))
+    old.class_names = [f"old {k}" for k in range(K + more)]
+    vitrail.save(old, tmp_path / "old")
+    made = model_of(experiment(model={"model": str(tmp_path / "old")} | given), source)
+    assert made.class_names == source.class_names
+    assert sorted(dict(made.head.named_parameters())) == ["classifier.bias", "classifier.weight"]
+    assert made.head.classifier.weight.shape[0] == K
+    assert not any(p.any() for p in made.head.parameters())
+    before = old.state_dict()
+    assert all(torch.equal(w, before[name]) for name, w in made.state_dict().items() if "head." not in name)
+
+
+def test_training_and_the_model_see_images_of_the_same_values(tmp_path):
+    with pytest.raises(ConfigError, match=r"normalize.*to_range\(-1, 1\)' end in different values"):
+        assemble(experiment(data=NORMALIZED), CPU, tmp_path)
+    both = NORMALIZED | {"evaluate_preprocess": "resize(16)|normalize(0.2, 0.1)"}
+    assert assemble(experiment(data=both), CPU, tmp_path).model.preprocess.endswith("|normalize(0.2, 0.1)")
+    with pytest.raises(ConfigError, match=r"masked patch prediction takes images in \[-1, 1\]"):
+        assemble(experiment(data=both, objective={"objective": "masked"}), CPU, tmp_path)
