@@ -99,6 +99,15 @@ def test_located(tmp_path):
         assert boxed(other) is None
 
 
+def test_a_run_stands_for_its_model(tmp_path):
+    (tmp_path / "model").mkdir()
+    assert located(tmp_path) == tmp_path
+    (tmp_path / "run.json").write_text("{}")
+    assert located(tmp_path) == tmp_path / "model"
+    (tmp_path / "model").rmdir()
+    assert located(tmp_path) == tmp_path  # not finished
+
+
 @given(st.text(max_size=40))
 def test_what_is_located_is_there(text):
     place = located(text)

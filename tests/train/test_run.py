@@ -75,12 +75,14 @@ def test_a_finished_run_is_not_run_again(whole, monkeypatch):
 
 
 @pytest.mark.parametrize("at", [1, 3, 9])
-def test_stopped_and_continued_is_bit_for_bit_the_same(whole, tmp_path, monkeypatch, at):
+def test_stopped_and_continued_is_bit_for_bit_the_same(whole, tmp_path, monkeypatch, caplog, at):
     stop_after(monkeypatch, at)
     with pytest.raises(Interrupted, match="SIGTERM: saved at step"):
         run(experiment(), tmp_path / "run", device="cpu")
     monkeypatch.undo()
+    assert "goes on from" not in caplog.text
     again = run(experiment(), tmp_path / "run", device="cpu")
+    assert "goes on from step" in caplog.text
     assert same_weights(weights(again.folder), weights(whole.folder))
     assert rows(again.folder) == rows(whole.folder)
     assert without_time(again.results) == without_time(whole.results)

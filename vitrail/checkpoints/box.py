@@ -1,6 +1,6 @@
 """The models that come with the package, known by name: vitrail.load("ti8-64") needs no file and no network.
 
-    a path or a name  --located-->  the path; or for a name in the BOX  vitrail/assets/NAME/
+    a path or a name  --located-->  the path; of a run, its model/; or for a name in the BOX  vitrail/assets/NAME/
 
 Such a folder holds a bundle in half precision (bundle.py) and a README.md, which is the model's card. What stands on
 the disk under the name of a model in the box goes first: the name means the box only where there is no such path.
@@ -24,7 +24,7 @@ def located(path_or_name: str | Path) -> Path | None:
     """Where the weights are that a person means; None where there are none, as for an architecture's name."""
     path = Path(path_or_name)
     if path != Path() and path.exists():
-        return path
+        return path / "model" if (path / "run.json").is_file() and (path / "model").is_dir() else path
     return boxed(str(path_or_name))
 
 

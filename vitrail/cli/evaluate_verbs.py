@@ -34,7 +34,7 @@ def evaluate(
     """How often a model is right on a labelled data set, how sure it is, and where it fails.
 
     Args:
-        model: a bundle, or anyone's checkpoint
+        model: a name in the box (ti8-64), a bundle, a run, or anyone's checkpoint
         data: a folder, Parquet or tar shards, an .npz, or a name of the catalog
         split: which part, such as test or train[98%:]; the test split, else validation, where nothing is said
         image_size: resample the position embeddings for this size; one number, or height and width

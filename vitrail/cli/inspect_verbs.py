@@ -34,7 +34,7 @@ def inspect(
     """The paper's figures for a model, and one page that explains it.
 
     Args:
-        model: a bundle, a run folder, or anyone's checkpoint
+        model: a name in the box (ti8-64), a bundle, a run, or anyone's checkpoint
         images: files, folders or glob patterns to look at; without any, images of --data, or the weights alone
         out: the folder for the figures and report.html
         data: a labelled data set, for scores, the confusion matrix, best and worst examples
@@ -52,17 +52,16 @@ def inspect(
 
     if closely < 0:
         raise ConfigError(f"--closely must be at least 0, not {closely}")
-    folder, where, run = Path(out), *bundle_of(Path(model))
-    device = pick(common.device)
-    loaded = load(where, image_size=size_of(image_size), heads=heads).to(device)
+    folder, device = Path(out), pick(common.device)
+    loaded = load(model, image_size=size_of(image_size), heads=heads).to(device)
     name, *labels = labels_of((model, *beside))
-    others = {k: load(bundle_of(Path(one))[0]).to(device) for k, one in zip(labels, beside, strict=True)}
+    others = {k: load(one).to(device) for k, one in zip(labels, beside, strict=True)}
     source, evaluation = (None, None) if data is None else evaluated(loaded, data, split)
     chosen, names, problems = images_of(images, source, evaluation)
     seen = look(loaded, chosen, names=names, name=name, beside=others, closely=closely)
 
     made: dict[str, Path] = {}
-    if run is not None and (rows := metrics_of(run / "metrics.jsonl")):
+    if rows := metrics_of(Path(model, "metrics.jsonl")):  # of a run
         made |= figures.draw_run(rows, folder, name)
     if source is not None and evaluation is not None:
         made |= figures.draw_evaluation(evaluation, source, folder)
@@ -90,16 +89,10 @@ def as_json(seen: Inspection) -> dict[str, Any]:
     }
 
 
-def bundle_of(path: Path) -> tuple[Path, Path | None]:
-    """Where the weights are, and the run folder where it is one."""
-    if (path / "run.json").is_file() and (path / "model").is_dir():
-        return path / "model", path
-    return path, None
-
-
 def labels_of(models: tuple[str, ...]) -> list[str]:
-    """The names of their files or folders; all as they were given, where two would be the same."""
-    labels = [Path(model).resolve().name for model in models]
+    """The names of their files or folders, of a run's model that of the run; all as given, where two are the same."""
+    paths = [Path(model).resolve() for model in models]
+    labels = [path.parent.name if path.name == "model" else path.name for path in paths]
     return labels if len(set(labels)) == len(labels) else list(models)
 
 

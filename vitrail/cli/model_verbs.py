@@ -194,7 +194,7 @@ def predict(
     """The most probable classes of images.
 
     Args:
-        model: a name in the box (ti8-64), a bundle, or anyone's checkpoint
+        model: a name in the box (ti8-64), a bundle, a run, or anyone's checkpoint
         images: files, folders or glob patterns
         top: classes to show for each image
         class_names: a file with one class name on each line (or a JSON list, if it ends in .json)

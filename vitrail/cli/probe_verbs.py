@@ -47,7 +47,7 @@ def fewshot(
     """Least squares in closed form on a few examples of each class: the paper's few-shot accuracy.
 
     Args:
-        model: a bundle, or anyone's checkpoint
+        model: a name in the box (ti8-64), a bundle, a run, or anyone's checkpoint
         data: a folder, Parquet or tar shards, an .npz, or a name of the catalog
         shots: training examples of each class; without any: 1 5 10 25, as far as every class has as many
         seeds: how often they are drawn; the mean and the standard deviation are shown
@@ -80,7 +80,7 @@ def knn(
     """The classes of the nearest training images by the cosine of their features; nothing is trained.
 
     Args:
-        model: a bundle, or anyone's checkpoint
+        model: a name in the box (ti8-64), a bundle, a run, or anyone's checkpoint
         data: a folder, Parquet or tar shards, an .npz, or a name of the catalog
         k: neighbours that vote; of several, the best on a held-out fifth of the training split
         temperature: of the weighted vote, exp(cosine / temperature)
@@ -107,7 +107,7 @@ def linear(
     """Logistic regression on the features, solved by L-BFGS: the linear probe.
 
     Args:
-        model: a bundle, or anyone's checkpoint
+        model: a name in the box (ti8-64), a bundle, a run, or anyone's checkpoint
         data: a folder, Parquet or tar shards, an .npz, or a name of the catalog
         l2: regularisation; of several, the best on a held-out fifth of the training split
     """

@@ -22,7 +22,7 @@ def vtab(
     """VTAB-1k: fine-tune on each of 19 tasks with 1,000 examples. Again, or several at once on one --out: it goes on.
 
     Args:
-        model: a bundle, or anyone's checkpoint; an architecture's name: from scratch
+        model: a name in the box (ti8-64), a bundle, a run, anyone's checkpoint; an architecture's name: from scratch
         data: a folder with a folder of Parquet files for each task, or data set (docs/transfer.md)
         out: folder of the results; without one: runs/vtab-MODEL
         tasks: names of tasks, and of groups: natural, specialized, structured; without any: all 19
@@ -54,7 +54,7 @@ def transfer(
     """Few-shot, linear probe, kNN and fine-tuning on a list of data sets, in one table. Again: it goes on.
 
     Args:
-        model: a bundle, or anyone's checkpoint
+        model: a name in the box (ti8-64), a bundle, a run, or anyone's checkpoint
         data: folders, Parquet or tar shards, .npz files, or names of the catalog
         out: folder of the results; without one: runs/transfer-MODEL
         methods: what to evaluate with

@@ -26,6 +26,7 @@ from vitrail.errors import ConfigError, TrainingError
 from vitrail.evaluators.score import Evaluator, Score
 from vitrail.runtime.distributed import gathered, rank, total, world
 from vitrail.runtime.interrupts import Interrupts
+from vitrail.runtime.log import note
 from vitrail.runtime.training_display import TrainingDisplay
 from vitrail.train.parallel import gather_root, synchronise, whole
 from vitrail.train.plan import Measured, Outcome, Plan, Progress, on_host
@@ -56,6 +57,8 @@ def fit(
     """Train until the plan is fulfilled, from where the run stands. `module`: what `distribute` made."""
     module = objective if module is None else module
     begin, progress = resumed(run, state)
+    if begin and rank() == 0:
+        note(f"goes on from step {begin} of {plan.steps}")
     loop = Loop(objective, module, state, plan, run, list(evaluators), device, progress, display)
     with Interrupts() as interrupts:
         step, waiting = begin, None

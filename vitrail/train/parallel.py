@@ -52,7 +52,7 @@ def distribute(
 def check_groups(parallel: Parallel, replicas: int) -> None:
     """Whether the processes that there are can share the weights so."""
     if parallel == "fsdp" and not launched():
-        raise ConfigError("parallel=fsdp needs processes to share the weights: start it with torchrun")
+        raise ConfigError("parallel=fsdp needs processes to share the weights: use torchrun, or leave it out")
     if replicas != 1 and parallel != "fsdp":
         raise ConfigError(f"replicas={replicas} are groups of shards: they need parallel=fsdp")
     if replicas < 1 or world() % replicas:

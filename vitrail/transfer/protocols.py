@@ -30,14 +30,14 @@ class Facts:
 
 def paper(facts: Facts, image_size: int | None) -> dict[str, Any]:
     size = image_size or multiple(384, facts.stride)
-    medium = facts.examples < MEDIUM  # or small
+    small, medium = facts.examples < SMALL, facts.examples < MEDIUM
     return {
         "image_size": size,
         "batch": 512,
         **length(facts),
         "decay": "cosine",
         "optimizer": "sgd",
-        "rate": 0.01 if medium else 0.03,
+        "rate": 0.01 if small else 0.03,
         "rates": (0.001, 0.003, 0.01, 0.03) if medium else (0.003, 0.01, 0.03, 0.06),
         "dev": held_part(facts.examples),
         "weight_decay": 0.0,
