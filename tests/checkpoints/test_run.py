@@ -174,7 +174,7 @@ def test_a_step_can_be_asked_for(run):
         run.restore(state, step=9)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.lists(st.sampled_from([None, 0.1, 0.2, 0.3, math.nan]), min_size=1, max_size=6), st.integers(1, 3))
 def test_the_last_and_the_best_are_kept(tmp_path_factory, scores, keep):
     run = Run.open(tmp_path_factory.mktemp("run") / "run", {}, keep=keep)

@@ -146,7 +146,7 @@ def test_a_truncated_file(writer: Any, tmp_path: Path) -> None:
 WHOLE = {"zip": torch_bytes(TENSORS), "old": torch_bytes(TENSORS, _use_new_zipfile_serialization=False)}
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @example(kind="zip", where=0.98046875, byte=1)  # even asking whether it is a zip fails
 @given(
     kind=st.sampled_from(["zip", "old"]), where=st.floats(0, 1, exclude_max=True), byte=st.integers(0, 255)
@@ -163,7 +163,7 @@ def test_damage_is_an_error_or_harmless(kind: str, where: float, byte: int, tmp_
     assert all(isinstance(w, Tensor) and w.numel() <= 12 for w in tensors.values())
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     start=st.sampled_from([b"", b"PK\x03\x04", b"\x80\x02", b"\x02\0\0\0\0\0\0\0{"]),
     rest=st.binary(max_size=80),

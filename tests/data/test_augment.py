@@ -56,7 +56,7 @@ sides = st.integers(1, 700)
 shares = st.floats(0.01, 1)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(sides, sides, st.integers(0, 2**32), shares, shares, st.floats(0.2, 1), st.floats(1, 5))
 def test_inception_box_keeps_its_promises(
     height: int, width: int, seed: int, one: float, other: float, narrow: float, wide: float
@@ -250,7 +250,7 @@ def test_mixing_a_part_of_the_batch_is_a_part_of_mixing_the_batch() -> None:
     assert torch.equal(cutmix(part, torch.tensor([2, 0]), box[2:4]), cutmix(x, partner, box)[2:4])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(1, 40), st.integers(1, 40), st.floats(0.1, 3), st.integers(0, 2**32))
 def test_cutmix_shows_the_share_that_it_says(height: int, width: int, p: float, seed: int) -> None:
     mixing = draw_cutmix(2, (height, width), p, rng(seed))

@@ -47,7 +47,7 @@ def test_the_bits_of_pillow(options: dict[str, int], monkeypatch: pytest.MonkeyP
             assert (header.height, header.width) == (height, width)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(st.integers(1, 90), st.integers(1, 60), st.integers(1, 90), st.sampled_from(ROW_BY_ROW), st.booleans())
 def test_the_first_rows_are_those_of_the_whole(
     height: int, width: int, rows: int, options: dict[str, int], colour: bool
@@ -76,7 +76,7 @@ def test_damage_changes_no_row_that_the_whole_would_show() -> None:
     good = encoded(64, 48, 3)
     seen = set()
 
-    @settings(max_examples=300, deadline=None, derandomize=True)
+    @settings(max_examples=300)
     @given(st.integers(0, len(good) - 1), st.binary(min_size=1, max_size=6), st.integers(1, 64))
     def damaged(at: int, junk: bytes, rows: int) -> None:
         data = good[:at] + junk + good[at + len(junk) :]

@@ -61,7 +61,7 @@ def assert_same(a, b):
 FULL = {"batch": 8, "mixup": 0.4, "cutmix": 1.0, "masking": Masking(16)}
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     n=st.integers(1, 40), world=st.sampled_from([1, 2, 4, 8]), start=st.integers(0, 5), seed=st.integers(0, 2**40),
     mixup=st.sampled_from([0.0, 0.3]), cutmix=st.sampled_from([0.0, 1.0]),

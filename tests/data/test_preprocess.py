@@ -128,7 +128,7 @@ def test_a_wrong_line_says_what_is_wrong(line: str, says: str) -> None:
     assert len(line) > 2_000 or f"in the preprocessing line '{line}'" in str(raised.value)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.text(alphabet="resiz_malcop|(),=.-0123456789 '\"[]{}:*é\0\n", max_size=60))
 def test_no_text_does_worse_than_a_config_error(line: str) -> None:
     try:
@@ -157,7 +157,7 @@ value_ops = st.one_of(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(ops, min_size=1, max_size=5), value_ops)
 def test_text_and_pipeline_are_one_to_one(pixel_ops: list[str], value_op: str) -> None:
     pipeline = parse("|".join([*pixel_ops, value_op]))
@@ -181,7 +181,7 @@ def test_the_float_path_agrees_with_tensorflow(fixtures: Path) -> None:
         np.testing.assert_allclose(ours, reference[name], atol=1e-5, rtol=0)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.integers(1, 90),
     st.integers(1, 90),
@@ -231,7 +231,7 @@ def test_transformers_preset(transforms: ModuleType) -> None:
         np.testing.assert_allclose(parse(line)(image), theirs, atol=levels * 2 / 255 + 1e-6)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(1, 3000), st.integers(1, 3000), st.integers(1, 600))
 def test_resize_small_keeps_the_short_side(height: int, width: int, short: int) -> None:
     for rounding in ("nearest", "down"):
@@ -345,7 +345,7 @@ def test_the_fast_antialiased_crop_is_the_plain_one_to_a_level() -> None:
         assert np.abs(ours.numpy().astype(int) - plain).mean() < 0.5
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.integers(1, 120),
     st.integers(1, 120),
@@ -429,7 +429,7 @@ def test_a_line_without_a_size_has_no_other(line: str) -> None:
         parse(line).at((96, 96))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(1, 1000), st.integers(1, 1000))
 def test_default_line_makes_its_size(height: int, width: int) -> None:
     for size in ((height, width), (height, height)):

@@ -88,7 +88,7 @@ def test_scores_are_those_computed_by_hand(source, expected):
     ]
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(batch=st.integers(1, 60), n=st.integers(1, 41))
 def test_any_batch_size_gives_the_same_numbers(batch, n):
     part = Split(n, named(7))

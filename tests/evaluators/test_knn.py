@@ -30,7 +30,7 @@ def check(keys, queries, k):
     np.testing.assert_allclose(s, expected_s, rtol=1e-12, atol=1e-15)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.data())
 def test_whole_numbers_with_many_ties(data):
     """Small whole numbers: rows repeat, products and squared norms are exact, and equal cosines are equal."""

@@ -66,7 +66,7 @@ def test_the_class_token_is_left_out_and_rows_are_renormalised():
     assert torch.isfinite(distance(A, (2, 3), 8)).all()
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(1, 4), st.integers(1, 5), st.integers(1, 32), st.integers(0, 1000))
 def test_distance_is_its_definition_on_any_grid(rows, columns, stride, seed):
     n = rows * columns
@@ -100,7 +100,7 @@ def test_distances_of_a_source():
 
 
 @given(st.integers(1, 3), st.integers(1, 6), st.integers(0, 1000))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_rows_of_a_rollout_sum_to_1(layers, T, seed):
     generator = torch.Generator().manual_seed(seed)
     R = torch.eye(T).expand(2, -1, -1)

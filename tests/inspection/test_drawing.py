@@ -92,7 +92,7 @@ def test_confusion_matrix_of_other_shapes_is_refused(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=4)
 @given(st.lists(st.text(max_size=40), min_size=2, max_size=3))
 def test_any_name_can_be_drawn(tmp_path_factory, names):
     path = tmp_path_factory.mktemp("names") / "c.png"

@@ -16,7 +16,7 @@ def test_heat_grows_brighter_with_the_value():
     np.testing.assert_array_equal(beyond, within)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 9), st.integers(1, 9), st.integers(1, 40))
 def test_tiles_stand_where_they_belong(rows, columns, h, w, side):
     given_tiles = np.random.default_rng(0).integers(0, 256, (rows, columns, h, w, 3), np.uint8)

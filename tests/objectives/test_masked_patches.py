@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import vitrail
@@ -62,7 +62,6 @@ def test_bins_by_hand(colour, bins):
     assert classes.tolist() == [[[64 * bins[0] + 8 * bins[1] + bins[2]]]]
 
 
-@settings(deadline=None)
 @given(st.floats(0, 1, width=32), st.floats(0, 1, width=32), st.floats(0, 1, width=32))
 def test_the_middle_of_a_bin_is_at_most_a_sixteenth_away(r, g, b):
     colour = torch.tensor([r, g, b])

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -54,7 +54,6 @@ def by_definition(batch, kind, smoothing):
     return sums / max(weights, 1)
 
 
-@settings(deadline=None)
 @given(
     B=st.integers(1, 6),
     K=st.integers(2, 7),

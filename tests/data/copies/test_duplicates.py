@@ -171,7 +171,7 @@ def test_an_image_with_countless_copies_is_compared_a_bounded_number_of_times() 
 
 
 @given(hnp.arrays(np.uint8, (3, THUMBNAIL, THUMBNAIL)), st.sampled_from(["whole", "inner"]))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_mirroring_changes_the_sign_of_the_odd_half(thumbnails: np.ndarray, view: str) -> None:
     def vectors(pictures: np.ndarray) -> torch.Tensor:
         nothing = np.zeros(3, "S32"), np.full((3, 2), 64, np.int32), np.zeros(3, "U8")
@@ -184,7 +184,6 @@ def test_mirroring_changes_the_sign_of_the_odd_half(thumbnails: np.ndarray, view
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 200), st.floats(0.75, 1, width=32)), min_size=1))
-@settings(deadline=None)
 def test_the_most_alike_are_kept(rows: list[tuple[int, int, float]]) -> None:
     found = np.array([(i, j, 0, False, alike) for i, j, alike in rows], CANDIDATE)
     kept = duplicates._most_alike(found)

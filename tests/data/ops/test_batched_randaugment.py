@@ -50,7 +50,7 @@ class Chooses(np.random.Generator):
 
 
 @pytest.mark.parametrize("how", DISTORTIONS)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(seed=st.integers(0, 2**32), height=st.integers(1, 80), width=st.integers(1, 80))
 def test_each_distortion_has_the_bytes_of_the_host(how: str, seed: int, height: int, width: int) -> None:
     number = DISTORTIONS.index(how)
@@ -64,7 +64,7 @@ def test_each_distortion_has_the_bytes_of_the_host(how: str, seed: int, height: 
     np.testing.assert_array_equal(on_device(images, drawn), np.stack(one_by_one))
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(
     seed=st.integers(0, 2**32),
     layers=st.integers(1, 4),

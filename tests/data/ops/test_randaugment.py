@@ -12,7 +12,7 @@ from vitrail.data.ops.randaugment import DISTORTIONS, RandAugment
 MOVES = ("rotate", "shear_x", "shear_y", "translate_x", "translate_y")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.integers(1, 4), st.floats(0, 30), st.integers(1, 300), st.integers(1, 300), st.integers(0, 2**32))
 def test_draws_in_the_published_order(
     layers: int, magnitude: float, height: int, width: int, seed: int

@@ -38,7 +38,7 @@ def test_bilinear_and_area_agree_with_tensorflow(fixtures: Path) -> None:
     np.testing.assert_allclose(to_unit(area), reference["resize_small_area_40_centre_32"], atol=2e-6)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(sides, sides, sides, sides)
 def test_bilinear_is_torch_without_antialias(height: int, width: int, h: int, w: int) -> None:
     image = noise(height, width)
@@ -49,7 +49,7 @@ def test_bilinear_is_torch_without_antialias(height: int, width: int, h: int, w:
     np.testing.assert_allclose(resize(image, (h, w), "bilinear"), expected, atol=2e-3)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(sides, sides, sides, sides)
 def test_area_is_the_mean_of_what_a_pixel_covers(height: int, width: int, h: int, w: int) -> None:
     image = noise(height, width)
@@ -59,7 +59,7 @@ def test_area_is_the_mean_of_what_a_pixel_covers(height: int, width: int, h: int
     np.testing.assert_allclose(resize(image, (h, w), "area"), expected, atol=2e-3)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(sides, sides, sides, sides, st.sampled_from(sorted(PILLOW)))
 def test_pillow_methods_are_pillow(height: int, width: int, h: int, w: int, method: str) -> None:
     image = noise(height, width)
@@ -67,7 +67,7 @@ def test_pillow_methods_are_pillow(height: int, width: int, h: int, w: int, meth
     np.testing.assert_array_equal(resize(image, (h, w), method), expected)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(sides, sides, sides, sides)
 def test_torch_methods_are_close_to_pillow(height: int, width: int, h: int, w: int) -> None:
     image = noise(height, width)

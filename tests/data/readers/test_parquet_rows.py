@@ -42,7 +42,7 @@ def by_places(rows: ParquetRows) -> set[bool]:
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
 @pytest.mark.parametrize("page", [64, 1 << 20])
 @pytest.mark.parametrize("statistics", [False, True])
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.lists(st.none() | st.binary(max_size=200), min_size=1, max_size=60), st.integers(1, 60))
 def test_plain_pages_are_read_by_place(
     tmp_path_factory: pytest.TempPathFactory,
