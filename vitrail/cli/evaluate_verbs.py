@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from vitrail.cli.verb import COMMON, Common, ModelPath, Shown, size_of
+from vitrail.cli.verb import COMMON, READING, Common, ModelPath, Reading, Shown
 from vitrail.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -22,13 +22,12 @@ def evaluate(
     data: Annotated[Positional[str], arg(metavar="DATA")],
     *,
     split: str | None = None,
-    image_size: tuple[int, ...] = (),
-    heads: int | None = None,
     mapping: str | None = None,
     real: str | None = None,
     batch: int = 64,
     workers: int | None = None,
     out: str | None = None,
+    reading: Reading = READING,
     common: Common = COMMON,
 ) -> Shown:
     """How often a model is right on a labelled data set, how sure it is, and where it fails.
@@ -37,8 +36,6 @@ def evaluate(
         model: a name in the box (ti8-64), a bundle, a run, or anyone's checkpoint
         data: a folder, Parquet or tar shards, an .npz, or a name of the catalog
         split: which part, such as test or train[98%:]; the test split, else validation, where nothing is said
-        image_size: resample the position embeddings for this size; one number, or height and width
-        heads: attention heads, for files that do not tell
         mapping: a JSON file {data class: [model classes, ...]} where names differ; or `order`: class k is class k
         real: the file of ReaL labels (real.json), for ImageNet's validation images
         batch: images at a time
@@ -55,7 +52,7 @@ def evaluate(
         raise ConfigError(f"--out {out} exists; nothing is overwritten")
     source = open_split(data, split)
     with group(pick(common.device)) as device:
-        loaded = load(model, image_size=size_of(image_size), heads=heads).to(device)
+        loaded = load(model, **reading.arguments()).to(device)
         made = run(loaded, source, batch=batch, workers=workers, mapping=mapping, real=real)
         first = rank() == 0
     result = {"model": model, **made.as_json()}
@@ -84,8 +81,10 @@ def rows_of(made: Evaluation) -> list[list[str]]:
 
 def lines_of(made: Evaluation) -> list[str]:
     """The worst classes, and the files that could not be read."""
+    from vitrail.data.readers.class_names import readable
+
     worst = sorted(made.per_class, key=lambda one: one.accuracy)[:WORST]
-    words = [f"{one.name} {one.accuracy:.1%} of {one.n:,}" for one in worst if one.correct < one.n]
+    words = [f"{readable(one.name)} {one.accuracy:.1%} of {one.n:,}" for one in worst if one.correct < one.n]
     lines = [f"Worst classes: {', '.join(words)}"] if words else []
     if made.bad:
         more = f"; and {made.broken - NAMED:,} more" if made.broken > NAMED else ""

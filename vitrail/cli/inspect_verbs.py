@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from vitrail.cli.verb import COMMON, Common, ModelPath, Shown, size_of
+from vitrail.cli.verb import COMMON, READING, Common, ModelPath, Reading, Shown
 from vitrail.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,8 +27,7 @@ def inspect(
     split: str | None = None,
     beside: tuple[str, ...] = (),
     closely: int = 8,
-    image_size: tuple[int, ...] = (),
-    heads: int | None = None,
+    reading: Reading = READING,
     common: Common = COMMON,
 ) -> Shown:
     """The paper's figures for a model, and one page that explains it.
@@ -41,8 +40,6 @@ def inspect(
         split: of the data set; its test or validation split where nothing is said
         beside: other models, whose attention distances are drawn beside this one's
         closely: how many of the images get maps, rollout and occlusion
-        image_size: resample the position embeddings for this size; one number, or height and width
-        heads: attention heads, for files that do not tell
     """
     from vitrail.checkpoints.formats import load
     from vitrail.checkpoints.run_metrics import rows as metrics_of
@@ -53,7 +50,7 @@ def inspect(
     if closely < 0:
         raise ConfigError(f"--closely must be at least 0, not {closely}")
     folder, device = Path(out), pick(common.device)
-    loaded = load(model, image_size=size_of(image_size), heads=heads).to(device)
+    loaded = load(model, **reading.arguments()).to(device)
     name, *labels = labels_of((model, *beside))
     others = {k: load(one).to(device) for k, one in zip(labels, beside, strict=True)}
     source, evaluation = (None, None) if data is None else evaluated(loaded, data, split)

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from vitrail.cli.verb import COMMON, Common, Format, ModelPath, Shown, size_of
+from vitrail.cli.verb import COMMON, READING, Common, Format, ModelPath, Reading, Shown, size_of
 from vitrail.errors import ConfigError
 
 
@@ -126,9 +126,8 @@ def convert(
     to: Format = "bundle",
     precision: Literal["float32", "float16"] = "float32",
     classes: int | None = None,
-    image_size: tuple[int, ...] = (),
-    heads: int | None = None,
     resample: str = "official",
+    reading: Reading = READING,
     common: Common = COMMON,
 ) -> Shown:
     """Read anyone's checkpoint, write it in another format.
@@ -139,17 +138,13 @@ def convert(
         to: the format to write
         precision: what the weights of a bundle are stored in: float16 is half as large, and rounds
         classes: another number of outputs: a new head of zeros, or with 0 none
-        image_size: resample the position embeddings for this size; one number, or height and width
-        heads: attention heads, for files that do not tell
         resample: official, bilinear, bicubic, bicubic_antialias or bicubic_corners
     """
     from vitrail.checkpoints.formats import convert as run
     from vitrail.models.cost import cost
 
-    size = size_of(image_size)
     made = run(
-        source, destination, to=to, precision=precision, classes=classes, image_size=size, heads=heads,
-        resample=resample,
+        source, destination, to=to, precision=precision, classes=classes, resample=resample, **reading.arguments()
     )  # fmt: skip
     config, parameters = made.config, cost(made.config).parameters
     H, W = config.image_size
@@ -187,8 +182,7 @@ def predict(
     *,
     top: int = 5,
     class_names: str | None = None,
-    image_size: tuple[int, ...] = (),
-    heads: int | None = None,
+    reading: Reading = READING,
     common: Common = COMMON,
 ) -> Shown:
     """The most probable classes of images.
@@ -198,8 +192,6 @@ def predict(
         images: files, folders or glob patterns
         top: classes to show for each image
         class_names: a file with one class name on each line (or a JSON list, if it ends in .json)
-        image_size: resample the position embeddings for this size; one number, or height and width
-        heads: attention heads, for files that do not tell
     """
     from vitrail.checkpoints.formats import load
     from vitrail.data.readers.class_names import readable
@@ -209,7 +201,7 @@ def predict(
     from vitrail.runtime.progress import progress
 
     paths = predicting.find_images(images)
-    loaded = load(model, image_size=size_of(image_size), heads=heads)
+    loaded = load(model, **reading.arguments())
     if class_names is not None:
         loaded.class_names = predicting.read_class_names(class_names, loaded.config.classes)
     names = {path: path.name for path in paths}

@@ -22,7 +22,20 @@ class Common:
     device: Device = "auto"  # where to run, for verbs that compute; auto: the GPU where there is one
 
 
-COMMON = Common()
+@dataclass(frozen=True)
+class Reading:
+    """Flags of every verb that reads anyone's checkpoint."""
+
+    # resample the position embeddings for this size; one number, or height and width
+    image_size: tuple[int, ...] = ()
+    heads: int | None = None  # attention heads, for files that do not tell
+
+    def arguments(self) -> dict[str, Any]:
+        """Of vitrail.load."""
+        return {"image_size": size_of(self.image_size), "heads": self.heads}
+
+
+COMMON, READING = Common(), Reading()
 
 
 @dataclass
