@@ -8,7 +8,7 @@ import tyro
 import vitrail
 from tests.evaluators.split import small_model
 from tests.transfer.stand_in import SIZES, write_all
-from vitrail.cli.transfer_verbs import name_of, transfer, vtab
+from vitrail.cli.transfer_verbs import transfer, vtab
 from vitrail.cli.verb import show
 from vitrail.errors import ConfigError, DataError
 
@@ -70,6 +70,17 @@ def test_bad_input(words, error, said, tmp_path):
         command(*words, "--out", tmp_path / "out", "--device", "cpu")
 
 
-def test_where_results_go_when_nothing_is_said():
-    assert name_of("models/ViT-B_16.npz") == "ViT-B_16"
-    assert name_of("runs/pets/model") == "pets"
+def test_where_results_go_when_nothing_is_said(bundle, monkeypatch):
+    asked = []
+
+    def work(model, data, out, **named):
+        asked.append(str(out))
+        raise DataError("enough")
+
+    monkeypatch.setattr("vitrail.transfer.vtab.vtab", work)
+    monkeypatch.setattr("vitrail.transfer.suite.transfer", work)
+    for words in (("vtab", "B/16"), ("vtab", "L/16"), ("transfer", bundle), ("transfer", "ti8-64")):
+        with pytest.raises(DataError, match="enough"):
+            command(*words, "--data", "anything")
+    folders = ("vtab-b-16", "vtab-l-16", "transfer-pets", "transfer-ti8-64")
+    assert asked == [f"runs/{folder}" for folder in folders]

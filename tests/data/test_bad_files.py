@@ -29,7 +29,11 @@ def test_any_name_and_a_torn_last_line_are_borne(tmp_path):
     BadFiles(1000, path=path).add([strange])
     with path.open("a") as file:
         file.write('{"index": 2, "ke')
-    assert BadFiles(1000, path=path).found == {strange.key: strange}
+    again = BadFiles(1000, path=path)
+    assert again.found == {strange.key: strange}
+    again.add([bad(3)])
+    again.add([bad(4)])
+    assert list(BadFiles(1000, path=path).found) == [strange.key, "k3.jpg", "k4.jpg"]
     path.write_text("nonsense\n")
     with pytest.raises(DataError, match="line 1: not a broken example"):
         BadFiles(1000, path=path)

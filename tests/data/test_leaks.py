@@ -22,6 +22,7 @@ from vitrail.data.leaks import (
     leak_table,
     write_leaks,
 )
+from vitrail.data.sources import open_source
 from vitrail.errors import ConfigError
 
 # Any name a file can have: the bytes of a name that is not Unicode become surrogates.
@@ -112,3 +113,16 @@ def test_any_keys_survive_the_file(tmp_path_factory: pytest.TempPathFactory, row
 def test_something_must_be_compared(data: Path) -> None:
     with pytest.raises(ConfigError, match="at least one"):
         dedup_paths(data / "web", [])
+
+
+def test_exclusions_are_of_one_whole_split(data: Path) -> None:
+    """A file for `train+validation` would leave nothing out of `train`, and nobody would know."""
+    save(photo(50), data / "web/val/cat/50.png")
+    save(photo(51), data / "web/val/dog/51.png")
+    with pytest.raises(ConfigError, match=r"web:train\+web:validation .* one split"):
+        dedup_paths(data / "web", [data / "pets"], train_split="train+validation")
+    found(data, out=data / "first.jsonl")
+    where = f"{data / 'web'}?exclude={data / 'first.jsonl'}"
+    again = dedup_paths(where, [data / "wild"], train_split="train[:50%]", out=data / "second.jsonl")
+    assert again.split["images"] == 12
+    assert len(open_source(f"{data / 'web'}?exclude={data / 'second.jsonl'}")) == 12

@@ -3,8 +3,10 @@ import pytest
 import torch
 
 import vitrail
+from tests.evaluators.split import Split
 from tests.randomise import randomise
 from vitrail.errors import ConfigError
+from vitrail.evaluators.feature_cache import EXTRACTION, rows_of
 from vitrail.evaluators.features import representation
 
 
@@ -68,3 +70,13 @@ def test_a_resnet_has_one_representation():
 def test_public_features_are_the_pooled_ones(model):
     image = np.random.default_rng(0).integers(0, 256, (16, 16, 3), np.uint8)
     assert vitrail.features(model, [image, image]).shape == (2, model.config.width)
+
+
+def test_every_part_is_in_the_mode_in_which_it_was(model):
+    model.train()
+    model.encoder.eval()  # frozen, say
+    image = np.zeros((16, 16, 3), np.uint8)
+    vitrail.features(model, [image])
+    list(rows_of(model, Split(3, ["a"]), EXTRACTION))
+    assert model.training and model.head.training
+    assert not any(part.training for part in model.encoder.modules())

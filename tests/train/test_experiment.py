@@ -35,6 +35,12 @@ def test_a_short_run_still_logs_evaluates_and_saves(steps):
     assert 0 <= made.warmup <= steps
 
 
+@pytest.mark.parametrize("never", [0, "0", "0%", "0ep", "0.0%", " 0 "])
+def test_zero_of_anything_is_only_at_the_end(never):
+    made = Training(steps=100, evaluate_every=never, save_every=never).in_steps(examples=1000, batch=10)
+    assert (made.evaluate_every, made.save_every) == (0, 0)
+
+
 def test_a_run_of_no_steps_is_refused():
     with pytest.raises(ConfigError, match=r"steps '0.1ep': 20 examples in batches of 64 make 0"):
         Training(steps="0.1ep").in_steps(examples=20, batch=64)

@@ -66,6 +66,13 @@ def test_layer_decay():
     assert (masked["mask"]["scale"], masked["prediction.weight"]["scale"]) == (1 / 16, 1)
 
 
+def test_layer_decay_does_not_depend_on_what_is_frozen():
+    objective, frozen = Supervised(vit(depth=3)), Supervised(vit(depth=3))
+    freeze(frozen.model, ["encoder.blocks.2"])
+    found, others = (groups(each, layer_decay=0.5) for each in (objective, frozen))
+    assert others and all(group["scale"] == found[name]["scale"] for name, group in others.items())
+
+
 def test_layer_decay_of_a_resnet():
     found = groups(Supervised(vitrail.create("R50x1", classes=5, image_size=32)), layer_decay=0.5)
     by_stage = [

@@ -21,6 +21,11 @@ def test_steps_times_batch_times_runs(slow, caplog):
     assert "linear probe" not in caplog.text
 
 
+def test_processes_share_the_batch(slow, monkeypatch):
+    monkeypatch.setattr("vitrail.transfer.estimate.world", lambda: 4)
+    assert advise(experiment(steps=10), CPU, runs=1, sweep=0) == 10 * 8 / 4
+
+
 @pytest.mark.parametrize(("device", "said"), [("cpu", True), ("cuda", False)])
 def test_over_half_an_hour_a_cpu_is_the_wrong_place(slow, caplog, device, said):
     assert advise(experiment(steps=226), torch.device(device), runs=1, sweep=0) == 1808

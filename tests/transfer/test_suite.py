@@ -8,7 +8,7 @@ from tests.evaluators.split import small_model
 from vitrail.data.shard import shard
 from vitrail.errors import ConfigError, DataError
 from vitrail.transfer.settings import Suite
-from vitrail.transfer.suite import transfer
+from vitrail.transfer.suite import named, transfer
 
 COLOURS = "shapes:colour?n=60&image_size=16"  # 8 classes, of which the fewest has 7 images to train on
 SHAPES = "shapes?n=60&image_size=16"
@@ -61,6 +61,26 @@ def test_what_is_done_is_not_done_again(bundle, tmp_path, monkeypatch):
         transfer(bundle, [COLOURS], out, methods=("fewshot",), **given)
 
 
+def test_other_test_images_are_not_the_same_piece(bundle, tmp_path):
+    data, given = tmp_path / "data", {"methods": ("knn",), "suite": TINY, "device": "cpu"}
+    for split in ("train", "test"):
+        shard(COLOURS, data, split=split)
+    transfer(bundle, [str(data)], tmp_path / "out", **given)
+    shard(f"{COLOURS}&seed=1", tmp_path / "other", split="test")
+    for file in data.glob("test-*.parquet"):
+        (tmp_path / "other" / file.name).replace(file)
+    with pytest.raises(ConfigError, match="fingerprint is"):
+        transfer(bundle, [str(data)], tmp_path / "out", **given)
+
+
+def test_every_data_set_has_a_folder_of_its_own(tmp_path, monkeypatch):
+    (tmp_path / "photos" / "train").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "photos" / "train")
+    assert named(["..", ".", "hf:owner/flowers", "pets/?seed=1"]) == {
+        "photos": "..", "train": ".", "flowers": "hf:owner/flowers", "pets": "pets/?seed=1"
+    }  # fmt: skip
+
+
 def test_the_papers_number_stands_beside_fine_tuning(bundle, tmp_path):
     data = tmp_path / "cifar100"
     for split in ("train", "test"):
@@ -98,6 +118,7 @@ def test_the_k_of_knn_are_those_that_the_data_has_examples_for(bundle, tmp_path)
         ([], {}, "no data"),
         ([COLOURS, COLOURS], {}, "are both called 'shapes-colour'"),
         (["nowhere"], {}, "no data set 'nowhere'"),
+        ([COLOURS], {"suite": Suite(train_split="train+val+test")}, r"beside train\+val\+test; it has"),
         ([COLOURS], {"methods": ("guess",)}, "no method guess; methods: fewshot, linear, knn, finetune"),
         ([COLOURS], {"paper": "B/99"}, "no 'B/99'"),
     ],

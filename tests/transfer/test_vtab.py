@@ -127,10 +127,12 @@ def test_a_manifest_that_another_wrote(pair, tmp_path):
     text = (manifests / "pets.csv").read_text().splitlines()
     text[1] = "train,0000000000000000,0"
     (manifests / "pets.csv").write_text("\n".join(text))
-    with pytest.raises(DataError, match=r"train is not that of .*pets.csv: 1 of 16 images are not there"):
-        vtab("mu/8@16", pair, tmp_path / "c", **again)
+    for out in ("b", "c"):  # where the task is done already, and where it is not
+        with pytest.raises(DataError, match=r"train is not that of .*pets.csv: 1 of 16 images are not there"):
+            vtab("mu/8@16", pair, tmp_path / out, **again)
     with pytest.raises(DataError, match=r"svhn.csv: no such manifest"):
-        vtab("mu/8@16", pair, tmp_path / "d", **{**again, "tasks": ("svhn",)})
+        vtab("mu/8@16", pair, tmp_path / "d", **{**again, "tasks": ("pets", "svhn")})
+    assert not (tmp_path / "d").exists()
 
 
 def test_a_manifest_beside_the_data(pair, tmp_path):

@@ -97,9 +97,8 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         show(shown)
         sys.stdout.flush()
-    except (
-        BrokenPipeError
-    ):  # who reads it has seen enough, as `head`; Python would write once more at its end
+    except BrokenPipeError:
+        # Who reads it has seen enough, as `head`; Python would write once more at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)  # as rich does where it prints a table
     for problem in shown.problems:

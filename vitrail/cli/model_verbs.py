@@ -28,16 +28,8 @@ def models(*, image_size: int | None = None, classes: int = 1000, common: Common
         c = cost(config)
         result.append({"name": name, "image_size": config.image_size[0], "parameters": c.parameters})
         result[-1] |= {"flops": c.flops, "macs": c.macs, "tokens": c.tokens}
-        rows.append(
-            [
-                name,
-                str(config.image_size[0]),
-                f"{c.parameters:,}",
-                f"{c.flops / 1e9:.1f}",
-                f"{c.macs / 1e9:.2f}",
-                str(c.tokens or "-"),
-            ]
-        )
+        amounts = [f"{c.parameters:,}", f"{c.flops / 1e9:.1f}", f"{c.macs / 1e9:.2f}", str(c.tokens or "-")]
+        rows.append([name, str(config.image_size[0]), *amounts])
     columns = ["name", ">image_size", ">parameters", ">GFLOPs", ">GMACs", ">tokens"]
     after = ["Any variant at any patch size: Ti/8@64, B/16@384x512. 1 multiply-add = 1 MAC = 2 FLOPs."]
     box = contents()

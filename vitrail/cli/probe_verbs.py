@@ -61,10 +61,8 @@ def fewshot(
     shown = begin(model, train, test, probing, common, ["std", "seeds", "l2"])
     for runs in evaluator.runs(loaded):
         made, values = score(runs), sorted({run.l2 for run in runs})
-        std = "-" if made.std is None else f"{made.std:.2%}"
-        add(
-            shown, made, [std, str(seeds), " ".join(f"{value:g}" for value in values)], l2=values, seeds=seeds
-        )
+        std, chosen = "-" if made.std is None else f"{made.std:.2%}", " ".join(f"{v:g}" for v in values)
+        add(shown, made, [std, str(seeds), chosen], l2=values, seeds=seeds)
     return shown
 
 
@@ -131,7 +129,7 @@ def opened(
     from vitrail.runtime.device import pick
 
     train = open_source(data, probing.train_split)
-    test = open_source(data, probing.test_split or test_split_of(data))
+    test = open_source(data, probing.test_split or test_split_of(data, probing.train_split))
     extraction = Extraction(probing.which, cache_folder(probing.cache), probing.batch, probing.workers)
     return load(model).to(pick(common.device)), train, test, extraction
 

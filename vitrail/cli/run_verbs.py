@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from vitrail.cli.verb import COMMON, Common, Shown
+from vitrail.cli.verb import COMMON, Common, Shown, table
 
 if TYPE_CHECKING:
     from vitrail.checkpoints.run_summary import Summary
@@ -93,17 +93,3 @@ def fitting(columns: list[str], rows: list[list[str]], width: int) -> tuple[list
         gone = columns.index(name)
         columns, *rows = (row[:gone] + row[gone + 1 :] for row in [columns, *rows])
     return columns, rows
-
-
-def table(columns: list[str], rows: list[list[str]]) -> Any:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
-    made = Table(box=SIMPLE_HEAD)
-    for column in columns:
-        justify = "right" if column.startswith(">") else "left"
-        made.add_column(Text(column.removeprefix(">")), justify=justify, overflow="fold")  # type: ignore[arg-type]
-    for row in rows:
-        made.add_row(*map(Text, row))
-    return made

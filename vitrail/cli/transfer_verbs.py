@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from vitrail.cli.verb import COMMON, Common, ModelPath, Shown
+from vitrail.train.folders import default_folder
 from vitrail.transfer.settings import PROTOCOL, SUITE, Method, Protocol, Suite
 
 
@@ -32,7 +33,7 @@ def vtab(
     from vitrail.transfer import vtab as work
     from vitrail.transfer.vtab_table import below, table
 
-    folder = out or f"runs/vtab-{name_of(model)}"
+    folder = Path(out) if out else default_folder("vtab", model)
     result = work.vtab(
         model, data, folder, tasks=tasks, protocol=protocol, manifests=manifests, paper=paper,
         device=common.device,
@@ -62,7 +63,7 @@ def transfer(
     """
     from vitrail.transfer import suite as work
 
-    folder = out or f"runs/transfer-{name_of(model)}"
+    folder = Path(out) if out else default_folder("transfer", model)
     result = work.transfer(
         model, data, folder, methods=methods, suite=suite, paper=paper, device=common.device
     )
@@ -70,16 +71,10 @@ def transfer(
     return Shown(common, aligned(columns, 2), rows, result, after=[*work.below(result), written(folder)])
 
 
-def name_of(model: str) -> str:
-    """For a folder: runs/pets/model -> pets, since bundles of runs are all called model."""
-    path = Path(model)
-    return (path.parent.name if path.name == "model" and path.parent.name else path.stem).replace("/", "-")
-
-
 def aligned(columns: list[str], words: int) -> list[str]:
     """Numbers stand on the right; the first columns are words."""
     return [*columns[:words], *(f">{column}" for column in columns[words:])]
 
 
-def written(folder: str) -> str:
-    return f"Written: {Path(folder) / 'results.md'}, results.csv, results.json"
+def written(folder: Path) -> str:
+    return f"Written: {folder / 'results.md'}, results.csv, results.json"

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
 from vitrail.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
 Format = Literal["bundle", "npz", "timm", "huggingface", "torchvision"]
@@ -64,19 +67,25 @@ def show(shown: Shown) -> None:
 
         print(json.dumps(shown.result, allow_nan=False))
         return
-    from rich.box import SIMPLE_HEAD
     from rich.console import Console
+
+    console = Console()
+    if shown.body is not None or shown.rows:
+        console.print(table(shown.columns, shown.rows) if shown.body is None else shown.body)
+    for line in shown.after:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def table(columns: list[str], rows: list[list[str]]) -> Table:
+    """Without a line of headings where all are empty."""
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=SIMPLE_HEAD, show_header=any(shown.columns))
-    for column in shown.columns:
+    made = Table(box=SIMPLE_HEAD, show_header=any(columns))
+    for column in columns:
         justify: Literal["left", "right"] = "right" if column.startswith(">") else "left"
-        table.add_column(Text(column.removeprefix(">")), justify=justify, overflow="fold")
-    for row in shown.rows:
-        table.add_row(*map(Text, row))  # not str: in a file name rich would see its own marks
-    console = Console()
-    if shown.body is not None or shown.rows:
-        console.print(table if shown.body is None else shown.body)
-    for line in shown.after:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        made.add_column(Text(column.removeprefix(">")), justify=justify, overflow="fold")
+    for row in rows:
+        made.add_row(*map(Text, row))  # not str: in a file name rich would see its own marks
+    return made

@@ -151,9 +151,8 @@ def _split_table(splits: tuple[SplitReport, ...]) -> Table:
     """A column for each split, so that it fits a narrow terminal."""
     table = Table("splits", box=SIMPLE_HEAD, pad_edge=False)
     for split in splits:
-        table.add_column(
-            Text(split.name), justify="right"
-        )  # not str: in "train[:10%]" rich would see a style
+        # Text, not str: in "train[:10%]" rich would see a style.
+        table.add_column(Text(split.name), justify="right")
     table.add_row("images", *(f"{split.images:,}" for split in splits))
     table.add_row("classes", *(f"{len(split.class_names):,}" for split in splits))
     table.add_row("images per class", *(f"{min(s.counts):,} to {max(s.counts):,}" for s in splits))

@@ -23,8 +23,11 @@ class BadFiles:
     def __init__(self, n: int, max_bad: float = 0.01, path: Path | None = None) -> None:
         self.n, self.max_bad, self.path = n, max_bad, path
         self.found: dict[str, BadExample] = {}
+        self.torn = False  # whether a kill, or a full disk, left a part of a last line
         if path is not None and path.exists():
-            for number, line in enumerate(path.read_text(encoding="utf-8").split("\n")[:-1], 1):
+            *lines, last = path.read_text(encoding="utf-8").split("\n")
+            self.torn = bool(last)
+            for number, line in enumerate(lines, 1):
                 try:
                     row = json.loads(line)
                     bad = BadExample(row["index"], row["key"], row["reason"])
@@ -40,8 +43,10 @@ class BadFiles:
         self.found |= new
         if self.path is not None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("a", encoding="utf-8") as file:
-                file.writelines(json.dumps(asdict(bad)) + "\n" for bad in new.values())
+            mode, rows = ("w", self.found) if self.torn else ("a", new)
+            with self.path.open(mode, encoding="utf-8") as file:
+                file.writelines(json.dumps(asdict(bad)) + "\n" for bad in rows.values())
+            self.torn = False
         if len(self.found) > max(1, self.max_bad * self.n):
             raise DataError(
                 f"{len(self.found)} of {self.n:,} examples are broken, more than the {self.max_bad:.1%} allowed"

@@ -22,7 +22,7 @@ from vitrail.data.copies.contact_sheet import pair_sheet
 from vitrail.data.copies.duplicates import THRESHOLD, find_pairs
 from vitrail.data.copies.scan import scan
 from vitrail.data.sources import Source, open_source, test_split_of
-from vitrail.data.splits import Subset
+from vitrail.data.splits import Joined, Subset
 from vitrail.errors import ConfigError
 
 DRAWN = 60  # pairs on a sheet
@@ -56,9 +56,7 @@ class Leaks:
     """What `dedup` found."""
 
     train: str
-    split: dict[
-        str, object
-    ]  # the whole split that the training set is (a part) of: its name, images, fingerprint
+    split: dict[str, object]  # the whole split that it is, or is a part of: name, images, fingerprint
     images: int
     unreadable: int
     tests: tuple[Compared, ...]
@@ -102,7 +100,7 @@ def dedup(
     """The training images that are copies of test images."""
     if not tests:
         raise ConfigError(f"no test set was given to compare {train.name} with: give at least one")
-    seen = scan(train, progress=progress)
+    split, seen = _whole_split(train), scan(train, progress=progress)
     sets, drawn = [], []
     for test in tests:
         scanned = scan(test, progress=progress)
@@ -113,7 +111,7 @@ def dedup(
             leaks.append(_leak(train, i, test, j, score, how))
             drawn.append((f"{score:.3f} {how}", train, i, test, j))
         sets.append(Compared(test.name, len(test), len(scanned.broken), tuple(leaks)))
-    found = Leaks(train.name, _whole_split(train), len(train), len(seen.broken), tuple(sets))
+    found = Leaks(train.name, split, len(train), len(seen.broken), tuple(sets))
     if out is not None:
         write_leaks(found, out)
     if sheet is not None:
@@ -134,17 +132,9 @@ def leak_table(leaks: Leaks) -> Table:
     # Text, not str: in "tiny-imagenet:train[:10%]" rich would see an emoji and a style.
     title = Text(f"{leaks.train}: {len(leaks.excluded):,} of {leaks.images:,} images to leave out")
     table = Table(title=title, title_justify="left")
-    for column in (
-        "test set",
-        "images",
-        "leaked",
-        "same bytes",
-        "near",
-        "mirrored",
-        "training images",
-        "unreadable",
-    ):
-        table.add_column(column, justify="left" if column == "test set" else "right")
+    table.add_column("test set")
+    for column in ("images", "leaked", "same bytes", "near", "mirrored", "training images", "unreadable"):
+        table.add_column(column, justify="right")
     for test in leaks.tests:
         how = [leak.how for leak in test.leaks]
         counts = (
@@ -165,9 +155,10 @@ def _leak(train: Source, i: int, test: Source, j: int, score: float, how: str) -
 
 def _whole_split(source: Source) -> dict[str, object]:
     """What exclusions.py checks before it leaves anything out of a split."""
-    whole = source.base if isinstance(source, Subset) else source
-    return {
-        "split": whole.name.rpartition(":")[2],
-        "images": len(whole),
-        "fingerprint": whole.fingerprint(),
-    }
+    whole = source
+    while isinstance(whole, Subset):
+        whole = whole.base
+    if isinstance(whole, Joined):
+        raise ConfigError(f"{source.name} are several: exclusions are of one split, so compare one at a time")
+    split = whole.name.rpartition(":")[2]
+    return {"split": split, "images": len(whole), "fingerprint": whole.fingerprint()}

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -63,7 +63,10 @@ class Loading:
 
     def __post_init__(self) -> None:
         if self.batch < 1 or self.world < 1 or not 0 <= self.rank < self.world or self.workers < 0:
-            raise ConfigError(f"batch {self.batch}, rank {self.rank} of {self.world}, {self.workers} workers")
+            raise ConfigError(
+                f"batch {self.batch} must be at least 1, rank {self.rank} in 0 ... world {self.world} - 1, workers "
+                f"{self.workers} not negative"
+            )
         if self.batch % self.world:
             raise ConfigError(f"a global batch of {self.batch} cannot be shared by {self.world} processes")
         if not (0 <= self.mixup < float("inf") and 0 <= self.cutmix < float("inf")):
@@ -226,11 +229,7 @@ class Stream(Dataset[Made]):
             return augment.draw_cutmix(c.batch, self.image_size, c.cutmix, rng)
         mixing = augment.draw_mixup(c.batch, c.mixup, rng)
         # Where both are used, every batch has boxes, so that its form does not change from step to step.
-        return (
-            augment.Mixing(mixing.partner, mixing.weight, np.zeros((c.batch, 4), np.int64))
-            if c.cutmix
-            else mixing
-        )
+        return replace(mixing, box=np.zeros((c.batch, 4), np.int64)) if c.cutmix else mixing
 
     def finish(self, batch: Batch) -> Batch:
         """On the device: the rest of the preprocessing, and mixing."""
@@ -242,13 +241,10 @@ class Stream(Dataset[Made]):
         batch["label"], batch["partner_label"] = label[: len(partner)], label[partner]
         if box is None:
             return {"image": augment.mixup(x, partner, share), **batch}
-        cut = (box[:, 2] * box[:, 3] > 0).to(x.dtype)[
-            :, None, None, None
-        ]  # (b, 1, 1, 1); 0: mixup, or not mixed
-        return {
-            "image": cut * augment.cutmix(x, partner, box) + (1 - cut) * augment.mixup(x, partner, share),
-            **batch,
-        }
+        cut = (box[:, 2] * box[:, 3] > 0).to(x.dtype)  # (b,); 0: mixup, or not mixed
+        cut = cut[:, None, None, None]  # (b, 1, 1, 1)
+        x = cut * augment.cutmix(x, partner, box) + (1 - cut) * augment.mixup(x, partner, share)
+        return {"image": x, **batch}
 
 
 class Order:

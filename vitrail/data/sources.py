@@ -121,15 +121,22 @@ def splits_of(where: str | Path, *, root: str | Path | None = None, download: bo
     return catalog_splits(base, root=root, download=download)
 
 
-def test_split_of(where: str | Path) -> str:
-    """The part to evaluate on where none is named: the first of TEST_SPLITS that there is."""
-    there = splits_of(where)
-    for name in TEST_SPLITS:
-        if name in there:
-            return name
-    raise ConfigError(
-        f"{where} has no split {' or '.join(TEST_SPLITS)}; it has: {', '.join(there)}. Name one"
-    )
+def test_split_of(where: str | Path, *seen: str) -> str:
+    """The part to evaluate on where none is named; ConfigError where there is none."""
+    split = unseen_split(where, *seen)
+    if split is None:
+        there = splits_of(where)
+        beside = f" beside {', '.join(seen)}" if set(there) & set(TEST_SPLITS) else ""
+        raise ConfigError(
+            f"{where} has no split {' or '.join(TEST_SPLITS)}{beside}; it has: {', '.join(there)}. Name one"
+        )
+    return split
+
+
+def unseen_split(where: str | Path, *seen: str) -> str | None:
+    """The first of TEST_SPLITS that there is, and of which the split strings `seen` take nothing."""
+    left = set(splits_of(where)) - {part.name for text in seen for part in parse_split(text)}
+    return next((name for name in TEST_SPLITS if name in left), None)
 
 
 def split_options(where: str) -> tuple[str, dict[str, str]]:

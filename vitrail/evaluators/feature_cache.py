@@ -32,7 +32,7 @@ from vitrail.data.readers.fingerprint import digest
 from vitrail.data.readers.stratify import stratified
 from vitrail.data.sources import Source
 from vitrail.errors import DataError
-from vitrail.evaluators.features import pipeline_of, representation
+from vitrail.evaluators.features import evaluation_mode, pipeline_of, representation
 from vitrail.models.names import Model
 from vitrail.runtime import distributed
 from vitrail.runtime.files import atomic_folder
@@ -141,10 +141,8 @@ def rows_of(
     loading = Loading(batch=extraction.batch * world, workers=extraction.workers, rank=rank, world=world)
     loader = Loader(source, pipeline_of(model), loading, evaluation=True)
     parameter = next(model.parameters())
-    was_training = model.training
-    model.eval()
-    try:
-        batches = loader.batches(device=parameter.device)
+    batches = loader.batches(device=parameter.device)
+    with evaluation_mode(model):
         for batch in progress(batches, loader.steps, f"features of {source.name}"):
             with torch.inference_mode():
                 y = call(batch["image"].to(parameter.dtype))  # (B, D)
@@ -155,8 +153,6 @@ def rows_of(
                     f"features {extraction.which!r} of {source.name} are not finite in float16 (at most 65,504)"
                 )
             yield x, batch["index"].cpu()[used].numpy()  # (b, D), (b,)
-    finally:
-        model.train(was_training)
 
 
 def model_digest(model: Model) -> str:

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import torch
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitrail.data import preprocess as pp
 from vitrail.data.decode import decode, rgb_pixels
@@ -42,16 +43,24 @@ def outputs(
     """`call` (the model itself, where nothing is said) on batches of images; results on the CPU."""
     pipeline = pipeline_of(model)
     device, dtype = next(model.parameters()).device, next(model.parameters()).dtype
-    was_training = model.training
-    model.eval()
-    try:
+    with evaluation_mode(model):
         for group in in_batches(images, BATCH):
             x = torch.stack([pipeline.host(pixels(image)) for image in group])  # (B, 3, H, W)
             with torch.inference_mode():
                 y = (call or model)(pipeline.device(x.to(device)).to(dtype))
             yield y.float().cpu()
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Every part of it, and back into what each was: a frozen part may be in evaluation mode while it trains."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
     finally:
-        model.train(was_training)
+        for module in training:
+            module.training = True
 
 
 def representation(model: Model, which: str = "pre_logits") -> Callable[[Tensor], Tensor]:

@@ -145,9 +145,8 @@ def nearest(
     dtype = score_type(device)
     rough, index = candidates(keys, unit(queries, device, dtype), m)  # (n, m) each
     s, at = ranked(keys, queries, index.cpu().numpy(), k, device)  # (n, k) each
-    bound = (
-        (queries.shape[1] + 8) * torch.finfo(dtype).eps / 2
-    )  # of |rough - s|, whatever the order of summation
+    # Of |rough - s|, whatever the order of summation.
+    bound = (queries.shape[1] + 8) * torch.finfo(dtype).eps / 2
     unsure = (rough[:, -1] >= rough[:, k - 1] - 2 * bound).cpu().numpy()  # (n,)
     if m < len(keys) and unsure.any():
         s[unsure], at[unsure] = nearest(keys, queries[unsure], k, min(2 * m, len(keys)), device)

@@ -12,8 +12,7 @@ Logits are dropped as soon as these are known.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Literal
 
@@ -25,6 +24,7 @@ from vitrail.data.bad_files import BadExample, BadFiles
 from vitrail.data.loader import Batch, Loader
 from vitrail.errors import CheckpointError, DataError
 from vitrail.evaluators.class_mapping import ClassMapping
+from vitrail.evaluators.features import evaluation_mode
 from vitrail.runtime.distributed import gathered, rank
 from vitrail.runtime.progress import progress
 
@@ -136,15 +136,3 @@ def check_finite(predictions: Predictions) -> None:
             f"the model's outputs are not finite for {int(wrong.sum()):,} of {len(predictions):,} examples, "
             f"first for number {int(predictions.index[wrong][0])}: its weights have overflowed"
         )
-
-
-@contextmanager
-def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Every part of it, and back into what each was: a frozen part may be in evaluation mode while it trains."""
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True

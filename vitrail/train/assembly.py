@@ -36,7 +36,7 @@ from vitrail.train.optim import freeze
 from vitrail.train.parallel import check_groups
 from vitrail.train.patch_watch import PatchWatch
 from vitrail.train.plan import Plan
-from vitrail.train.sources import Sources, with_splits
+from vitrail.train.sources import NOTHING, Sources, with_splits
 
 MOST_WORKERS = 16
 MOST_EVALUATED = 256  # images at a time on one process
@@ -248,7 +248,7 @@ def evaluators_of(parts: Parts, figures: Path) -> list[Evaluator]:
 def watchable(experiment: Experiment) -> list[str]:
     """The names of the scores that a run's evaluators give."""
     few = [f"{plain(where)}_5-shot" for where in experiment.data.fewshot]
-    if with_splits(experiment.data).val in ("", "none"):
+    if with_splits(experiment.data).val in NOTHING:
         return few
     masked = experiment.objective.objective == "masked"
     return [*(["val_loss"] if masked else [f"val_{name}" for name in SCORES]), *few]

@@ -8,6 +8,7 @@ The comments of the fields are the help of the flags. Durations are values: 10_0
 from __future__ import annotations
 
 import dataclasses
+import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -97,9 +98,9 @@ class Training:
             )
 
         def resolved(duration: Duration) -> int:
-            """At least a step, but for 0: only at the end."""
+            """At least a step, but for 0 of anything: only at the end."""
             made = in_steps(duration, examples=examples, batch=batch, total=steps)
-            return made if str(duration).strip() in ("0", "0%") else max(1, made)
+            return max(1, made) if re.search("[1-9]", str(duration)) else 0
 
         warmup = in_steps(self.warmup, examples=examples, batch=batch, total=steps)
         if warmup >= steps:

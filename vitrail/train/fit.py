@@ -83,12 +83,10 @@ def fit(
 
 
 def resumed(run: Run | None, state: TrainState) -> tuple[int, Progress]:
-    restored = None if run is None else run.restore(state.tensors())
-    if run is None or restored is None:
-        if run is not None:
-            run.rewind(0)
+    """The updates that are done, and what was known then."""
+    if run is None:
         return 0, Progress()
-    step, facts = restored
+    step, facts = run.restore(state.tensors()) or (0, {})
     run.rewind(step)
     return step, Progress(**facts)
 
@@ -146,7 +144,7 @@ class Loop:
         row: dict[str, Any] = made.row()
         stop = row.pop("interrupted") > 0
         if not all(np.isfinite(list(row.values()))) and self.plan.on_nonfinite == "stop":
-            raise TrainingError(nonfinite(made.step, row, made.indices))
+            raise TrainingError(nonfinite(made))
         row = {"step": made.step + 1, **row, "rate": made.rate}
         if self.display is not None:
             self.display.step(row)
@@ -166,8 +164,7 @@ class Loop:
         if self.progress.skipped > self.plan.max_skipped:
             raise TrainingError(
                 f"{self.progress.skipped} batches gave a loss that is not finite, more than the "
-                f"{self.plan.max_skipped} that may be skipped; the last: "
-                + nonfinite(made.step, made.row(), made.indices)
+                f"{self.plan.max_skipped} that may be skipped; the last: " + nonfinite(made)
             )
         self.record({"step": made.step + 1, "skipped": self.progress.skipped})
 
@@ -251,11 +248,11 @@ def seed_of(seed: int, step: int, rank: int) -> int:
     return int(np.random.SeedSequence((seed, step, rank)).generate_state(1, np.uint64)[0] >> 1)
 
 
-def nonfinite(step: int, row: dict[str, Any], indices: Tensor) -> str:
-    shown = [i for part in gathered(indices.tolist()) for i in part]
-    values = ", ".join(f"{name} {value:g}" for name, value in row.items())
+def nonfinite(made: Measured) -> str:
+    values = ", ".join(f"{name} {value:g}" for name, value in made.row().items() if name != "interrupted")
+    shown = [i for part in gathered(made.indices.tolist()) for i in part]
     return (
-        f"step {step}: {values}: not finite; the batch held the examples {', '.join(map(str, shown[:16]))}"
+        f"step {made.step + 1}: {values}: not finite; the batch held the examples {', '.join(map(str, shown[:16]))}"
         + (f" and {len(shown) - 16} more" if len(shown) > 16 else "")
         + ". A lower rate, clip=1 or a longer warm-up often helps; on_nonfinite=skip leaves such batches out"
     )

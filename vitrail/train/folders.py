@@ -1,4 +1,4 @@
-"""Where a run goes when nothing is said: runs/DATA-MODEL."""
+"""Where a run goes when nothing is said: runs/DATA-MODEL, runs/vtab-MODEL."""
 
 from __future__ import annotations
 

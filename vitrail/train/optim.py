@@ -33,15 +33,18 @@ class Optimization:
         if self.optimizer not in ("adamw", "sgd"):
             raise ConfigError(f"optimizer {self.optimizer!r} is not one of adamw, sgd")
         if not (0 <= self.momentum < 1 and 0 <= self.beta2 < 1 and self.weight_decay >= 0):
-            raise ConfigError(f"momentum {self.momentum}, beta2 {self.beta2}, decay {self.weight_decay}")
+            raise ConfigError(
+                f"momentum {self.momentum} and beta2 {self.beta2} must be in [0, 1), weight_decay "
+                f"{self.weight_decay} not negative"
+            )
         if not 0 < self.layer_decay <= 1:
             raise ConfigError(f"layer_decay {self.layer_decay} must be in (0, 1]")
 
 
 def optimizer_of(objective: nn.Module, config: Optimization, device: torch.device) -> torch.optim.Optimizer:
     """Over all parameters that are not frozen. Each group carries `scale`, by which the loop sets its rate."""
-    names = [name for name, p in objective.named_parameters() if p.requires_grad]
-    depth = 1 + max((layer for name in names if (layer := layer_of(name)) is not None), default=-1)
+    layers = [layer_of(name) for name, _ in objective.named_parameters()]
+    depth = 1 + max((layer for layer in layers if layer is not None), default=-1)
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for name, p in objective.named_parameters():
         if p.requires_grad:
@@ -59,11 +62,8 @@ def freeze(model: nn.Module, parts: Sequence[str]) -> None:
     for part in parts:
         found = False
         for name, p in model.named_parameters():
-            if (
-                name == part
-                or name.startswith(f"{part}.")
-                or (part == "body" and not name.startswith("head."))
-            ):
+            in_body = part == "body" and not name.startswith("head.")
+            if in_body or f"{name}.".startswith(f"{part}."):
                 p.requires_grad_(False)
                 found = True
         if not found:

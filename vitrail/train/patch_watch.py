@@ -28,7 +28,7 @@ GREY = 0.5
 
 
 class PatchWatch:
-    """An evaluator; the masks are those of the run's seed 0, the same every time."""
+    """An evaluator; the masks are those of seed 0, whatever the run's, so the same every time."""
 
     def __init__(
         self, objective: MaskedPatches, source: Source, masking: Masking, batch: int, figures: Path
@@ -68,9 +68,8 @@ class PatchWatch:
         x = (first["image"] + 1) / 2  # (n, 3, H, W) in [0, 1]
         masked = torch.where(first["corruption"] == MASKED, 1.0, 0.0)  # (n, N)
         grid, P = self.objective.model.config.grid, self.objective.stride
-        covered = (
-            masked.unflatten(1, grid).repeat_interleave(P, 1).repeat_interleave(P, 2)[:, None]
-        )  # (n, 1, H, W)
+        covered = masked.unflatten(1, grid)[:, None]  # (n, 1, rows, columns)
+        covered = covered.repeat_interleave(P, 2).repeat_interleave(P, 3)  # (n, 1, H, W)
         masked_patches(
             as_bytes(x * (1 - covered) + GREY * covered),
             as_bytes(self.painted(x, chosen, shown)),

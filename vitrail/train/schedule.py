@@ -32,9 +32,12 @@ class Schedule:
 
     def __post_init__(self) -> None:
         if not 0 <= self.rate < float("inf"):
-            raise ConfigError(f"a learning rate of {self.rate}")
+            raise ConfigError(f"a learning rate of {self.rate}: it must be finite, and not negative")
         if self.steps < 1 or not 0 <= self.warmup <= self.steps:
-            raise ConfigError(f"a warm-up of {self.warmup} steps in a run of {self.steps}")
+            raise ConfigError(
+                f"a warm-up of {self.warmup} steps in a run of {self.steps}: a run has at least 1, a warm-up at most "
+                "as many"
+            )
 
     def __call__(self, step: int) -> float:
         p = min(1.0, max(0.0, (step - self.warmup) / max(1, self.steps - self.warmup)))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from vitrail.data.sources import TEST_SPLITS, Source, open_source, splits_of
+from vitrail.data.sources import Source, open_source, unseen_split
 from vitrail.errors import ConfigError, DataError
 from vitrail.train.experiment import DataChoice
 
 # Table 4 and BiT-HyperRule tell data sets apart by size: examples below which a set is small, and medium.
 SMALL, MEDIUM = 20_000, 500_000
+NOTHING = (None, "", "none")  # in the place of a split
 
 
 @dataclass(frozen=True)
@@ -25,15 +26,13 @@ class Sources:
         choice = with_splits(choice)
         train = open_source(choice.data, choice.train)
         val = held_out(choice)
-        test = choice.test
-        if test == "auto":
-            there = splits_of(choice.data)
-            test = next((name for name in TEST_SPLITS if name in there), "none")
-        held = None if test in ("", "none") else open_source(choice.data, test)
-        for other in (val, held):
+        seen = [split for split in (choice.train, choice.val) if split not in NOTHING]
+        split = unseen_split(choice.data, *seen) if choice.test == "auto" else choice.test
+        test = None if split in NOTHING else open_source(choice.data, split)
+        for other in (val, test):
             if other is not None and other.class_names != train.class_names:
                 raise DataError(different_classes(train, other))
-        return cls(train, val, held)
+        return cls(train, val, test)
 
     def fingerprint(self) -> str:
         """Changes when the data does."""
@@ -72,7 +71,7 @@ def different_classes(train: Source, other: Source) -> str:
 
 
 def held_out(choice: DataChoice) -> Source | None:
-    if choice.val in ("", "none"):
+    if choice.val in NOTHING:
         return None
     try:
         return open_source(choice.data, choice.val)

@@ -7,6 +7,7 @@ import time
 import torch
 
 from vitrail.data.sources import open_source
+from vitrail.runtime.distributed import world
 from vitrail.runtime.log import note
 from vitrail.train.assembly import model_of, objective_of, plan_of
 from vitrail.train.experiment import Experiment
@@ -52,7 +53,7 @@ def advise(experiment: Experiment, device: torch.device, *, runs: int, sweep: in
     source = open_source(experiment.data.data, experiment.data.train)
     steps = experiment.training.in_steps(len(source), experiment.data.batch).steps
     assert isinstance(steps, int)
-    seconds = each * steps * experiment.data.batch * (runs + sweep)
+    seconds = each * steps * experiment.data.batch / world() * (runs + sweep)  # processes share a batch
     many = f", {runs + sweep} runs" if runs + sweep > 1 else ""
     note(f"{steps:,} steps of {experiment.data.batch} images{many}: about {in_words(seconds)} on {device}")
     if device.type == "cpu" and seconds > LONG_SECONDS:

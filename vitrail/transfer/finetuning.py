@@ -133,7 +133,7 @@ def short_side(source: Source) -> int:
         except (ImageError, DataError):
             continue  # the loader reports broken files; they have no size
     if not sides:
-        raise DataError(f"{source.name}: none of the first images that were looked at can be read")
+        raise DataError(f"{source.name}: none of the images that were looked at for their size can be read")
     return int(statistics.median(sides))
 
 

@@ -31,9 +31,8 @@ from vitrail.runtime.progress import progress
 SWEEP = tuple(10.0**i for i in range(1, -7, -1))  # scikit-learn's C is 1 / (N l2)
 STD_EPS = 1e-5
 ITERATIONS = 1000  # of L-BFGS, at most
-TOLERANCE = (
-    1e-5  # the largest part of the gradient by V, at the end: J is then within about 1e-10 D K of its minimum
-)
+# The largest part of the gradient by V, at the end: J is then within about 1e-10 D K of its minimum.
+TOLERANCE = 1e-5
 BLOCK = 8192  # examples at a time
 
 
@@ -100,10 +99,8 @@ def fit(
     probe = zero(features, device) if start is None else start
     e, Q = torch.linalg.eigh(probe.C)  # (D,), (D, D)
     root = (e.clamp(min=0) / len(probe.b) + l2).sqrt()  # (D,)
-    V, b = (
-        (root[:, None] * (Q.T @ probe.W)).requires_grad_(),
-        probe.b.clone().requires_grad_(),
-    )  # (D, K), (K,)
+    V = (root[:, None] * (Q.T @ probe.W)).requires_grad_()  # (D, K)
+    b = probe.b.clone().requires_grad_()  # (K,)
     labels = torch.from_numpy(features.labels).to(device)
     optimizer = torch.optim.LBFGS(
         [V, b],

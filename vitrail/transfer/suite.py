@@ -47,7 +47,7 @@ class Cell:
     @classmethod
     def open(cls, where: str, suite: Suite, methods: Sequence[str]) -> Cell:
         """Everything that can be found wrong is found here, before anything is computed."""
-        split = suite.test_split or test_split_of(where)
+        split = suite.test_split or test_split_of(where, suite.train_split)
         train, test = open_source(where, suite.train_split), open_source(where, split)
         shots = suite.shots or fitting_shots(train)
         k: tuple[int, ...] = ()
@@ -103,7 +103,9 @@ def named(data: Sequence[str]) -> dict[str, str]:
         raise ConfigError("no data: --data PATH... (folders of images, Parquet or tar shards), or names")
     made: dict[str, str] = {}
     for where in data:
-        name = Path(split_options(where)[0]).name.replace(":", "-")
+        path = Path(split_options(where)[0])
+        path = path if path.name.strip(".") else path.resolve()  # `.` and `..` name no folder of their own
+        name = path.name.replace(":", "-")
         if name in made:
             raise ConfigError(f"{made[name]} and {where} are both called {name!r}; give them in two calls")
         made[name] = where
@@ -118,8 +120,9 @@ def identity(model: str, weights: str, cell: Cell, method: str, suite: Suite) ->
         used["shots"] = cell.shots
     if method == "knn":
         used["k"] = cell.k
-    given = {"model": model, "weights": weights, "method": method, "data": cell.where}
-    return given | {"fingerprint": cell.train.fingerprint(), "test": cell.test_split} | used
+    data = {"data": cell.where, "test": cell.test_split}
+    data["fingerprint"] = f"{cell.train.fingerprint()} {cell.test.fingerprint()}"
+    return {"model": model, "weights": weights, "method": method} | data | used
 
 
 # What of `Suite` each method looks at.

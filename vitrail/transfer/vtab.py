@@ -66,14 +66,19 @@ def vtab(
         raise DataError(f"{root} holds the data of none of the tasks; their folders are called: {looked}")
     for name, place in there.items():
         check(place, name, protocol.sizes)
+    wanted = {} if manifests is None else {name: manifest_in(Path(manifests), name) for name in there}
     lines = Lines.of(model, protocol)
     for name, place in there.items():
         config = identity(model, lines, protocol, place)
         with claimed(folder / "tasks" / name, config) as piece:
-            if piece is None or piece.results() is not None:
+            if piece is None:
+                continue
+            if piece.results() is not None:
+                if name in wanted:
+                    check_manifest(vtab_manifest.read(used_manifest(folder, name)), wanted[name])
                 continue
             note(f"{name}: task {list(there).index(name) + 1} of {len(there)}")
-            given = examples(place, name, protocol.sizes, folder, manifests)
+            given = examples(place, name, protocol.sizes, folder, wanted.get(name))
             piece.finish(scored(name, given, model, lines, protocol, piece.path, device))
         tidy(folder / "tasks" / name, keep_models=protocol.keep_models)
     with alone(folder):
@@ -136,24 +141,34 @@ def identity(model: str, lines: Lines, protocol: Protocol, place: Path) -> dict[
     return {"model": model, **dataclasses.asdict(lines), **settings, "data": str(place)}
 
 
-def examples(
-    place: Path, name: str, sizes: Sizes, folder: Path, manifests: str | Path | None
-) -> tuple[TaskData, str]:
+def examples(place: Path, name: str, sizes: Sizes, folder: Path, wanted: Path | None) -> tuple[TaskData, str]:
     """A task's examples, and the digest of their manifest."""
     if vtab_data.needs_labels(place, name, sizes):
         place = vtab_data.labelled(place, name, sizes, folder / "data" / name)
     given = vtab_data.opened(place, name, sizes)
     manifest = vtab_manifest.manifest_of(given.sources())
-    expected = [place / "manifest.csv"]
-    if manifests is not None:
-        expected.append(Path(manifests).expanduser() / f"{name}.csv")
-        if not expected[-1].exists():
-            raise DataError(f"{expected[-1]}: no such manifest")
-    for path in expected:
-        if path.exists():
-            vtab_manifest.check_same(manifest, vtab_manifest.read(path), path)
-    vtab_manifest.write(manifest, folder / "manifests" / f"{name}.csv")
+    for path in (place / "manifest.csv", wanted):
+        if path is not None and path.exists():
+            check_manifest(manifest, path)
+    vtab_manifest.write(manifest, used_manifest(folder, name))
     return given, vtab_manifest.digest(manifest)
+
+
+def used_manifest(folder: Path, name: str) -> Path:
+    """Which examples a task was done with."""
+    return folder / "manifests" / f"{name}.csv"
+
+
+def manifest_in(folder: Path, name: str) -> Path:
+    """Which examples a task has to be done with."""
+    path = folder.expanduser() / f"{name}.csv"
+    if not path.exists():
+        raise DataError(f"{path}: no such manifest")
+    return path
+
+
+def check_manifest(ours: vtab_manifest.Manifest, wanted: Path) -> None:
+    vtab_manifest.check_same(ours, vtab_manifest.read(wanted), wanted)
 
 
 def scored(

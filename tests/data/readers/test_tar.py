@@ -63,6 +63,13 @@ def test_names_beside_and_names_as_labels(shards: Path, tmp_path: Path) -> None:
         open_tar(words, "test")
 
 
+def test_a_name_that_is_a_number_stays_a_name(tmp_path: Path) -> None:
+    put(tmp_path / "train.tar", ["cat", "0", "2"])
+    put(tmp_path / "test.tar", ["2", "0"])
+    source = open_tar(tmp_path, "test")
+    assert (source.class_names, source.labels.tolist()) == (["0", "2", "cat"], [1, 0])
+
+
 def test_labels_beyond_the_names(shards: Path) -> None:
     (shards / "classes.txt").write_text("a\nb\n")
     with pytest.raises(DataError, match="1 of 5 labels are none of the 2 classes"):

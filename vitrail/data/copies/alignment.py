@@ -43,9 +43,8 @@ def _score_batch(f: Tensor, g: Tensor, scale: Tensor) -> Tensor:
     f_half, g_half = functional.avg_pool2d(f, 2), functional.avg_pool2d(g, 2)  # (n, S/2, S/2)
     reach = torch.cat((scale * STRETCH, torch.full_like(scale, SHIFT)), 1)  # (n, 4)
     moved = _register(f_half, g_half, start, start - reach, start + reach, steps=3)
-    coarse = torch.stack(
-        [_correlation(f_half, g_half, pose, near=3, floor=0.1)[0] for pose in (start, moved)]
-    )  # (2, n)
+    both = [_correlation(f_half, g_half, pose, near=3, floor=0.1)[0] for pose in (start, moved)]
+    coarse = torch.stack(both)  # (2, n)
     score = coarse.amax(0) - 1.0  # negative for what is dropped here, so below any threshold
     keep = (coarse.amax(0) >= HOPELESS).nonzero()[:, 0]
     f, g = _blur(f[keep]), _blur(g[keep])

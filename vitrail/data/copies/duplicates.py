@@ -81,7 +81,7 @@ def find_pairs(
 ) -> Pairs:
     """The pairs between two sets; without a second one, those inside the first, with i < j.
 
-    Equal files are listed against the earliest of them in the second set, not each with each.
+    Equal files inside one set are each listed with the earliest of them, not each with each.
     """
     other = first if second is None else second
     views = INSIDE_VIEWS if second is None else VIEWS

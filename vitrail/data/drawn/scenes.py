@@ -85,10 +85,8 @@ def sample_scene(question: str, label: int, rng: np.random.Generator) -> Scene:
     x, y = rng.uniform(radius, 1 - radius, size=2)
     if question == "position":
         radius = rng.uniform(0.08, 0.16)
-        x, y = (
-            np.array([label % 3, label // 3]) + 0.5 + rng.uniform(-0.25, 0.25, size=2)
-        ) / 3  # one of 3 x 3 cells
-        x, y = np.clip([x, y], radius, 1 - radius)
+        cell = np.array([label % 3, label // 3])  # one of 3 x 3
+        x, y = np.clip((cell + 0.5 + rng.uniform(-0.25, 0.25, size=2)) / 3, radius, 1 - radius)
     elif question == "orientation":
         shape = str(rng.choice(POINTED))
         angle = 45 * label + rng.uniform(-14, 14)

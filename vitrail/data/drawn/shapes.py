@@ -56,10 +56,8 @@ class ShapesSource:
     def labels(self) -> np.ndarray:  # int64 (n,)
         classes = len(QUESTIONS[self.question])
         runs = -(-self.count // classes)
-        words = (
-            np.random.PCG64(self._stream(0)).random_raw(runs * classes).reshape(runs, classes)
-        )  # (runs, classes)
-        return words.argsort(axis=1).reshape(-1)[: self.count]  # (n,)
+        words = np.random.PCG64(self._stream(0)).random_raw(runs * classes)
+        return words.reshape(runs, classes).argsort(axis=1).reshape(-1)[: self.count]  # (n,)
 
     def __len__(self) -> int:
         return self.count

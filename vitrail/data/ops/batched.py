@@ -35,10 +35,8 @@ def two_taps(x: Tensor, neighbours: tuple[Tensor, Tensor], dim: int) -> Tensor:
     weight = weight.reshape(shape)  # (B, 1, new, 1) or (B, 1, 1, new)
     full = list(x.shape)
     full[dim] = index.shape[-1]
-    first, second = (
-        x.gather(dim, at.reshape(shape).expand(full)) for at in index.unbind(1)
-    )  # (B, 3, new, W) or (B, 3, H, new)
-    return first * (1 - weight) + second * weight
+    first, second = (x.gather(dim, at.reshape(shape).expand(full)) for at in index.unbind(1))
+    return first * (1 - weight) + second * weight  # (B, 3, new, W) or (B, 3, H, new)
 
 
 def flipped(x: Tensor, whether: Tensor) -> Tensor:

@@ -50,22 +50,17 @@ def resize(image: Pixels, size: tuple[int, int], method: str, window: Box | None
         raise ImageError(f"an image of {given} would become {height} x {width}: over {MAX_PIXELS:,} pixels")
     top, left, h, w = window or (0, 0, height, width)
     if method in TENSORFLOW:
-        vertical, horizontal = (
-            TENSORFLOW[method](image.shape[0], height),
-            TENSORFLOW[method](image.shape[1], width),
-        )
+        taps = TENSORFLOW[method]
+        vertical, horizontal = taps(image.shape[0], height), taps(image.shape[1], width)
         return _from_taps(image, _part(vertical, top, h), _part(horizontal, left, w))
     assert image.dtype == np.uint8
     if method in PILLOW:
-        resized = np.array(
-            Image.fromarray(image).resize((width, height), PILLOW[method])
-        )  # (height, width, 3)
+        picture = Image.fromarray(image).resize((width, height), PILLOW[method])
+        resized = np.array(picture)  # (height, width, 3)
     else:
         own = image if image.flags.c_contiguous and image.flags.writeable else image.copy()
         x = torch.from_numpy(own).permute(2, 0, 1)[None]  # (1, 3, H, W)
-        x = interpolate(
-            x, size, mode=TORCH[method], antialias=True, align_corners=False
-        )  # (1, 3, height, width)
+        x = interpolate(x, size, mode=TORCH[method], antialias=True, align_corners=False)
         resized = np.asarray(x[0].permute(1, 2, 0))  # (height, width, 3)
     return resized[top : top + h, left : left + w]  # (h, w, 3)
 

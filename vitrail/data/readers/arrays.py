@@ -27,11 +27,7 @@ from vitrail.data.sources import Example
 from vitrail.errors import DataError
 
 MAX_BYTES = 8 << 30  # of a compressed array, unpacked
-PAIRS = (
-    ("images", "labels"),
-    ("x", "y"),
-    ("data", "labels"),
-)  # names of a pair, with or without a split word
+PAIRS = (("images", "labels"), ("x", "y"), ("data", "labels"))  # their names, with or without a split word
 
 
 class ArraySource:
@@ -208,9 +204,8 @@ def _read_header(file: Any, where: str) -> tuple[tuple[int, ...], bool, np.dtype
     """Shape, whether in Fortran order, and type of an array in .npy form; no Python objects."""
     try:
         version = np.lib.format.read_magic(file)
-        read = (
-            np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        )
+        form = np.lib.format
+        read = form.read_array_header_1_0 if version == (1, 0) else form.read_array_header_2_0
         shape, fortran, dtype = read(file)
     except ValueError as error:
         raise DataError(f"{where}: not an array: {error}") from error

@@ -27,27 +27,10 @@ from vitrail.data.readers.names import printable
 from vitrail.data.readers.split_names import WORDS
 from vitrail.errors import DataError
 
-EXTENSIONS = frozenset(
-    (
-        ".jpg",
-        ".jpeg",
-        ".jpe",
-        ".jfif",
-        ".jp2",
-        ".j2k",
-        ".png",
-        ".webp",
-        ".gif",
-        ".bmp",
-        ".tif",
-        ".tiff",
-        ".ppm",
-        ".pgm",
-        ".pbm",
-        ".pnm",
-        ".avif",
-    )
-)
+EXTENSIONS = frozenset((
+    ".jpg", ".jpeg", ".jpe", ".jfif", ".jp2", ".j2k", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm",
+    ".pgm", ".pbm", ".pnm", ".avif",
+))  # fmt: skip
 ENDINGS = f"image files end in {', '.join(sorted(EXTENSIONS))}"
 
 

@@ -22,14 +22,8 @@ class Names:
     @classmethod
     def from_arrays(cls, data: np.ndarray, ends: np.ndarray) -> Names:
         """The names whose arrays `bytes` and `ends` were kept in a file."""
-        steps = np.diff(ends)
-        if (
-            not len(ends)
-            or ends[0] != 0
-            or ends[-1] != len(data)
-            or (steps < 0).any()
-            or data.dtype != np.uint8
-        ):
+        spans = len(ends) > 0 and ends[0] == 0 and ends[-1] == len(data)
+        if not spans or (np.diff(ends) < 0).any() or data.dtype != np.uint8:
             raise ValueError("these are not the arrays of a list of names")
         names = cls([])
         names.bytes, names.ends = data, ends

@@ -40,9 +40,7 @@ class ParquetSource:
         self.file_keys = [file.relative_to(root).as_posix() for file in files]
         footers = [_footer(file) for file in files]
         groups = [footer.row_group(g).num_rows for footer in footers for g in range(footer.num_row_groups)]
-        self.group_ends = np.cumsum(
-            groups, dtype=np.int64
-        )  # (row groups of all files,): rows up to and with each
+        self.group_ends = np.cumsum(groups, dtype=np.int64)  # (row groups of all files,): rows up to each end
         self.file_groups = np.cumsum([footer.num_row_groups for footer in footers])  # (files,)
         self.file_ends = np.cumsum([footer.num_rows for footer in footers])  # (files,)
         self.labels = _read_labels(files, columns, class_names, name)

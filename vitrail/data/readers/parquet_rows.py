@@ -26,9 +26,8 @@ from vitrail.errors import DataError
 
 CACHE_BYTES = 128 << 20  # of row groups or places, in each process that reads
 OPEN_FILES = 64  # at a time, in each process that reads
-PAGE_HEADER_BYTES = (
-    64 << 10
-)  # how far apart two neighbours may lie where a page begins; headers have about 4 KB at most
+# How far apart two neighbours may lie where a page begins; headers have about 4 KB at most.
+PAGE_HEADER_BYTES = 64 << 10
 
 
 class ParquetRows:

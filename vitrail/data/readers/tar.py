@@ -2,7 +2,7 @@
 
     split ──shard_files.py──► shards ──tar_index.py──► (shard, offset, size, label) of each ──► its bytes
 
-Labels that are all numbers are class numbers, named by a `classes.txt` or `classes.json` beside the shards
+Labels that are numbers in all splits are class numbers, named by a `classes.txt` or `classes.json` beside the shards
 (class_names.py), else by their digits. Other labels are names, and classes are the names sorted: those of
 train where there is such a split, else of all splits. Shards have to be uncompressed: a compressed stream has
 no random access.
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +21,7 @@ import numpy as np
 from vitrail.data.readers.class_names import check_labels, labels_of, number_names, read_class_names
 from vitrail.data.readers.fingerprint import digest, digest_files
 from vitrail.data.readers.names import printable
-from vitrail.data.readers.shard_files import find_shards, shards_of
+from vitrail.data.readers.shard_files import Shards, find_shards, shards_of
 from vitrail.data.readers.tar_index import Index, read_index, stamp_of
 from vitrail.data.sources import MAX_FILE_BYTES, Example
 from vitrail.errors import DataError, ImageError
@@ -83,9 +84,9 @@ def open_tar(path: Path, split: str) -> TarSource:
     texts = [label.decode() for index in indexes for label in index.labels]
     if not texts:
         raise DataError(f"{path}: no examples in the {len(shards.files)} shards of {name!r}")
-    class_names = _class_names(path, root, texts, dict(zip(shards.files, indexes, strict=True)))
+    class_names, numbers = _classes(path, root, texts, dict(zip(shards.files, indexes, strict=True)))
     where = f"{path}, split {name!r}"
-    if all(_is_number(text) for text in texts):
+    if numbers:
         labels = np.array([int(text) for text in texts], dtype=np.int64)
         check_labels(labels, class_names, where)
     else:
@@ -101,19 +102,21 @@ def open_tar(path: Path, split: str) -> TarSource:
     )
 
 
-def _class_names(path: Path, root: Path, texts: list[str], known: dict[Path, Index]) -> list[str]:
-    """Named beside the shards, else numbers over all splits, else the names that occur in train."""
-    named = read_class_names(root)
+def _classes(path: Path, root: Path, texts: list[str], known: dict[Path, Index]) -> tuple[list[str], bool]:
+    """The names of the classes, and whether the labels `texts` are their numbers, and not these names."""
+    named, numbers = read_class_names(root), all(map(_is_number, texts))
     if named is not None:
-        return named
+        return named, numbers
     splits = find_shards(path, ".tar")
-    numbers = all(_is_number(text) for text in texts)
-    seen = [splits["train"]] if "train" in splits and not numbers else list(splits.values())
-    read = [known[file] if file in known else read_index(file) for shards in seen for file in shards.files]
-    labels = {label.decode() for index in read for label in index.labels}
-    if numbers and all(_is_number(label) for label in labels):
-        return number_names([np.array([int(label) for label in labels], dtype=np.int64)])
-    return sorted(labels)
+    if numbers and all(map(_is_number, labels := _labels_in(splits.values(), known))):
+        return number_names([np.array([int(label) for label in labels], dtype=np.int64)]), True
+    return sorted(_labels_in([splits["train"]] if "train" in splits else splits.values(), known)), False
+
+
+def _labels_in(splits: Iterable[Shards], known: dict[Path, Index]) -> set[str]:
+    files = [file for shards in splits for file in shards.files]
+    read = (known[file] if file in known else read_index(file) for file in files)
+    return {label.decode() for index in read for label in index.labels}
 
 
 def _is_number(text: str) -> bool:
