@@ -1,6 +1,7 @@
 """What all tests share."""
 
 import os
+import signal
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # models this small only wait for each other on several threads
@@ -13,6 +14,9 @@ torch.set_num_threads(1)
 # The same examples each time, however long a busy machine takes over one.
 hypothesis.settings.register_profile("vitrail", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("vitrail")
+
+# Tests send Ctrl-C, which a shell lets ignore what it starts in the background.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SHARED = Path(__file__).parents[2] / "shared"
 
