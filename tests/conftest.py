@@ -15,7 +15,7 @@ torch.set_num_threads(1)
 hypothesis.settings.register_profile("vitrail", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("vitrail")
 
-# Tests send Ctrl-C, which a shell lets ignore what it starts in the background.
+# Tests send Ctrl-C; what a shell starts in the background would ignore it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SHARED = Path(__file__).parents[2] / "shared"

@@ -20,7 +20,6 @@ on all. All of them must see the same folder.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import weakref
@@ -41,6 +40,7 @@ from vitrail.checkpoints.run_folder import (
     steps_in,
 )
 from vitrail.checkpoints.run_state import State, agreed
+from vitrail.data.readers.fingerprint import digest
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.runtime.distributed import gathered, rank
 from vitrail.runtime.files import flush
@@ -155,7 +155,7 @@ class Run:
     def note_data(self, fingerprint: str, class_names: Sequence[str]) -> None:
         """Remember which data the run began with; say so where it is now another. With other classes, or in another
         order, the same labels would mean others: that is refused."""
-        classes = hashlib.sha256("\n".join(class_names).encode()).hexdigest()
+        classes = digest(*class_names)
         with agreed(f"{self.path / run_card.CARD} cannot be written"):
             if rank() == 0:
                 card = run_card.read_card(self.path)

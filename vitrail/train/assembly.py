@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from vitrail.checkpoints.checkpoint import of_model, to_model
-from vitrail.checkpoints.formats import create, has_weights, load
+from vitrail.checkpoints.checkpoint import to_model, with_classes
+from vitrail.checkpoints.formats import create, has_weights, read
 from vitrail.data import preprocess as pp
 from vitrail.data.bad_files import BadFiles
 from vitrail.data.loader import Loader, Loading
@@ -30,7 +30,7 @@ from vitrail.objectives.masked_patches import MaskedPatches
 from vitrail.objectives.supervised import Supervised
 from vitrail.runtime.distributed import local_world, rank, world
 from vitrail.runtime.log import summary_writer
-from vitrail.train.experiment import DataChoice, Experiment, ObjectiveChoice, Training
+from vitrail.train.experiment import DataChoice, Experiment, ModelChoice, ObjectiveChoice, Training
 from vitrail.train.folders import plain
 from vitrail.train.optim import freeze
 from vitrail.train.parallel import check_groups
@@ -91,7 +91,7 @@ def model_of(experiment: Experiment, train: Source) -> Model:
     if has_weights(choice.model):
         if choice.pre_logits:
             given["pre_logits"] = True
-        model = with_new_head(load(choice.model, classes=0, image_size=choice.image_size), classes, given)
+        model = with_new_head(choice, classes, given)
     else:
         if choice.pre_logits:
             given["pre_logits"] = config_of(choice.model).width
@@ -102,12 +102,13 @@ def model_of(experiment: Experiment, train: Source) -> Model:
     return model
 
 
-def with_new_head(model: Model, classes: int, given: dict[str, Any]) -> Model:
-    """Loaded weights in an architecture with other dropout; what would need other weights is refused."""
+def with_new_head(choice: ModelChoice, classes: int, given: dict[str, Any]) -> Model:
+    """Stored weights under another head, with other dropout; what would need other weights is refused."""
     if fixed := [name for name in given if name not in ("dropout", "drop_path")]:
         raise ConfigError(f"{', '.join(fixed)} cannot be set for weights that are loaded")
-    checkpoint = of_model(model)
-    return to_model(replace(checkpoint, config=replace(checkpoint.config, **given)), classes=classes)
+    checkpoint = with_classes(read(choice.model, image_size=choice.image_size), 0)
+    checkpoint = replace(checkpoint, config=replace(checkpoint.config, **given))
+    return to_model(checkpoint, classes=classes, image_size=choice.image_size)
 
 
 def check_fits(experiment: Experiment, train: Source) -> None:
