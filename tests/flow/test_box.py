@@ -75,6 +75,7 @@ def test_finetune_and_what_it_records(run, tmp_path):
     model = vitrail.load(tmp_path / made["folder"] / "model")
     assert (model.config.width, model.config.image_size, model.config.classes) == (192, (16, 16), 10)
     assert model.provenance["experiment"]["model"]["model"] == "ti8-64"
+    assert model.provenance["start"] == vitrail.load("ti8-64").provenance
     assert '"ti8-64"' in written(tmp_path)
     assert str(ASSETS.parent) not in written(tmp_path)
 

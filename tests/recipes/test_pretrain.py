@@ -16,6 +16,10 @@ TINY = {
 }  # fmt: skip
 
 
+# Of a recipe that keeps images on the device: its line for so small ones.
+SIXTEEN = {**TINY, "preprocess": "inception_crop(16)|flip_lr|uint8|to_range(-1, 1)", "resident": False}
+
+
 def test_fields_are_set_wherever_they_are():
     fields = {
         "seed": 7,
@@ -69,6 +73,18 @@ def test_masked_patches_by_a_recipe(tmp_path):
     assert made.results["test"] is None
     assert made.results["val"]["val_loss"] > 0
     assert made.model().config.classes == 0
+
+
+def test_a_recipe_that_goes_on_from_another_says_so_where_it_does_not(tmp_path, caplog):
+    first = vitrail.pretrain(DATA, recipe="ti8-64-masked", out=tmp_path / "masked", **SIXTEEN)
+    vitrail.pretrain(DATA, recipe="ti8-64", out=tmp_path / "fresh", **SIXTEEN, watch="")
+    assert "for --model with the model of ti8-64-masked" in caplog.text
+    caplog.clear()
+    onward = {**SIXTEEN, "model": str(first.folder / "model")}
+    made = vitrail.pretrain(DATA, recipe="ti8-64", out=tmp_path / "on", **onward, watch="")
+    assert "ti8-64-masked" not in caplog.text
+    assert made.model().provenance["start"] == first.model().provenance
+    assert "start" not in first.model().provenance
 
 
 def test_refused(tmp_path):

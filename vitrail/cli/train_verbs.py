@@ -51,11 +51,10 @@ def word_after(flag: str, words: list[str]) -> str:
 def pretrain(given: Pretrain) -> Shown:
     from shlex import quote
 
-    from vitrail.recipes.pretrain import default_out
-    from vitrail.train.run import run
+    from vitrail.recipes.pretrain import by_recipe, default_out
 
     out = given.out or default_out(given.recipe, given.experiment)
-    trained = run(given.experiment, out, device=given.common.device)
+    trained = by_recipe(given.recipe, given.experiment, out, given.common.device)
     results = trained.results
     rows = [["steps", f"{results['steps']:,}"], ["training images", f"{results['train_examples']:,}"]]
     for split in ("val", "test"):

@@ -6,9 +6,12 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from vitrail.checkpoints.formats import has_weights
 from vitrail.errors import ConfigError
 from vitrail.recipes.names import recipe as named
 from vitrail.runtime.device import Device
+from vitrail.runtime.distributed import rank
+from vitrail.runtime.log import note
 from vitrail.train.experiment import Experiment
 from vitrail.train.folders import default_folder
 from vitrail.train.run import Trained, run
@@ -26,7 +29,15 @@ def pretrain(
     experiment, left = with_fields(named(recipe).make(), {"data": str(data), **fields})
     if left:
         raise ConfigError(f"an experiment has no field {', '.join(sorted(left))}")
-    return run(experiment, default_out(recipe, experiment) if out is None else out, device=device)
+    return by_recipe(recipe, experiment, default_out(recipe, experiment) if out is None else out, device)
+
+
+def by_recipe(recipe: str, experiment: Experiment, out: str | Path, device: Device) -> Trained:
+    """The run; where the recipe goes on from another's model and none is given, it is said."""
+    start = named(recipe or "small").start
+    if start and not has_weights(experiment.model.model) and rank() == 0:
+        note(f"begins with fresh weights; what is known of {recipe} is for --model with the model of {start}")
+    return run(experiment, out, device=device)
 
 
 def default_out(recipe: str, experiment: Experiment) -> Path:

@@ -37,10 +37,12 @@ class Recipe:
     data: DataSet
     claim: str  # what it reproduces, and the result to expect
     core_days: int = 0  # TPUv3-core-days that the paper states; 0: none are
+    start: str = ""  # the recipe of the model that this one goes on from; "": fresh weights
 
     @property
     def command(self) -> str:
-        return f"vitrail pretrain --recipe {self.name} --data PATH"
+        begin = f" --model runs/DATA-{self.start}/model" if self.start else ""
+        return f"vitrail pretrain --recipe {self.name} --data PATH{begin}"
 
     def estimate(self, on: Accelerators | None = None) -> Estimate:
         return estimate(self.make(), self.data.examples, self.data.classes, on)

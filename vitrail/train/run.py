@@ -98,7 +98,7 @@ def described(parts: Parts) -> str:
 def unsharded(model: Model, device: torch.device) -> Model:
     """The same with its weights whole, on every process."""
     weights = {name: whole(w).detach() for name, w in model.state_dict().items()}
-    checkpoint = Checkpoint(model.config, weights, model.preprocess, model.class_names)
+    checkpoint = Checkpoint(model.config, weights, model.preprocess, model.class_names, model.provenance)
     return to_model(checkpoint).to(device)
 
 
@@ -118,7 +118,7 @@ def concluded(parts: Parts, model: Model, outcome: Outcome, run: Run) -> dict[st
         "computed": f"{described(parts)}, {world()} x {parts.device.type}",
     }
     model.metrics = {"val": outcome.scores, "test": None}
-    model.provenance = {"format": "trained", "experiment": experiment.identity()}
+    model.provenance = provenance_of(experiment, model.provenance)
     publish(model, run.path)
     if test is not None and model.config.classes:
         # Training is over: broken test images are counted, and do not undo it.
@@ -131,6 +131,12 @@ def concluded(parts: Parts, model: Model, outcome: Outcome, run: Run) -> dict[st
         model.metrics = {"val": outcome.scores, "test": results["test"]}
         publish(model, run.path)
     return results
+
+
+def provenance_of(experiment: Experiment, start: dict[str, Any]) -> dict[str, Any]:
+    """The experiment, and where the weights came from that it began with, unless they were fresh."""
+    loaded = start.get("format") != "created"
+    return {"format": "trained", "experiment": experiment.identity()} | ({"start": start} if loaded else {})
 
 
 def publish(model: Model, folder: Path) -> None:
