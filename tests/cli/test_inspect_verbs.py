@@ -112,6 +112,7 @@ def test_a_broken_image_is_named_and_the_others_are_seen(run, photos, tmp_path):
         (["B/16"], "names an architecture"),
         (["m", "--closely", "-1"], "--closely must be at least 0"),
         (["m", "nowhere.png"], "nowhere.png"),
+        (["nothing", "--out", "m/model.json"], "Not a directory"),  # said first: the rest takes long
     ],
 )
 def test_bad_words_are_one_line(run, tmp_path, words, said):

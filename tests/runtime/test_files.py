@@ -1,10 +1,11 @@
 import errno
 import os
+from pathlib import Path
 
 import pytest
 from safetensors import SafetensorError
 
-from vitrail.runtime.files import atomic_file, atomic_folder
+from vitrail.runtime.files import atomic_file, atomic_folder, check_writable
 
 
 def test_a_file_is_there_whole_or_not_at_all(tmp_path):
@@ -72,3 +73,19 @@ def test_other_errors_stay_what_they_are(tmp_path):
         with pytest.raises(type(error)) as said, atomic_file(tmp_path / "a"):
             raise error
         assert said.value is error and "tmp" not in str(error)
+
+
+def test_a_place_that_cannot_be_written_is_found_before_the_work(tmp_path):
+    check_writable(tmp_path / "new" / "deeper")
+    (tmp_path / "file").write_text("")
+    for taken in (tmp_path / "file", tmp_path / "file" / "deeper"):
+        with pytest.raises(NotADirectoryError) as said:
+            check_writable(taken)
+        assert said.value.filename == str(tmp_path / "file")
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.skipif(os.access("/", os.W_OK), reason="whoever may write anywhere is refused nowhere")
+def test_nor_one_that_belongs_to_others():
+    with pytest.raises(PermissionError):
+        check_writable(Path("/vitrail"))

@@ -15,7 +15,6 @@ damage but not malice: resume a sharded run only if you wrote it. Plain checkpoi
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import shutil
 import warnings
@@ -37,7 +36,7 @@ from vitrail.checkpoints.checkpoint import listing
 from vitrail.checkpoints.torch_files import read_json, save_json, save_safetensors
 from vitrail.errors import CheckpointError, VitrailError
 from vitrail.runtime.distributed import gathered, rank
-from vitrail.runtime.files import flush
+from vitrail.runtime.files import flush, full
 
 State = dict[str, Tensor]  # flat names -> tensors, plain or DTensor
 STATE, FACTS, MANIFEST = "state.safetensors", "facts.json", "manifest.json"
@@ -139,9 +138,7 @@ def agreed(what: str) -> Iterator[None]:
 def reason(error: BaseException) -> str:
     if isinstance(error, CheckpointException):  # DCP's: what went wrong, by rank
         return "; ".join(f"process {r}: {reason(cause)}" for r, (cause, _) in error.failures.items())
-    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-    full |= "No space left" in str(error)  # safetensors has only the words
-    return f"disk full ({error})" if full else str(error) or type(error).__name__
+    return f"disk full ({error})" if full(error) else str(error) or type(error).__name__
 
 
 def seal(folder: Path) -> None:

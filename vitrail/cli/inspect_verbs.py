@@ -46,10 +46,12 @@ def inspect(
     from vitrail.inspection import figures, report
     from vitrail.inspection.inspect import inspect as look
     from vitrail.runtime.device import pick
+    from vitrail.runtime.files import check_writable
 
     if closely < 0:
         raise ConfigError(f"--closely must be at least 0, not {closely}")
     folder, device = Path(out), pick(common.device)
+    check_writable(folder)
     loaded = load(model, **reading.arguments()).to(device)
     name, *labels = labels_of((model, *beside))
     others = {k: load(one).to(device) for k, one in zip(labels, beside, strict=True)}

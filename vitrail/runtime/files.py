@@ -69,14 +69,38 @@ def placed(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in FULL and error.filename is None:  # the system does not name the file
+        if full(error) and error.filename is None:  # the system does not name the file
             error.filename = str(path)
         raise
     except Exception as error:
-        code = re.search(r"\(os error (\d+)\)", str(error))  # safetensors has only the words
+        code = code_of(error)
         if code is None:
             raise
-        raise OSError(int(code[1]), os.strerror(int(code[1])), str(path)) from error
+        raise OSError(code, os.strerror(code), str(path)) from error
+
+
+def full(error: BaseException) -> bool:
+    """Whether there was no room for what was written."""
+    return code_of(error) in FULL
+
+
+def code_of(error: BaseException) -> int | None:
+    """The system's number of an error; safetensors has it only in its words."""
+    if isinstance(error, OSError):
+        return error.errno
+    words = re.search(r"\(os error (\d+)\)", str(error))
+    return None if words is None else int(words[1])
+
+
+def check_writable(folder: Path) -> None:
+    """An OSError at once, where files could not be written there after a long computation."""
+    here = folder.absolute()
+    while not here.exists():
+        here = here.parent
+    if not here.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(here))
+    if not os.access(here, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(here))
 
 
 def flush(path: Path) -> None:
