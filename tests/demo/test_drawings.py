@@ -1,21 +1,33 @@
 """The drawings that the model in the box is shown."""
 
 import numpy as np
+import pytest
 
 import vitrail
-from vitrail.demo.drawings import SIDE, drawings
+from vitrail.demo.drawings import DRAWINGS, SIDE, drawing
 from vitrail.demo.summary import captions, readable
 
 
-def test_they_are_pictures_and_differ():
-    made = drawings()
+@pytest.fixture(scope="module")
+def made():
+    return {name: drawing(name) for name in DRAWINGS}
+
+
+def test_they_are_pictures_and_differ(made):
     assert all(x.shape == (SIDE, SIDE, 3) and x.dtype == np.uint8 and x.std() > 20 for x in made.values())
     assert len({x.tobytes() for x in made.values()}) == len(made) == 8
 
 
-def test_each_is_of_a_class_that_the_model_in_the_box_knows():
-    names = {readable(name) for name in vitrail.load("ti8-64").class_names}
-    assert set(drawings()) <= names
+def test_each_is_the_same_every_time(made):
+    assert np.array_equal(drawing("basketball"), made["basketball"])
+
+
+def test_the_model_in_the_box_knows_their_classes_and_names_most_of_them(made):
+    model = vitrail.load("ti8-64")
+    assert set(made) <= {readable(name) for name in model.class_names}
+    answers = vitrail.predict(model, list(made.values()), top=1)
+    right = [name for name, [(said, _)] in zip(made, answers, strict=True) if readable(said) == name]
+    assert len(right) >= 6, right
 
 
 def test_names_are_cut_to_the_width_of_a_picture():

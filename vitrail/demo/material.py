@@ -16,7 +16,7 @@ import numpy as np
 import vitrail
 from vitrail.checkpoints.formats import load
 from vitrail.data.sources import Source, open_source, split_options, test_split_of
-from vitrail.demo.drawings import drawings
+from vitrail.demo.drawings import DRAWINGS, drawing
 from vitrail.demo.settings import Demo
 from vitrail.errors import ConfigError, DataError, ImageError
 from vitrail.evaluators.feature_cache import model_digest
@@ -86,7 +86,7 @@ class Material:
         """In words."""
         if self.settings.images:
             return "your images"
-        return "drawings by the package" if self.is_drawn else f"images of {self.test.name}"
+        return "pictures that the package drew" if self.is_drawn else f"images of {self.test.name}"
 
     @property
     def batch(self) -> int | None:
@@ -122,8 +122,11 @@ def pictures_of(settings: Demo, test: Source, folder: Path) -> list[Picture]:
         chosen = [found[i] for i in evenly(len(found), settings.pictures)]
         return [Picture(path.name, path, pixels(path), None) for path in chosen]
     if is_drawn(settings.data):
-        made = list(drawings().items())[: settings.pictures]
-        return [Picture(k, folder / "pictures" / f"{k.replace(' ', '-')}.png", x, k) for k, x in made]
+        places = {name: folder / "pictures" / f"{name}.png" for name in list(DRAWINGS)[: settings.pictures]}
+        return [
+            Picture(name, path, pixels(path) if path.is_file() else drawing(name), name)
+            for name, path in places.items()
+        ]
     shown = some_of(test, settings.pictures)
     return [
         Picture(test.key(i), folder / "pictures" / f"{number:02}.png", x, test.class_names[test.labels[i]])
