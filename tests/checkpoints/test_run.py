@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vitrail.checkpoints.run import Run
+from vitrail.checkpoints.run_state import seal
 from vitrail.errors import CheckpointError, ConfigError
 
 CONFIG = {"model": {"name": "Ti/8", "width": 192}, "betas": (0.9, 0.999), "steps": 100}
@@ -323,7 +324,65 @@ def test_a_full_disk_tears_no_line(run):
     assert run.rows() == [{"step": 1}, {"step": 3}]
 
 
-def test_a_line_that_is_not_json_is_named(run):
-    (run.path / "metrics.jsonl").write_text('{"step": 1}\nnonsense\n{"step": 2}\n')
+@pytest.mark.parametrize("line", ["nonsense", "[" * 100_000, "5", '{"step": "x"}', '{"step": true}'])
+def test_a_line_that_is_no_row_is_named(run, line):
+    (run.path / "metrics.jsonl").write_text('{"step": 1}\n' + line + '\n{"step": 2}\n')
     with pytest.raises(CheckpointError, match="line 2"):
         run.rows()
+
+
+def test_numbers_that_json_does_not_have_are_null_whoever_wrote_them(run):
+    (run.path / "metrics.jsonl").write_text('{"step": 1, "loss": NaN, "norm": 1e999}\n')
+    assert run.rows() == [{"step": 1, "loss": None, "norm": None}]
+
+
+# --- what somebody changed ---
+
+
+@pytest.mark.parametrize("name", ["run.json", "metrics.jsonl", ".lock"])
+def test_a_link_to_another_file_is_refused_and_that_file_left_alone(run, tmp_path, name):
+    run.append({"step": 1})
+    run.close()
+    precious = tmp_path / "precious"
+    precious.write_bytes((run.path / name).read_bytes() + b"torn")
+    before = precious.read_bytes()
+    (run.path / name).unlink()
+    (run.path / name).symlink_to(precious)
+    with pytest.raises(ConfigError, match=f"{name} is a link"):
+        Run.open(run.path, CONFIG)
+    assert precious.read_bytes() == before
+
+
+def test_only_what_a_kill_left_is_tidied_away(run):
+    run.save(1, state_of(1), {})
+    run.close()
+    kept = [
+        run.path / ".run.json.swp",
+        run.path / ".metrics.jsonl.bak",
+        run.path / "checkpoints/.partial-backup",
+    ]
+    gone = [run.path / ".run.json.a1b2c3d4", run.path / "checkpoints/.partial-step-00000002"]
+    for path in (*kept, *gone):
+        path.mkdir() if path.parent.name == "checkpoints" else path.write_text("")
+    Run.open(run.path, CONFIG).close()
+    assert all(path.exists() for path in kept) and not any(path.exists() for path in gone)
+
+
+@pytest.mark.parametrize("change", [{"results": [1]}, {"results": "x"}, {"versions": [1]}])
+def test_a_run_json_that_was_changed_by_hand_is_an_error_in_words(run, change):
+    card = json.loads((run.path / "run.json").read_text())
+    (run.path / "run.json").write_text(json.dumps(card | change))
+    with pytest.raises(CheckpointError, match="by hand"):
+        run.results()
+
+
+@pytest.mark.parametrize("change", [{"tensors": None}, {"facts": []}, {"tensors": [1]}])
+def test_facts_that_say_nothing_are_an_error(run, change):
+    run.save(1, state_of(1), {})
+    place = checkpoint(run, 1)
+    facts = json.loads((place / "facts.json").read_text()) | change
+    (place / "facts.json").write_text(json.dumps(facts))
+    (place / "manifest.json").unlink()
+    seal(place)
+    with pytest.raises(CheckpointError, match=r"facts\.json does not say"):
+        run.restore(state_of(0))

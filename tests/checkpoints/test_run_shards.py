@@ -1,5 +1,8 @@
 """Sharded checkpoints: two processes write, one or two read, plain and sharded states read each other's."""
 
+import os
+import pickle
+import shutil
 import subprocess
 import sys
 
@@ -10,6 +13,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
 from vitrail.checkpoints.run import Run
+from vitrail.checkpoints.run_shards import table_of
+from vitrail.checkpoints.run_state import seal
+from vitrail.errors import CheckpointError
 
 SCRIPT = """
 import sys
@@ -141,3 +147,42 @@ def test_one_process_reads_it_into_shards_of_its_own(written):
         run.close()
     finally:
         dist.destroy_process_group()
+
+
+class Code:
+    """What runs a command when it is unpickled."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.folder),)
+
+
+def test_a_table_of_contents_runs_no_code(written, tmp_path):
+    run = Run.open(tmp_path / "gift", {"a": 1})
+    place = tmp_path / "gift/checkpoints/step-00000002"
+    shutil.copytree(written / "sharded/checkpoints/step-00000002", place)
+    (place / ".metadata").write_bytes(pickle.dumps({"table": Code(tmp_path / "made")}))
+    (place / "manifest.json").unlink()
+    seal(place)
+    with pytest.raises(CheckpointError, match=r"asks for posix.mkdir"):
+        run.restore({"w": torch.zeros(5, 3), "step": torch.tensor(0)})
+    assert not (tmp_path / "made").exists()
+    run.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"nonsense", pickle.dumps(5), pickle.dumps({})])
+def test_what_is_no_table_is_said_to_be_none(tmp_path, content):
+    (tmp_path / ".metadata").write_bytes(content)
+    with pytest.raises(CheckpointError, match="not a table of shards"):
+        table_of(tmp_path)
+
+
+def test_a_table_leads_to_no_other_folder(written, tmp_path):
+    table = table_of(written / "sharded/checkpoints/step-00000002")
+    for info in table.storage_data.values():
+        info.relative_path = "../" + info.relative_path
+    (tmp_path / ".metadata").write_bytes(pickle.dumps(table))
+    with pytest.raises(CheckpointError, match="not a file beside it"):
+        table_of(tmp_path)

@@ -39,11 +39,12 @@ from vitrail.checkpoints.run_folder import (
     scores_in,
     steps_in,
 )
-from vitrail.checkpoints.run_state import State, agreed
+from vitrail.checkpoints.run_shards import State
+from vitrail.checkpoints.run_state import agreed
 from vitrail.data.readers.fingerprint import digest
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.runtime.distributed import gathered, rank
-from vitrail.runtime.files import flush
+from vitrail.runtime.files import UNFINISHED, flush
 from vitrail.runtime.log import note
 
 
@@ -184,7 +185,7 @@ class Run:
         run_state.tidy(self.path / CHECKPOINTS)
         run_metrics.mend(self._metrics)
         for name in (run_card.CARD, METRICS):
-            for left in self.path.glob(f".{name}.*"):  # of an atomic_file that was killed
+            for left in self.path.glob(f".{name}.{UNFINISHED}"):
                 left.unlink()
 
     def _newest_whole(self) -> int | None:

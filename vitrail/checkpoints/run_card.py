@@ -36,6 +36,9 @@ def read_card(folder: Path) -> dict[str, Any]:
     card = read_json(folder / CARD)
     if not isinstance(card.get("config"), dict):
         raise CheckpointError(f"{folder / CARD} has no config: it is not a run's")
+    for name in ("results", "versions"):
+        if not isinstance(card.get(name, {}), dict):
+            raise CheckpointError(f"{folder / CARD}: {name} is not an object; it was changed by hand")
     return card
 
 

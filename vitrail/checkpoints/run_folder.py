@@ -10,6 +10,7 @@ import os
 import re
 from pathlib import Path
 
+from vitrail.checkpoints.json_kinds import is_number
 from vitrail.checkpoints.run_card import CARD
 from vitrail.checkpoints.run_state import FACTS
 from vitrail.checkpoints.torch_files import read_json
@@ -22,6 +23,9 @@ def check_own(path: Path) -> None:
     """A run has a folder to itself: a new one, an empty one, or the one that it began in."""
     if path.exists() and not path.is_dir():
         raise ConfigError(f"{path} is a file; a run is written to a folder of its own")
+    for name in (CARD, METRICS, LOCK):
+        if (path / name).is_symlink():
+            raise ConfigError(f"{path / name} is a link: whatever it leads to is not the run's to write")
     if path.is_dir() and not (path / CARD).exists():
         # A run that was killed in its first moments leaves hidden files only.
         others = sorted(p.name for p in path.iterdir() if not p.name.startswith((LOCK, f".{CARD}.")))
@@ -64,7 +68,7 @@ def scores_in(path: Path) -> dict[int, float]:
             score = read_json(place_of(path, step) / FACTS).get("score")
         except CheckpointError:
             continue  # damaged, which matters to who restores it
-        if isinstance(score, float | int):
+        if score is not None and is_number(score):
             scores[step] = float(score)
     return scores
 

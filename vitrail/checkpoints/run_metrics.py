@@ -13,6 +13,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from vitrail.checkpoints.json_kinds import is_number
 from vitrail.errors import CheckpointError
 from vitrail.runtime.files import atomic_file
 
@@ -37,11 +38,11 @@ def rows(path: Path) -> list[Row]:
     for number, line in enumerate(whole_lines(path), 1):
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise CheckpointError(f"{path}, line {number}, is not JSON: {error}") from error
-        if not isinstance(row, dict):
-            raise CheckpointError(f"{path}, line {number}, holds a {type(row).__name__}, not an object")
-        made.append(row)
+        if not isinstance(row, dict) or not is_number(row.get("step", 0)):
+            raise CheckpointError(f"{path}, line {number}, is not an object whose step is a number")
+        made.append(finite(row))
     return made
 
 

@@ -9,38 +9,31 @@ A state with a DTensor in it (FSDP2) is written by torch.distributed.checkpoint 
 process its shards (`__RANK_0.distcp`), and `.metadata`, which says what is where. Either kind is read into either
 kind of state, on any number of processes. Plain tensors beside a DTensor are taken to be equal on all processes.
 
-DCP's `.metadata` is a pickle that this code wrote. The hashes are verified before it is opened, which finds
-damage but not malice: resume a sharded run only if you wrote it. Plain checkpoints hold no pickle.
+The hashes find damage, not malice: what is read here is read as data all the same (run_shards.py).
 """
 
 from __future__ import annotations
 
 import hashlib
 import shutil
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
-from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from vitrail.checkpoints.checkpoint import listing
+from vitrail.checkpoints.run_shards import SHARDS, State, read_shards, write_shards
 from vitrail.checkpoints.torch_files import read_json, save_json, save_safetensors
 from vitrail.errors import CheckpointError, VitrailError
 from vitrail.runtime.distributed import gathered, rank
 from vitrail.runtime.files import flush, full
 
-State = dict[str, Tensor]  # flat names -> tensors, plain or DTensor
 STATE, FACTS, MANIFEST = "state.safetensors", "facts.json", "manifest.json"
-SHARDS = ".metadata"  # DCP's table of contents
 PARTIAL, REPLACED, REMOVED = ".partial-", ".replaced-", ".removed-"  # a folder on its way in, aside, and out
 
 
@@ -75,7 +68,10 @@ def read(place: Path, state: State) -> dict[str, Any]:
     what = f"{place} cannot be read"
     with agreed(what):
         facts = read_json(place / FACTS)
-        check_fits(state, facts.pop("tensors"), place)
+        tensors_there = facts.pop("tensors", None)
+        if not isinstance(tensors_there, dict) or not isinstance(facts.get("facts"), dict):
+            raise CheckpointError(f"{place / FACTS} does not say what a checkpoint says")
+        check_fits(state, tensors_there, place)
     with agreed(what):
         tensors = {name: t.detach() for name, t in state.items()}
         if (place / STATE).is_file():
@@ -105,11 +101,11 @@ def damage(place: Path) -> str | None:
 
 def tidy(folder: Path) -> None:
     """After a kill: what was on its way in or out goes, what was only moved aside comes back."""
-    for aside in folder.glob(f"{REPLACED}*"):
+    for aside in folder.glob(f"{REPLACED}step-*"):
         if not (place := folder / aside.name.removeprefix(REPLACED)).exists():
             aside.rename(place)
     for prefix in (PARTIAL, REPLACED, REMOVED):
-        for left in folder.glob(f"{prefix}*"):
+        for left in folder.glob(f"{prefix}step-*"):
             shutil.rmtree(left)
 
 
@@ -192,14 +188,3 @@ def fill(t: Tensor, value: Tensor) -> None:
         value = distribute_tensor(value, t.device_mesh, t.placements, src_data_rank=None).to_local()
         t = t.to_local()
     t.copy_(value)
-
-
-def write_shards(state: State, folder: Path) -> None:
-    save({name: t.detach() for name, t in state.items()}, storage_writer=FileSystemWriter(folder))
-
-
-def read_shards(tensors: State, place: Path) -> None:
-    with warnings.catch_warnings():
-        # One process that never joined others may read what several wrote: that is what we want here.
-        warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
-        load(dict(tensors), storage_reader=FileSystemReader(place), no_dist=not dist.is_initialized())

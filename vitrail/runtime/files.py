@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+UNFINISHED = "????????"  # after the name, of what an atomic_file or atomic_folder that was killed leaves behind
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # the disk, what the user may have of it, a file
 
 
