@@ -80,6 +80,31 @@ def test_a_folder_with_anything_else_is_not_overwritten(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
 
 
+def test_nor_is_one_with_the_weights_of_something_else(tmp_path):
+    (tmp_path / "model.safetensors").write_text("mine")
+    with pytest.raises(CheckpointError, match=r"also holds model\.safetensors"):
+        vitrail.save(vitrail.create("mu/8", image_size=16), tmp_path)
+    assert (tmp_path / "model.safetensors").read_text() == "mine"
+
+
+def test_written_again_through_a_link(tmp_path):
+    model, folder = small(tmp_path)
+    (tmp_path / "link").symlink_to(folder)
+    with torch.no_grad():
+        model.cls += 1
+    vitrail.save(model, tmp_path / "link")
+    assert torch.equal(vitrail.load(folder).cls, model.cls)
+    assert (tmp_path / "link").is_symlink()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["link", "m"]
+
+
+def test_letters_may_be_escaped(tmp_path):
+    _, folder = small(tmp_path)
+    card = json.loads((folder / "model.json").read_text()) | {"class_names": ["\u00e9", "\U0001f99c", "c"]}
+    (folder / "model.json").write_text(json.dumps(card, ensure_ascii=True))
+    assert vitrail.load(folder).class_names == ["\u00e9", "\U0001f99c", "c"]
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -92,6 +117,18 @@ def test_a_folder_with_anything_else_is_not_overwritten(tmp_path):
         (lambda card: card["architecture"].update(heads=5), "not divisible into 5 heads"),
         (lambda card: card["architecture"].update(depth=2), "missing encoder.blocks.1"),
         (lambda card: card["architecture"].update(classes=4), r"head.classifier.weight is \[3, 32\], not \[4, 32\]"),
+        (lambda card: card["architecture"].update(depth=10**9), r"model\.json: depth must be at most 1000, not 10"),
+        (lambda card: card["architecture"].update(depth=900), r"model\.json: 900 layers, but only 20 tensors"),
+        (lambda card: card["architecture"].update(width=2**62), r"model\.json: width must be at most 65536"),
+        (lambda card: card["architecture"].update(mlp_dim=2**64), r"model\.json: mlp_dim must be at most"),
+        (lambda card: card["architecture"].update(pre_logits=2**63), r"model\.json: pre_logits must be at most"),
+        (lambda card: card["architecture"].update(image_size=2**62), r"model\.json: .* more than 65536 pixels"),
+        (lambda card: card["architecture"].update(positions="sincos", image_size=32000),
+         r"model\.json: positions 'sincos' of width 32 for images of \(32000, 32000\) are 512,000,032 numbers"),
+        (lambda card: card["architecture"].update(positions="relative", positions_at="every", image_size=16000),
+         "missing encoder.positions.0.table; extra positions.table"),
+        (lambda card: card.update(class_names=["a", "\ud800", "c"]), "surrogates not allowed"),
+        (lambda card: card.update(provenance={"by": "\udcff"}), "surrogates not allowed"),
     ],
 )  # fmt: skip
 def test_a_card_that_is_wrong(tmp_path, change, message):

@@ -101,3 +101,18 @@ def test_convert_overwrites_nothing(tmp_path, model):
     with pytest.raises(CheckpointError, match="exists; nothing is overwritten"):
         convert(tmp_path / "m", tmp_path / "there")
     assert (tmp_path / "there").read_text() == "mine"
+
+
+@pytest.mark.parametrize("to", [to for to in FORMATS if to != "bundle"])
+def test_nor_does_saving_but_a_bundle_over_a_bundle(tmp_path, model, to):
+    path = tmp_path / {"npz": "m.npz", "torchvision": "m.pth"}.get(to, "m")
+    vitrail.save(model, path, to=to)
+    before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    with torch.no_grad():
+        model.cls += 1
+    with pytest.raises(CheckpointError, match=r"m\S* exists; nothing is overwritten"):
+        vitrail.save(model, path, to=to)
+    assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(CheckpointError, match="link exists; nothing is overwritten"):
+        vitrail.save(model, tmp_path / "link", to=to)

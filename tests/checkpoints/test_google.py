@@ -278,3 +278,30 @@ def test_a_model_in_half_precision_is_written_in_single(tmp_path):
     vitrail.save(model.bfloat16(), tmp_path / "a.npz", to="npz")
     assert torch.equal(vitrail.load(tmp_path / "a.npz").cls, model.cls.float())
     assert vitrail.features(model, np.zeros((20, 20, 3), np.uint8)).dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"cls": np.zeros((1, 1, D), np.longdouble)}, "weights are float16, bfloat16, float32 or float64"),
+        ({"Transformer/encoderblock/x": np.zeros((10**9, 0), np.float32)}, "1000000000 layers; at most 1000"),
+    ],
+)  # fmt: skip
+def test_arrays_that_no_model_has(tmp_path, changes, message):
+    with pytest.raises(CheckpointError, match=message):
+        vitrail.load(write(tmp_path / "a.npz", filled(vit) | changes))
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ((0, 0, 3, D), "patches of 0 pixels"),
+        ((1, 1, 3, 12288), "positions 'sincos' of width 12288 for images"),
+    ],
+)
+def test_fixed_positions_for_arrays_that_no_model_has(tmp_path, shape, message):
+    arrays = filled(siglip, prefix="params/")
+    del arrays["params/pos_embedding"]
+    arrays["params/embedding/kernel"] = np.zeros(shape, np.float32)
+    with pytest.raises(CheckpointError, match=message):
+        vitrail.load(write(tmp_path / "a.npz", arrays))

@@ -286,6 +286,27 @@ def test_a_preprocessor_config_of_other_types(tmp_path):
         read(folder)
 
 
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ({"layer_norm_eps": 10**400}, "layer_norm_eps is 1000.* it must be a number"),
+        ({"id2label": {"0": "a", "1": "\ud800", "2": "c", "3": "d", "4": "e"}}, "surrogates not allowed"),
+    ],
+)
+def test_entries_that_are_out_of_all_bounds(entries, message, tmp_path):
+    folder = written("token", tmp_path)[1]
+    edit(folder, **entries)
+    with pytest.raises(CheckpointError, match=message):
+        read(folder)
+
+
+def test_patches_of_no_pixels(tmp_path):
+    folder = written("token", tmp_path)[1]
+    edit_tensors(folder, lambda t: {**t, f"vit.{huggingface.PATCHES}.weight": torch.zeros(32, 3, 0, 0)})
+    with pytest.raises(CheckpointError, match="patches of 0 pixels"):
+        read(folder)
+
+
 # --- refusals and notes ---------------------------------------------------------------------------
 
 

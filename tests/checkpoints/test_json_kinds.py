@@ -22,7 +22,7 @@ EXAMPLES = {
 NOT = {
     "true or false": [0, "true"],
     "a whole number": [True, 1.0, "1"],
-    "a number": [float("nan"), float("inf"), False, "0.5"],
+    "a number": [float("nan"), float("inf"), False, "0.5", 10**400],
     "a list of numbers": [["a"], 0.5, [True]],
     "one whole number or two": [[1], [1, 2, 3], [1.5, 2], "224"],
     "three whole numbers": [[1, 2], 3, [1, 2, 0.5]],

@@ -1,3 +1,5 @@
+import io
+import tracemalloc
 import zipfile
 
 import numpy as np
@@ -6,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from vitrail.checkpoints import npz
 from vitrail.checkpoints.npz import read_npz, write_npz
 from vitrail.errors import CheckpointError
 
@@ -105,3 +108,68 @@ def test_any_array_comes_back_bit_by_bit(tmp_path_factory, a):
     path = tmp_path_factory.mktemp("any") / "x.npz"
     write_npz(path, {"a": a})
     assert read_npz(path)["a"].tobytes() == a.tobytes()
+
+
+def zipped(path, content, method=zipfile.ZIP_DEFLATED):
+    """A file of one member."""
+    with zipfile.ZipFile(path, "w", method, compresslevel=1) as archive:
+        archive.writestr("a.npy", content)
+    return path
+
+
+def npy(a):
+    file = io.BytesIO()
+    np.save(file, a)
+    return file.getvalue()
+
+
+def test_a_small_file_does_not_unpack_to_a_large_one(tmp_path):
+    path = zipped(tmp_path / "x.npz", npy(np.zeros(17 << 20, np.float32)))
+    assert path.stat().st_size < 1 << 20
+    tracemalloc.start()
+    try:
+        with pytest.raises(
+            CheckpointError, match="unpacks to 71,303,296; refused: more than 20 times its size"
+        ):
+            read_npz(path)
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_header_is_read_before_what_follows_it(tmp_path):
+    path = zipped(tmp_path / "x.npz", npy(np.zeros(4, np.float32)) + bytes(32 << 20))
+    tracemalloc.start()
+    try:
+        with pytest.raises(CheckpointError, match=r"says \(4,\) of float32 but has 33,554,576 bytes"):
+            read_npz(path)
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_arrays_of_several_pieces(tmp_path, monkeypatch):
+    monkeypatch.setattr(npz, "PIECE", 1000)
+    a = np.random.default_rng(0).standard_normal(5000)
+    np.testing.assert_array_equal(read_npz(zipped(tmp_path / "x.npz", npy(a)))["a"], a)
+
+
+def test_no_memory_for_an_array(tmp_path, monkeypatch):
+    def full(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(npz, "unpacked", full)
+    with pytest.raises(CheckpointError, match=r"x\.npz holds more than there is memory for"):
+        read_npz(zipped(tmp_path / "x.npz", npy(np.zeros(4))))
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_a_shape_of_truths(tmp_path, method):
+    content = npy(np.zeros((1, 32), np.float32)).replace(b"(1, 32), }   ", b"(True, 32), }")
+    with pytest.raises(CheckpointError, match=r"says \(True, 32\) of float32"):
+        read_npz(zipped(tmp_path / "x.npz", content, method))
+
+
+def test_compressed_as_numpy_does_not(tmp_path):
+    with pytest.raises(CheckpointError, match="compressed by method 12; numpy's is deflate"):
+        read_npz(zipped(tmp_path / "x.npz", npy(np.zeros(4)), zipfile.ZIP_BZIP2))

@@ -370,3 +370,21 @@ def test_a_folder_of_other_things_is_left_alone(tmp_path):
     with pytest.raises(CheckpointError, match=r"thesis\.tex"):
         timm.write(checkpoint("token"), tmp_path)
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
+
+
+@pytest.mark.parametrize("name", ["token", "no positions"])
+def test_patches_of_no_pixels(name, tmp_path):
+    folder = written(name, tmp_path)[1]
+    edit_tensors(folder, lambda t: t.update({"patch_embed.proj.weight": torch.zeros(32, 3, 0, 0)}))
+    with pytest.raises(CheckpointError, match="patches of 0 pixels"):
+        read(folder)
+
+
+@pytest.mark.parametrize("crop_pct", [1e-308, -1])
+def test_a_crop_that_leaves_nothing_is_noted(crop_pct, tmp_path, caplog):
+    folder = written("token", tmp_path)[1]
+    card = json.loads((folder / "config.json").read_text())
+    edit(folder, pretrained_cfg=card["pretrained_cfg"] | {"crop_pct": crop_pct})
+    with caplog.at_level(logging.WARNING):
+        assert read(folder).preprocess == ""
+    assert f"crop_pct {crop_pct} is not at least 0.01" in caplog.text

@@ -3,7 +3,9 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import os
 import pickle
+import struct
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -250,3 +252,19 @@ def test_a_folder_with_other_things_is_not_replaced(tmp_path: Path) -> None:
         torch_files.check_own_folder(tmp_path, ("a",), "timm")
     with pytest.raises(CheckpointError, match="is a file"):
         torch_files.check_own_folder(tmp_path / "a", ("a",), "timm")
+
+
+@pytest.mark.parametrize(
+    "read", [torch_files.read_safetensors, torch_files.read_tensors, torch_files.read_json]
+)
+def test_a_pipe_is_not_waited_for(read: Any, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"model\.safetensors.*not a regular file"):
+        read(tmp_path / "model.safetensors")
+
+
+def test_numbers_of_four_bits(tmp_path: Path) -> None:
+    header = json.dumps({"a": {"dtype": "F4", "shape": [2], "data_offsets": [0, 1]}}).encode()
+    (tmp_path / "a.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(1))
+    with pytest.raises(CheckpointError, match="plain floating-point tensors: a"):
+        torch_files.read_safetensors(tmp_path / "a.safetensors")

@@ -91,7 +91,8 @@ def test_a_finished_demo_says_everything_at_once(continued, run, here):
     code, out, err = run()
     assert code == 0, err
     for said in (
-        "What mu, which knows 12 classes, says of 2 pictures that the package drew:", "orange", "banana", "random weights",
+        "What mu, which knows 12 classes, says of 2 pictures that the package drew:", "orange", "banana",
+        "random weights",
         "1-shot", "5-shot", "fine-tuned", "on 20 images of shapes:colour:test", "vitrail-demo/report/report.html",
         "vitrail-demo/demo.png", "To start anew: rm -r vitrail-demo, or another --out.",
     ):  # fmt: skip

@@ -1,6 +1,7 @@
 """`vitrail inspect` as a person uses it."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -120,3 +121,36 @@ def test_bad_words_are_one_line(run, tmp_path, words, said):
     code, out, err = run(*words)
     assert (code, out) == (2, "")
     assert said in err and err.count("\n") == 1
+
+
+def test_pictures_of_the_users_are_not_replaced(run, photos, tmp_path):
+    """Said before anything is loaded."""
+    (photos / "0.png").rename(photos / "image-01.png")
+    before = {p.name: p.read_bytes() for p in photos.iterdir()}
+    code, out, err = run("nothing", photos / "image-01.png", "--out", photos)
+    assert (code, out) == (2, "") and "image-01.png" in err and "a folder of their own" in err
+    assert {p.name: p.read_bytes() for p in photos.iterdir()} == before
+
+
+def test_a_file_name_that_is_no_unicode(run, photos, tmp_path):
+    name = os.fsdecode(b"caf\xe9\x1b[31m.png")
+    (photos / "0.png").rename(photos / name)
+    vitrail.save(made("token"), tmp_path / "m")
+    code, out, err = run("m", photos / name, "--json")
+    assert code == 0, err
+    assert json.loads(out)["images"][0]["name"] == name
+    assert r"caf\xe9\x1b[31m.png" in (tmp_path / "inspection" / "report.html").read_text()
+
+
+def test_weights_that_are_no_numbers(run, vitrail_command, photos, tmp_path):
+    model = made("token")
+    model.head.classifier.bias.data[0] = float("nan")
+    vitrail.save(model, tmp_path / "head")
+    model.positions.table.data[...] = float("inf")
+    vitrail.save(model, tmp_path / "all")
+    for command in (["head", photos], ["all"]):
+        code, out, err = run(*command)
+        assert (code, out) == (2, "") and "not finite" in err and err.count("\n") == 1
+    for more in ([], ["--json"]):
+        code, out, err = vitrail_command("predict", "head", photos, "--device", "cpu", *more)
+        assert (code, out) == (2, "") and "outputs are not finite" in err and err.count("\n") == 1

@@ -153,3 +153,11 @@ def shown(report: Report) -> str:
     console = Console(width=200, file=StringIO())
     console.print(report_tables(report))
     return console.file.getvalue()
+
+
+def test_a_picture_in_the_place_of_the_sheet_is_found_before_the_work(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vitrail.data.audit.scan", lambda *_, **__: pytest.fail("the data was read"))
+    with pytest.raises(ConfigError, match=r"00\.png is there already and is no contact sheet"):
+        inspect_path(folder, sheet=folder / "train/cat/00.png")

@@ -60,3 +60,20 @@ def test_summary():
     files = BadFiles(10_000)
     files.add(bad(i) for i in range(7))
     assert files.summary(2).endswith("reason 1; and 5 more")
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b'{"index": 0, "key": [1], "reason": "x"}\n', "line 1: not a broken example"),
+        (b'{"index": "0", "key": "a", "reason": "x"}\n', "line 1: not a broken example"),
+        (b'{"index": 0, "key": "a", "reason": 5}\n', "line 1: not a broken example"),
+        (b"[]\n", "line 1: not a broken example"),
+        (b"[" * 100_000 + b"\n", "line 1: not a broken example"),
+        (b"\xff\xfe\n", "broken examples cannot be read: not UTF-8"),
+    ],
+)
+def test_a_list_that_others_changed(tmp_path, content, says):
+    (tmp_path / "bad_files.jsonl").write_bytes(content)
+    with pytest.raises(DataError, match=rf"bad_files\.jsonl.*{says}"):
+        BadFiles(10, path=tmp_path / "bad_files.jsonl")

@@ -10,7 +10,7 @@ from PIL import Image
 
 from vitrail.data.exclusions import read_exclusions, write_exclusions
 from vitrail.data.sources import open_source, splits_of
-from vitrail.errors import DataError
+from vitrail.errors import ConfigError, DataError
 
 
 @pytest.fixture
@@ -69,6 +69,7 @@ def test_a_file_that_names_nothing_leaves_out_nothing(folder: Path) -> None:
         ('{"format": "vitrail exclusions 1"}\n{"train": 5}\n', "line 2"),
         ('{"format": "vitrail exclusions 1"}\n{"test": "a.png"}\n', "line 2"),
         ('{"format": "vitrail exclusions 1"}\n{"train": "a.png"}\n{"train": "b\n', "line 3"),
+        ('{"format": "vitrail exclusions 1"}\n' + "[" * 100_000, "line 2"),
         ("\xff\xfe", "exclusions"),
     ],
 )
@@ -82,3 +83,14 @@ def test_a_file_that_is_not_one_is_refused_in_words(tmp_path: Path, content: str
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="nowhere"):
         read_exclusions(tmp_path / "nowhere.jsonl")
+
+
+def test_only_a_list_of_exclusions_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "exclude.jsonl"
+    for name in ("first", "second"):
+        write_exclusions(path, {"train": name}, [{"train": f"{name}.png"}])
+    assert read_exclusions(path) == {"second.png"}
+    path.write_text("mine\n")
+    with pytest.raises(ConfigError, match=r"exclude\.jsonl is there already and is no list of exclusions"):
+        write_exclusions(path, {}, [])
+    assert path.read_text() == "mine\n"

@@ -126,3 +126,14 @@ def test_exclusions_are_of_one_whole_split(data: Path) -> None:
     again = dedup_paths(where, [data / "wild"], train_split="train[:50%]", out=data / "second.jsonl")
     assert again.split["images"] == 12
     assert len(open_source(f"{data / 'web'}?exclude={data / 'second.jsonl'}")) == 12
+
+
+@pytest.mark.parametrize("place", ["out", "sheet"])
+def test_files_that_are_not_ours_are_found_before_the_work(
+    data: Path, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vitrail.data.leaks.scan", lambda *_, **__: pytest.fail("the data was read"))
+    (data / "mine").write_text("mine")
+    with pytest.raises(ConfigError, match="mine is there already"):
+        dedup_paths(data / "web", [data / "pets"], **{place: data / "mine"})  # type: ignore[arg-type]
+    assert (data / "mine").read_text() == "mine"

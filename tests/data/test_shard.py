@@ -180,6 +180,24 @@ def test_refused_before_anything_is_written(photos: Path, tmp_path: Path) -> Non
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        "mine\n",
+        '{"index": 0, "key": "a", "reason": "b"}\n',
+        '{"split": "t", "index": 0, "key": "a", "reason": ""}\n5',
+    ],
+)
+def test_a_list_of_broken_files_that_is_not_ours_stays(photos: Path, tmp_path: Path, content: str) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/bad_files.jsonl").write_text(content)
+    with pytest.raises(DataError, match=r"bad_files\.jsonl: line \d was not written by this command"):
+        shard(photos, tmp_path / "out")
+    assert {name: data.decode() for name, data in files(tmp_path / "out").items()} == {
+        "bad_files.jsonl": content
+    }
+
+
 def test_all_broken_is_reported_not_raised(tmp_path: Path) -> None:
     (tmp_path / "set/train/cat").mkdir(parents=True)
     (tmp_path / "set/train/cat/a.jpg").write_bytes(b"")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from vitrail.data.shard_manifest import FORMAT, Manifest, write_whole
+from vitrail.errors import DataError
 
 
 def manifest(examples: int, shards: int) -> Manifest:
@@ -44,3 +48,29 @@ def test_written_whole(tmp_path: Path) -> None:
     write_whole(tmp_path / "a", b"old")
     write_whole(tmp_path / "a", b"new")
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"a": b"new"}
+
+
+DONE = {"rows": 3, "bytes": 5, "broken": []}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"done": "abc"}, {"done": [5]}, {"done": [{}]}, {"done": 5}, {"done": []}, {"done": [None] * 11},
+        {"done": [{**DONE, "broken": 5}]}, {"done": [{**DONE, "broken": ["x"]}]}, {"done": [{**DONE, "bytes": "5"}]},
+        {"split": "../../evil"}, {"split": 5}, {"examples": "10"}, {"examples": True}, {"more": 1},
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_a_manifest_that_others_changed(tmp_path: Path, changed: dict[str, object]) -> None:
+    file = tmp_path / ".shard-train.json"
+    file.write_text(json.dumps({**asdict(manifest(10, 3)), **changed}))
+    with pytest.raises(DataError, match=r"\.shard-train\.json: .*manifest of"):
+        Manifest.all_in(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"[]", b"5", b"{}", b"[" * 100_000, b"\xff"])
+def test_a_manifest_that_is_none(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / ".shard-train.json").write_bytes(content)
+    with pytest.raises(DataError, match=r"\.shard-train\.json: .*manifest of shards"):
+        Manifest.all_in(tmp_path)

@@ -17,7 +17,15 @@ from PIL import Image
 
 from vitrail.data.decode import decode
 from vitrail.data.shard import shard
-from vitrail.data.sources import Example, Source, layout_of, open_source, split_options, splits_of
+from vitrail.data.sources import (
+    Example,
+    Source,
+    layout_of,
+    open_source,
+    read_image_file,
+    split_options,
+    splits_of,
+)
 from vitrail.errors import ConfigError, DataError
 
 PIXELS = np.random.default_rng(0).integers(0, 256, size=(40, 8, 8, 3), dtype=np.uint8)
@@ -175,3 +183,11 @@ def test_a_folder_never_loads_pyarrow_nor_torch(tmp_path: Path) -> None:
         env=os.environ,
     )
     assert done.stdout.strip() == "set()"
+
+
+def test_an_image_file_is_a_regular_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.png")
+    (tmp_path / "zero.png").symlink_to("/dev/zero")
+    for name in ("pipe.png", "zero.png"):
+        with pytest.raises(DataError, match=f"^{name}: cannot be read: not a regular file$"):
+            read_image_file(str(tmp_path / name), name)

@@ -1,7 +1,14 @@
-import pytest
+import math
+import tracemalloc
 
-from vitrail.errors import DataError
-from vitrail.evaluators.predict import find_images
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.evaluators.split import small_model
+from vitrail.errors import CheckpointError, DataError, ImageError
+from vitrail.evaluators.features import features
+from vitrail.evaluators.predict import find_images, predict, predict_each, read_class_names
 
 
 def touched(folder, *names):
@@ -26,3 +33,80 @@ def test_a_folder_with_hidden_images_only_has_none(tmp_path):
     touched(tmp_path, "._b.jpg")
     with pytest.raises(DataError, match="no images there"):
         find_images([str(tmp_path)])
+
+
+def saved_pictures(folder, n, side=8):
+    for i in range(n):
+        Image.new("RGB", (side, side), (6 * i, 255 - 6 * i, 0)).save(folder / f"{i:02}.png")
+    return sorted(folder.glob("*.png"))
+
+
+def test_one_decoded_image_is_held_at_a_time(tmp_path):
+    model, paths = small_model(), saved_pictures(tmp_path, 12, side=800)  # 1.9 MB each
+    tracemalloc.start()
+    try:
+        made = list(predict_each(model, paths))
+        assert tracemalloc.get_traced_memory()[1] < 10 << 20
+    finally:
+        tracemalloc.stop()
+    assert [path for path, _ in made] == paths and all(len(top) == 5 for _, top in made)
+
+
+def test_files_that_cannot_be_read_have_their_errors_in_their_places(tmp_path):
+    paths = saved_pictures(tmp_path, 40)
+    for i in (0, 7, 39):
+        paths[i].write_bytes(b"scribbled over")
+    paths[33].unlink()
+    with paths[34].open("wb") as file:
+        file.truncate(1 << 40)  # a hole: nothing is on the disk
+    model, made = small_model(), [found for _, found in predict_each(small_model(), paths)]
+    broken = [i for i, found in enumerate(made) if isinstance(found, ImageError)]
+    assert broken == [0, 7, 33, 34, 39]
+    assert all(paths[i].name in str(made[i]) for i in broken)
+    for i in {*range(40)} - {*broken}:
+        assert dict(made[i]) == pytest.approx(dict(predict(model, paths[i])[0]), rel=1e-4)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_outputs_that_are_no_numbers_are_refused(value):
+    model = small_model()
+    model.encoder.norm.weight.data[0] = value
+    picture = np.zeros((16, 16, 3), np.uint8)
+    for call in (predict, features):
+        with pytest.raises(CheckpointError, match="not finite"):
+            call(model, picture)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("a.txt", "ant\r\nbee\n\n 7 \n"), ("a.json", '["ant", " bee", 7]')]
+)
+def test_class_names_of_a_file(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    assert read_class_names(tmp_path / name, 3) == ["ant", "bee", "7"]
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        *(
+            ("a.json", data)
+            for data in (b"5", b"null", b"true", b'"ant"', b'{"0": "ant"}', b"[null, true, 1.5]")
+        ),
+        ("a.json", b'[["ant"], {}, "bee"]'),
+        ("a.json", b"[" * 100_000),
+        ("a.json", b"ant"),
+        ("a.txt", b"caf\xe9\n"),
+        ("a.txt", b"ant\n"),
+    ],
+)
+def test_a_file_without_class_names(tmp_path, name, data):
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(DataError, match=name):
+        read_class_names(tmp_path / name, 3)
+
+
+def test_a_file_too_large_for_class_names(tmp_path):
+    with (tmp_path / "a.txt").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(DataError, match="at most"):
+        read_class_names(tmp_path / "a.txt", 3)

@@ -152,3 +152,12 @@ def test_labels_stand_above_and_below_a_picture_that_stays_as_it_is(tmp_path):
     for outside in (dark[: rows[0]], dark[rows[-1] + 1 :]):
         middle = made.shape[1] // 2
         assert outside[:, :middle].any() and outside[:, middle:].any()
+
+
+def test_a_name_that_is_no_unicode_is_drawn(tmp_path):
+    picture = np.zeros((8, 8, 3), np.uint8)
+    name = "caf\udce9.png"
+    drawing.captioned([picture], [name], tmp_path / "a.png", title=f"{name}\n{name}")
+    drawing.labelled(picture, tmp_path / "b.png", title=name, rows=[name], columns=[name])
+    drawing.confusion_matrix(np.eye(2, dtype=np.int64), [name, "b"], tmp_path / "c.png")
+    assert len(list(tmp_path.iterdir())) == 3

@@ -7,7 +7,7 @@ import torch
 import vitrail
 from tests.inspection.looked_at import bit, made
 from tests.randomise import randomise
-from vitrail.errors import ConfigError
+from vitrail.errors import CheckpointError, ConfigError
 from vitrail.inspection.embeddings import filters, position_similarity
 
 
@@ -86,3 +86,14 @@ def test_models_without_added_positions_are_refused(positions, why):
         position_similarity(vitrail.create("mu/8", image_size=16, positions=positions))
     with pytest.raises(ConfigError, match="only the filters and the occlusion map exist"):
         position_similarity(bit())
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_no_numbers_are_refused(value):
+    model = made("token")
+    with torch.no_grad():
+        model.embedding.weight[0, 0, 0, 0] = value
+        model.positions.table.view(-1)[-1] = value
+    for look in (filters, position_similarity):
+        with pytest.raises(CheckpointError, match="not finite in 1 of"):
+            look(model)

@@ -15,11 +15,12 @@ from PIL import Image
 import vitrail
 from tests.inspection.looked_at import answering, bit, made, pictures
 from vitrail.data.sources import open_source
+from vitrail.errors import ConfigError
 from vitrail.evaluators.accuracy import evaluate
 from vitrail.inspection.figures import draw_evaluation, draw_inspection, draw_run
 from vitrail.inspection.inspect import inspect
 from vitrail.inspection.pictures import heat
-from vitrail.inspection.report import small_maps, write_report
+from vitrail.inspection.report import begin_report, check_own, small_maps, write_report
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 VOID = {"meta", "img", "input", "br", "link", "hr"}
@@ -234,3 +235,22 @@ def test_in_a_browser_the_controls_choose_what_is_shown(tmp_path, width, scheme,
         assert np.abs(shown - heat(wanted / wanted.max()).astype(float)).max() <= 4, name
     picture = np.array(tried["picture"]["colours"], float).reshape(rows, columns, 3)
     assert np.abs(picture - np.array(tried["image2mean"]["colours"]).reshape(rows, columns, 3)).max() > 20
+
+
+def test_a_folder_is_written_to_again_if_it_has_a_page_of_ours(tmp_path):
+    check_own(tmp_path / "new")
+    (tmp_path / ".DS_Store").touch()
+    (tmp_path / "photos").mkdir()
+    check_own(tmp_path)
+    begin_report("m\udce9", tmp_path / "report.html")  # drawing was interrupted
+    (tmp_path / "filters.png").touch()
+    check_own(tmp_path)
+    write_report(inspect(made("token")), {}, tmp_path / "report.html")
+    check_own(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["image-01.png", "notes.txt", "report.html"])
+def test_a_folder_of_something_else_is_refused(tmp_path, name):
+    (tmp_path / name).write_text("<title>my own</title>")
+    with pytest.raises(ConfigError, match=f"holds {name} and no report.html of an earlier inspection"):
+        check_own(tmp_path)

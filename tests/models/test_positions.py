@@ -68,6 +68,11 @@ def test_relative_logits_are_the_query_against_the_key_of_each_offset():
         torch.testing.assert_close(bias[b, h, p_q, p_k], expected)
 
 
+def test_laid_out_for_loading_they_take_no_memory():
+    with torch.device("meta"):
+        assert all(w.is_meta for w in Relative1D(10**7, width=8, heads=2).state_dict().values())
+
+
 def test_relative_attention_adds_its_logits_before_the_softmax():
     torch.manual_seed(0)
     model = build(config_of("mu/8", image_size=16, classes=3, positions="relative")).eval()

@@ -78,6 +78,8 @@ def test_what_bit_alone_does_not_allow():
         ({"units": (2, 0)}, "a whole number of at least 1 for each stage"),
         ({"units": (2.5,)}, "a whole number of at least 1 for each stage"),
         ({"units": "34"}, "a whole number of at least 1 for each stage"),
+        ({"units": (1, 1000)}, "at most 6 stages, and 1000 units in all"),
+        ({"units": (1,) * 7}, "at most 6 stages, and 1000 units in all"),
         ({"units": 5}, "a whole number of at least 1 for each stage"),
         ({"norm_eps": -1}, "norm_eps must be in"),
         ({"standardisation_eps": "small"}, "standardisation_eps must be in"),

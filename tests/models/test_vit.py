@@ -98,6 +98,9 @@ BAD = {
     "heads must be a whole number of at least 1, not '2'": {"heads": "2"},
     r"image_size=\(64, 64, 64\) is neither a whole number nor": {"image_size": (64, 64, 64)},
     "image_size=224.0 is neither": {"image_size": 224.0},
+    "depth must be at most 1000, not 1001": {"depth": 1001},
+    f"classes must be at most {2**24}, not {2**63}": {"classes": 2**63},
+    "image_size=70000 is more than 65536 pixels": {"image_size": 70000},
     "a width of 8 or more that 4 divides, not 6": {"positions": "2d", "width": 6, "heads": 2},
     "8 or more that 4 divides, not 4": {"positions": "sincos", "width": 4, "heads": 2},
 }

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from safetensors import SafetensorError
 
-from vitrail.runtime.files import atomic_file, atomic_folder, check_writable
+from vitrail.runtime.files import atomic_file, atomic_folder, check_regular, check_writable
 
 
 def test_a_file_is_there_whole_or_not_at_all(tmp_path):
@@ -50,6 +50,43 @@ def test_an_interrupt_between_the_two_moves_brings_the_old_folder_back(tmp_path,
         monkeypatch.setattr(Path, "replace", second_fails)
     assert (path / "a").read_text() == "first"
     assert [p.name for p in tmp_path.iterdir()] == ["folder"]
+
+
+def test_a_link_stays_and_what_it_points_to_is_replaced(tmp_path):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "old").touch()
+    (tmp_path / "link").symlink_to("there")
+    with atomic_folder(tmp_path / "link") as temporary:
+        (temporary / "a").write_text("new")
+    assert (tmp_path / "link").is_symlink()
+    assert [p.name for p in (tmp_path / "there").iterdir()] == ["a"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["link", "there"]
+
+
+def test_a_folder_that_cannot_be_moved_aside_stays_and_nothing_beside_it(tmp_path, monkeypatch):
+    path = tmp_path / "folder"
+    path.mkdir()
+    (path / "a").write_text("first")
+
+    def fails(self, target):
+        raise PermissionError
+
+    with pytest.raises(PermissionError), atomic_folder(path) as temporary:
+        (temporary / "a").write_text("second")
+        monkeypatch.setattr(Path, "replace", fails)
+    assert (path / "a").read_text() == "first"
+    assert [p.name for p in tmp_path.iterdir()] == ["folder"]
+
+
+def test_what_is_read_is_a_regular_file(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("pipe")
+    for fine in ("file", "missing"):
+        check_regular(tmp_path / fine)
+    for other in ("pipe", "link"):
+        with pytest.raises(OSError, match="not a regular file"):
+            check_regular(tmp_path / other)
 
 
 FULL = [

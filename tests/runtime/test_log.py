@@ -1,11 +1,14 @@
 """What TensorBoard reads of a run that was killed and continued, and the line where it is not installed."""
 
+import os
 import sys
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from vitrail.errors import ConfigError
-from vitrail.runtime.log import Board, summary_writer
+from vitrail.runtime.log import MOST, Board, note, summary_writer, visible
 
 
 def read(folder):
@@ -44,3 +47,39 @@ def test_without_the_package_one_line_says_so(monkeypatch):
 def test_a_board_without_rows_leaves_nothing(tmp_path):
     Board(tmp_path / "board").close()
     assert not (tmp_path / "board").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\x1b]52;c;cm0gLXJmIH4=\x1b\\a", "\\x1b]52;c;cm0gLXJmIH4=\\x1b\\a"),  # would fill the clipboard
+        ("\x1b[31mred", "\\x1b[31mred"),
+        ("\x9b31mred", "\\x9b31mred"),
+        ("gnp.\u202eexe", "gnp.\\u202eexe"),
+        ("a\nerror: b\r\u2028c", "a\\nerror: b\\r\\u2028c"),
+        (os.fsdecode(b"caf\xe9.png"), "caf\\xe9.png"),
+        ("\ud800", "\\ud800"),
+        (
+            "Entlebucher Sennenhund é 日本語 فارسی 👩‍💻 [bold]",
+            "Entlebucher Sennenhund é 日本語 فارسی 👩‍💻 [bold]",
+        ),
+    ],
+)
+def test_what_a_terminal_would_obey_is_shown(text, shown, caplog):
+    assert visible(text) == shown
+    note(text)
+    assert caplog.messages == [f"note: {shown}"]
+
+
+@given(st.text())
+def test_visible_text_is_one_line_that_can_be_written_and_stays_as_it_is(text):
+    made = visible(text)
+    assert made.encode() is not None and len(made.splitlines()) <= 1
+    assert visible(made) == made
+
+
+def test_of_a_very_long_text_both_ends_are_shown():
+    made = visible(f"model.json: pool: {'y' * 3_000_000} is not one of token, mean")
+    assert made.startswith("model.json: pool: yyy") and made.endswith("y is not one of token, mean")
+    assert "3,000," not in made and len(made) < 2 * MOST
+    assert visible("y" * MOST) == "y" * MOST

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -203,6 +204,16 @@ def test_early_stopping_keeps_the_best(tmp_path):
     )
     assert stopped.results["stopped_early"]
     assert stopped.results["steps"] == 6  # the first is the best; two that are not better follow
+    assert stopped.results["kept_step"] == stopped.model().provenance["step"] == 2
+    assert stopped.results["val_examples"] == 16
+
+
+def test_other_weights_under_the_same_name_are_refused(tmp_path):
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        vitrail.save(vitrail.create("mu/8@16", classes=10), tmp_path / "start")
+        with pytest.raises(ConfigError, match="began from other weights") if seed else nullcontext():
+            run(experiment(model={"model": str(tmp_path / "start")}), tmp_path / "run", device="cpu")
 
 
 def test_watching_a_score_that_does_not_exist(tmp_path):

@@ -4,7 +4,7 @@ import sys
 import pytest
 
 from vitrail.errors import ConfigError
-from vitrail.transfer.claim import claimed, results_in
+from vitrail.transfer.claim import alone, check_own, claimed, results_in
 
 HOLD = """
 import sys, pathlib
@@ -66,3 +66,27 @@ def test_not_under_torchrun(tmp_path, monkeypatch):
         monkeypatch.setenv(name, "0")
     with pytest.raises(ConfigError, match="once for each device"), claimed(tmp_path / "piece", {}):
         pass
+
+
+def test_the_lock_of_the_results_is_no_link(tmp_path):
+    """What it leads to would be emptied."""
+    (tmp_path / "thesis.tex").write_text("years of work")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / ".results.lock").symlink_to(tmp_path / "thesis.tex")
+    with pytest.raises(OSError, match="links"), alone(tmp_path / "out"):
+        pass
+    with pytest.raises(ConfigError, match="is a link"):
+        check_own(tmp_path / "out")
+    assert (tmp_path / "thesis.tex").read_text() == "years of work"
+
+
+def test_results_are_written_over_our_own_only(tmp_path):
+    check_own(tmp_path / "new")
+    with alone(tmp_path):
+        (tmp_path / "results.md").touch()
+    check_own(tmp_path)
+    (tmp_path / "theirs").mkdir()
+    for name in ("results.md", "results.csv", "results.json"):
+        (tmp_path / "theirs" / name).symlink_to("elsewhere")
+        with pytest.raises(ConfigError, match=f"{name} of something else"):
+            check_own(tmp_path / "theirs")

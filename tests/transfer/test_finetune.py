@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import statistics
 
@@ -13,12 +14,12 @@ from PIL import Image
 import vitrail
 from tests.randomise import randomise
 from vitrail.data.sources import open_source
-from vitrail.errors import ConfigError, DataError, Interrupted
+from vitrail.errors import CheckpointError, ConfigError, DataError, Interrupted
 from vitrail.runtime import training_display
 from vitrail.train import run as running
 from vitrail.transfer import finetune
 from vitrail.transfer.finetune import default_out, results_table
-from vitrail.transfer.finetuning import Finetuning, resolved, short_side
+from vitrail.transfer.finetuning import Finetuning, facts_of, resolved, some_sizes
 
 DATA = "shapes?image_size=16&n=80"
 SWEEP = {"sweep": True, "rates": (0.5, 0.001), "seeds": 2, "steps": 4}
@@ -129,6 +130,14 @@ def test_what_is_finished_is_not_done_again(swept, pretrained, monkeypatch):
     assert tune(pretrained, swept[0].folder, **SWEEP).results == json.loads(json.dumps(swept[0].results))
 
 
+def test_a_finished_one_is_not_that_of_other_weights_under_the_same_name(pretrained, tmp_path):
+    start = shutil.copytree(pretrained, tmp_path / "start")
+    tune(start, tmp_path / "run", steps=1)
+    vitrail.save(randomise(vitrail.create("mu/8", classes=7, image_size=16), seed=1), start)
+    with pytest.raises(ConfigError, match="began from other weights"):
+        tune(start, tmp_path / "run", steps=1)
+
+
 def test_another_config_is_refused_and_nothing_is_overwritten(swept, pretrained):
     before = {path: path.read_bytes() for path in swept[0].folder.rglob("*") if path.is_file()}
     with pytest.raises(
@@ -229,11 +238,12 @@ def test_the_size_of_a_typical_image(tmp_path):
     folder = photos(tmp_path / "photos", {"ant": 3, "bee": 3})
     Image.new("RGB", (900, 800)).save(folder / "train/ant/large.png")
     (folder / "train/bee/broken.png").write_bytes(b"no picture")
-    assert short_side(open_source(folder)) == 20
+    facts = facts_of("mu/8@16", open_source(folder), gpu=False)
+    assert (facts.short_side, facts.area) == (20, 600)  # the median: the large one does not count
     for path in folder.rglob("*.png"):
         path.write_bytes(b"no picture")
     with pytest.raises(DataError, match="can be read"):
-        short_side(open_source(folder))
+        some_sizes(open_source(folder))
 
 
 @pytest.mark.parametrize(
@@ -291,3 +301,15 @@ def test_where_results_go_when_nothing_is_said():
     assert place(DATA, "B/16").startswith("runs/shapes-")
     assert place("pets", "B/16") != place("pets", "L/16")
     assert place("pets", "runs/one/model") != place("pets", "runs/two/model")
+
+
+@pytest.mark.parametrize("name", ["model", "figures"])
+def test_notes_of_the_users_are_not_deleted(swept, pretrained, tmp_path, name):
+    first, results = swept[0].folder / "seeds" / "0", swept[0].results
+    notes = tmp_path / name / "NOTES.md"
+    finetune.publish(running.Trained(first, {}), tmp_path, results)
+    finetune.publish(running.Trained(first, {}), tmp_path, results)  # again, over its own
+    notes.write_text("mine")
+    with pytest.raises(CheckpointError, match=r"NOTES\.md"):
+        finetune.publish(running.Trained(first, {}), tmp_path, results)
+    assert notes.read_text() == "mine"

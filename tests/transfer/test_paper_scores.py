@@ -16,6 +16,10 @@ from vitrail.transfer.paper_scores import PAPER, paper_model, paper_score
         ("imagenet21k+imagenet2012_ViT-B_16.npz", None),  # fine-tuned already
         ("ViT-B_16.npz", None),
         ("vit-ti16-i21k", None),
+        ("R50+ViT-B_16-i21k.npz", None),  # a hybrid; the paper has none on ImageNet-21k
+        ("R50_L_32-i21k-300ep-lr_0.001-aug_medium2-wd_0.1.npz", None),
+        ("B_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1.npz", None),  # AugReg's
+        ("vit-l16-i21k-30ep", None),
     ],
 )
 def test_what_a_name_says(name, row):

@@ -12,8 +12,8 @@ from vitrail.transfer.protocols import PROTOCOLS, Facts, bit, default, multiple,
 RANGE = "to_range(-1, 1)"
 
 
-def facts(examples=50_000, short_side=500, image_size=224, stride=16, gpu=True):
-    return Facts(examples, short_side, image_size, stride, RANGE, gpu)
+def facts(examples=50_000, short_side=500, area=250_000, image_size=224, stride=16, gpu=True):
+    return Facts(examples, short_side, area, image_size, stride, RANGE, gpu)
 
 
 # Table 4 and appendix B.1.1: training examples, steps, rates, part held out to choose
@@ -58,10 +58,11 @@ def test_hyperrule(name):
 
 
 @pytest.mark.parametrize(
-    ("short_side", "resize", "crop"), [(32, 160, 128), (95, 160, 128), (96, 512, 480), (500, 512, 480)]
+    ("area", "resize", "crop"),
+    [(32 * 32, 160, 128), (96 * 95, 160, 128), (96 * 96, 512, 480), (80 * 160, 512, 480)],
 )
-def test_hyperrule_sizes(short_side, resize, crop):
-    made = bit(facts(short_side=short_side, stride=1), None)
+def test_hyperrule_sizes(area, resize, crop):
+    made = bit(facts(area=area, stride=1), None)
     assert made["image_size"] == crop
     assert made["preprocess"] == f"resize({resize})|random_crop({crop})|flip_lr|{RANGE}"
 
@@ -78,7 +79,7 @@ def test_hyperrule_sizes(short_side, resize, crop):
 def test_every_protocol_says_everything_and_its_lines_make_the_size(
     protocol, examples, short_side, image_size, stride, gpu, asked
 ):
-    given_facts = Facts(examples, short_side, multiple(image_size, stride), stride, RANGE, gpu)
+    given_facts = Facts(examples, short_side, short_side**2, multiple(image_size, stride), stride, RANGE, gpu)
     made = PROTOCOLS[protocol](given_facts, asked)
     assert made.keys() - {"stairs"} == paper(given_facts, asked).keys()
     size = made["image_size"]

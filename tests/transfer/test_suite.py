@@ -9,6 +9,7 @@ from vitrail.data.shard import shard
 from vitrail.errors import ConfigError, DataError
 from vitrail.transfer.settings import Suite
 from vitrail.transfer.suite import named, transfer
+from vitrail.transfer.vtab import vtab
 
 COLOURS = "shapes:colour?n=60&image_size=16"  # 8 classes, of which the fewest has 7 images to train on
 SHAPES = "shapes?n=60&image_size=16"
@@ -59,6 +60,16 @@ def test_what_is_done_is_not_done_again(bundle, tmp_path, monkeypatch):
     vitrail.save(small_model(classes=5), bundle)
     with pytest.raises(ConfigError, match="weights is"):
         transfer(bundle, [COLOURS], out, methods=("fewshot",), **given)
+
+
+def test_another_preprocessing_line_is_not_the_same_piece(bundle, tmp_path):
+    given = {"methods": ("knn",), "suite": TINY, "device": "cpu"}
+    transfer(bundle, [COLOURS], tmp_path / "out", **given)
+    model = vitrail.load(bundle)
+    model.preprocess = model.preprocess.replace("|", "|flip_lr(0)|", 1)
+    vitrail.save(model, bundle)
+    with pytest.raises(ConfigError, match="preprocess is"):
+        transfer(bundle, [COLOURS], tmp_path / "out", **given)
 
 
 def test_other_test_images_are_not_the_same_piece(bundle, tmp_path):
@@ -131,3 +142,13 @@ def test_bad_input(bundle, tmp_path, data, given, said):
 def test_settings_that_make_no_sense():
     with pytest.raises(ConfigError, match="seeds 0"):
         Suite(seeds=0)
+
+
+def test_results_of_the_users_are_not_replaced(tmp_path):
+    """Said before anything is opened."""
+    (tmp_path / "results.csv").write_text("mine")
+    with pytest.raises(ConfigError, match=r"results\.csv of something else"):
+        transfer("nothing", ["nowhere"], tmp_path)
+    with pytest.raises(ConfigError, match=r"results\.csv of something else"):
+        vtab("nothing", "nowhere", tmp_path)
+    assert (tmp_path / "results.csv").read_text() == "mine"

@@ -1,6 +1,7 @@
 import csv
 import dataclasses
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -97,6 +98,15 @@ def test_the_same_call_continues(pair, bundle, tmp_path):
     vitrail.save(vitrail.create("mu/8@16", classes=4), bundle)
     with pytest.raises(ConfigError, match="weights is"):
         vtab(bundle, pair, tmp_path, tasks=("pets",), protocol=TINY, device="cpu")
+
+
+def test_other_data_under_the_same_name_is_refused(pair, tmp_path):
+    given = {"tasks": ("pets",), "protocol": TINY, "device": "cpu"}
+    data = shutil.copytree(pair / "oxford_iiit_pet", tmp_path / "data" / "pets")
+    vtab("mu/8@16", tmp_path / "data", tmp_path / "out", **given)
+    os.utime(next(data.rglob("*.parquet")), (1, 1))
+    with pytest.raises(ConfigError, match="fingerprint is"):
+        vtab("mu/8@16", tmp_path / "data", tmp_path / "out", **given)
 
 
 def test_the_rate_is_chosen_on_val_and_seeds_have_a_spread(pair, tmp_path):

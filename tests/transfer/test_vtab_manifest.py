@@ -61,9 +61,24 @@ def test_other_examples_are_counted(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "a,b\n", "split,pixels,label\ntrain,00,x\n", "split,pixels,label\ntrain\n"]
+    ("data", "said"),
+    [
+        (b"", "not a manifest"),
+        (b"a,b\n", "not a manifest"),
+        (b"split,pixels,label\ntrain,00,x\n", "not a manifest"),
+        (b"split,pixels,label\ntrain\n", "not a manifest"),
+        (b"split,pixels,label\ntrain," + b"0" * 200_000 + b",1\n", "not a manifest"),
+        (b"split,pixels,label\ncaf\xe9,00,1\n", "not: 'utf-8' codec"),
+    ],
 )
-def test_a_file_that_is_no_manifest(text, tmp_path):
-    (tmp_path / "task.csv").write_text(text)
-    with pytest.raises(DataError, match="not a manifest"):
+def test_a_file_that_is_no_manifest(data, said, tmp_path):
+    (tmp_path / "task.csv").write_bytes(data)
+    with pytest.raises(DataError, match=said):
+        read(tmp_path / "task.csv")
+
+
+def test_a_file_too_large_for_a_manifest(tmp_path):
+    with (tmp_path / "task.csv").open("wb") as file:
+        file.truncate(1 << 40)  # a hole: nothing is on the disk
+    with pytest.raises(DataError, match="at most"):
         read(tmp_path / "task.csv")

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from vitrail.checkpoints import torch_files
-from vitrail.checkpoints.checkpoint import Checkpoint, config_from_json, config_to_json, listing
+from vitrail.checkpoints.checkpoint import Checkpoint, check_extent, config_from_json, config_to_json, listing
 from vitrail.data import preprocess as pp
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.runtime.files import atomic_folder
@@ -53,6 +53,7 @@ def read(folder: Path) -> Checkpoint:
     weights = {
         name: w.to(torch.float32) for name, w in torch_files.read_safetensors(folder / WEIGHTS).items()
     }
+    check_extent(config, weights, str(where))
     return Checkpoint(
         config, weights, card["preprocess"], class_names, card.get("provenance", {}), card.get("metrics", {})
     )
@@ -71,7 +72,7 @@ def in_precision(checkpoint: Checkpoint, precision: str) -> Checkpoint:
 
 
 def write(checkpoint: Checkpoint, folder: Path) -> list[str]:
-    torch_files.check_own_folder(folder, (WEIGHTS, CARD), "bundled")
+    torch_files.check_own_folder(folder, (WEIGHTS, CARD) if recognises(folder) else (), "bundled")
     card = {
         "format": "vitrail bundle",
         "version": VERSION,

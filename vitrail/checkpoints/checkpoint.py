@@ -27,6 +27,7 @@ from vitrail.models.vit import ViTConfig
 
 # What `family` in a written config stands for.
 FAMILIES: dict[str, type[Config]] = {"vit": ViTConfig, "hybrid": HybridConfig, "bit": BiTConfig}
+MOST_FIXED = 1 << 27  # numbers that a model may have besides its weights: the tables of fixed positions
 
 
 @dataclass
@@ -91,6 +92,23 @@ def check_weights(weights: dict[str, Tensor], wanted: dict[str, tuple[int, ...]]
     ]
     if problems:
         raise CheckpointError(f"the weights do not fit the architecture: {listing(problems)}")
+
+
+def check_extent(config: Config, weights: dict[str, Tensor], where: str) -> None:
+    """Before a model is built: what someone's config asks for is in proportion to the weights that came with it."""
+    if isinstance(config, BiTConfig):
+        layers, fixed = sum(config.units), 0
+    else:
+        layers = config.depth + (sum(config.stem.units) if isinstance(config, HybridConfig) else 0)
+        tables = config.depth if config.positions_at == "every" else 1
+        fixed = tables * config.tokens * config.width if config.positions == "sincos" else 0
+    if layers > len(weights):
+        raise CheckpointError(f"{where}: {layers} layers, but only {len(weights)} tensors beside it")
+    if fixed > MOST_FIXED:
+        raise CheckpointError(
+            f"{where}: positions 'sincos' of width {config.width} for images of {config.image_size} are {fixed:,} "
+            f"numbers; at most {MOST_FIXED:,} are made"
+        )
 
 
 def listing(problems: list[str], most: int = 8) -> str:

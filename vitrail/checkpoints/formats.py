@@ -65,7 +65,10 @@ def load(
 
 
 def save(model: Model, path: str | Path, *, to: str = "bundle") -> None:
-    """Write `model` in a format of FORMATS. What the format cannot carry is said, for its reader to set."""
+    """Write `model` in a format of FORMATS. What the format cannot carry is said, for its reader to set.
+
+    A bundle may replace a bundle; in any other format, an existing path is refused.
+    """
     write(of_model(model), Path(path), to)
 
 
@@ -84,8 +87,7 @@ def convert(
 
     `precision`: what the weights of a bundle are stored in (bundle.PRECISIONS).
     """
-    if Path(destination).exists():
-        raise CheckpointError(f"{destination} exists; nothing is overwritten")
+    check_new(Path(destination))
     if precision != "float32" and to != "bundle":
         raise ConfigError(f"precision {precision!r} can be chosen for a bundle, not for {to}")
     model = load(source, classes=classes, image_size=image_size, heads=heads, resample=resample)
@@ -96,8 +98,15 @@ def convert(
 def write(checkpoint: Checkpoint, path: Path, to: str) -> None:
     if to not in FORMATS:
         raise ConfigError(f"format {to!r} is not one of {', '.join(FORMATS)}")
+    if to != "bundle":  # which looks itself whether it would replace anything else
+        check_new(path)
     for line in FORMATS[to](checkpoint, path):
         note(line)
+
+
+def check_new(path: Path) -> None:
+    if path.exists() or path.is_symlink():
+        raise CheckpointError(f"{path} exists; nothing is overwritten")
 
 
 def read(path_or_name: str | Path, *, heads: int | None = None, image_size: Size | None = None) -> Checkpoint:

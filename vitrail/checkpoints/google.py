@@ -1,38 +1,33 @@
 """Google's `.npz` checkpoints <-> ours: the ViT paper's, AugReg, Linen, big_vision, hybrids, BiT-M.
 
 The architecture is inferred from the arrays alone. What differs between the codes that wrote such files is a
-`Dialect`; it is kept in the provenance, so that writing gives the same file again, key by key and bit by bit.
-
-    prefix      what every key begins with: '', 'opt/target/', 'params/', 'params/img/'
-    names       of the parts of a block: original (LayerNorm_2, MlpBlock_3) or linen (LayerNorm_1, MlpBlock_0)
-    scan        the blocks of all layers in one array each, with a leading axis of depth
-    top         pos_embedding at the top level and without a row for the class token (big_vision)
-    odd         key: [dtype, order, shape] of the arrays that are not plain float32 in C order
+Dialect (google_dialect.py); it is kept in the provenance, so that writing gives the same file again, key by key and
+bit by bit.
 
 D width, h heads, d = D / h, M mlp_dim, P patch. Their kernels are (in, out) and (rows, columns, in, out).
 """
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from vitrail.checkpoints import mapping
-from vitrail.checkpoints.checkpoint import Checkpoint, listing, parameter_shapes
+from vitrail.checkpoints.checkpoint import Checkpoint, check_extent, listing, parameter_shapes
 from vitrail.checkpoints.google_config import config_of
+from vitrail.checkpoints.google_dialect import Dialect, as_stored, canonical, oddities, spelled, tensor_of
 from vitrail.checkpoints.google_names import BLOCKS, SCANNED, TOP_POSITIONS, entries_of, naming_of
 from vitrail.checkpoints.npz import read_npz, write_npz
 from vitrail.checkpoints.plain import plain, with_table
 from vitrail.data import preprocess as pp
-from vitrail.errors import CheckpointError
+from vitrail.errors import CheckpointError, ConfigError
+from vitrail.models.checking import MOST
 from vitrail.models.hybrid import HybridConfig
 from vitrail.models.names import Config
 from vitrail.models.resnet import BiTConfig, StemConfig
@@ -41,15 +36,6 @@ from vitrail.runtime.log import note
 
 # What may stand in a file beside the model: optimizer state, the text tower and scalars of SigLIP.
 NOT_THE_MODEL = re.compile(r"(opt/state|opt/|states?/|params/txt/|txt/|params/[tb]$|[tb]$|extra/)")
-
-
-@dataclass(frozen=True)
-class Dialect:
-    prefix: str = ""
-    names: str = "original"
-    scan: bool = False
-    top: bool = False
-    odd: dict[str, list[Any]] = field(default_factory=dict)
 
 
 def read(path: Path, *, image_size: int | tuple[int, int] | None = None) -> Checkpoint:
@@ -63,15 +49,15 @@ def read(path: Path, *, image_size: int | tuple[int, int] | None = None) -> Chec
     inside = {k: a for k, a in inside.items() if prefix + k not in beside}
     if beside:
         note(f"{path.name}: {len(beside)} arrays beside the model (optimizer, other towers) are left out")
-    scan = any(key.startswith(SCANNED) for key in inside)
-    dialect = Dialect(prefix, naming_of(inside), scan, TOP_POSITIONS in inside, oddities(inside))
-
     tensors = {key: tensor_of(a, f"{path}: {key}") for key, a in inside.items()}
+    scan = any(key.startswith(SCANNED) for key in inside)
     try:
+        dialect = Dialect(prefix, naming_of(inside), scan, TOP_POSITIONS in inside, oddities(inside))
         tensors = {canonical(key): w for key, w in unscanned(tensors).items()}
         config = config_of(tensors, image_size, path)
     except (KeyError, IndexError, ValueError) as error:
         raise CheckpointError(f"{path}: the architecture cannot be inferred ({error})") from error
+    check_extent(config, tensors, str(path))
     entries = list(entries_of(config, names=dialect.names, top=dialect.top))
     weights = mapping.read(entries, tensors, parameter_shapes(config), str(path))
     head = weights.get("head.classifier.weight")
@@ -89,7 +75,7 @@ def write(checkpoint: Checkpoint, path: Path) -> list[str]:
     if known := checkpoint.provenance.get("format") == "npz":
         try:
             dialect = Dialect(**checkpoint.provenance["dialect"])
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, ConfigError) as error:
             raise CheckpointError(
                 f"the provenance of this model does not tell its npz dialect ({error})"
             ) from error
@@ -130,62 +116,13 @@ def line_of(config: Config, dialect: Dialect) -> str:
     return str(pp.parse(pp.PRESETS[published]).at(config.image_size))
 
 
-def oddities(arrays: Mapping[str, np.ndarray]) -> dict[str, list[Any]]:
-    odd = {}
-    for key, a in arrays.items():
-        fortran = a.flags.f_contiguous and not a.flags.c_contiguous
-        old_norm = a.ndim == 4 and a.size == a.shape[-1] and key.endswith(("scale", "bias", "gamma", "beta"))
-        numbered_key = key != canonical(key)
-        if a.dtype != np.float32 or fortran or old_norm or numbered_key:
-            odd[key] = [a.dtype.str, "F" if fortran else "C", list(a.shape) if old_norm else None]
-    return odd
-
-
-def canonical(key: str) -> str:
-    """Some BiT files count their convolutions: standardized_conv2d_17."""
-    return re.sub(r"standardized_conv2d_\d+", "standardized_conv2d", key)
-
-
-def spelled(key: str, dialect: Dialect) -> tuple[str, list[Any]]:
-    """The key as the file had it, and how its array was stored."""
-    for name, spec in dialect.odd.items():
-        if canonical(name) == key:
-            return name, spec
-    return key, ["<f4", "C", None]
-
-
-def tensor_of(a: np.ndarray, where: str) -> Tensor:
-    """A view. numpy knows no bfloat16: such arrays come as two opaque bytes."""
-    if a.dtype.kind == "V" and a.dtype.itemsize == 2:
-        return torch.from_numpy(a.view(np.int16)).view(torch.bfloat16)
-    if a.dtype.kind != "f" or a.dtype.byteorder == ">":
-        raise CheckpointError(f"{where} is {a.dtype}; weights are float16, bfloat16, float32 or float64")
-    return torch.from_numpy(a)
-
-
-def as_stored(a: np.ndarray, spec: list[Any]) -> tuple[np.ndarray, bool]:
-    """The array as the dialect stores it; False where its type would change values, and float32 is kept."""
-    dtype, order, shape = spec
-    stored: np.ndarray
-    if np.dtype(dtype).kind == "V":
-        stored = torch.from_numpy(a).to(torch.bfloat16).view(torch.int16).numpy().view(np.dtype(dtype))
-        exact = torch.equal(torch.from_numpy(a), torch.from_numpy(a).to(torch.bfloat16).float())
-    else:
-        with np.errstate(over="ignore"):
-            stored = a.astype(dtype)
-        exact = np.array_equal(stored.astype(np.float32), a, equal_nan=True)
-    if not exact:
-        stored = a
-    if shape is not None and math.prod(shape) == stored.size:
-        stored = stored.reshape(shape)
-    return np.asarray(stored, order=order), exact
-
-
 def unscanned(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """One array for all layers -> one for each."""
     made: dict[str, Tensor] = {}
     for key, w in tensors.items():
         if key.startswith(SCANNED):
+            if w.shape[0] > MOST["depth"]:
+                raise ValueError(f"{key} is of {w.shape[0]} layers; at most {MOST['depth']}")
             made |= {f"{BLOCKS}{i}/{key.removeprefix(SCANNED)}": w[i] for i in range(w.shape[0])}
         else:
             made[key] = w

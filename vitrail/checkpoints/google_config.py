@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from vitrail.checkpoints.google_names import BLOCK_NAMES, BLOCKS, POSITIONS, TOP_POSITIONS, naming_of
+from vitrail.checkpoints.sizes import grid_at
 from vitrail.errors import CheckpointError
 from vitrail.models.hybrid import HybridConfig
 from vitrail.models.names import Config
@@ -50,13 +51,12 @@ def grid_of(
     tensors: Mapping[str, Tensor], image_size: int | tuple[int, int] | None, stride: int, path: Path
 ) -> tuple[tuple[int, int], Any]:
     """Rows and columns, and the kind of positions. A file without any is big_vision's fixed sin-cos."""
-    asked = (image_size, image_size) if isinstance(image_size, int) else image_size
-    asked_grid = (asked[0] // stride, asked[1] // stride) if asked else None
+    asked_grid = grid_at(image_size, stride) if image_size else None
     table = tensors.get(POSITIONS, tensors.get(TOP_POSITIONS))
     if table is None:
         if "cls" in tensors or naming_of(tensors) == "original":
             raise CheckpointError(f"{path}: missing {POSITIONS}")
-        return asked_grid or (224 // stride, 224 // stride), "sincos"
+        return asked_grid or grid_at(224, stride), "sincos"
     N = table.shape[1] - (POSITIONS in tensors and "cls" in tensors)
     side = math.isqrt(N)
     if side * side == N:

@@ -1,17 +1,16 @@
 """Reading and writing `.npz` files: a zip of `.npy` arrays, never with pickles.
 
 Members that are stored without compression are mapped, not read: a checkpoint is copied once, straight into
-the model's parameters. Every header is checked against the bytes that are there before anything is allocated.
+the model's parameters. Every header is checked against the bytes that are there before anything is allocated,
+and what a file may unpack to is bounded by its own size: weights hardly compress.
 """
 
 from __future__ import annotations
 
 import io
-import lzma
 import math
 import mmap
 import struct
-import tokenize
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -21,57 +20,72 @@ import numpy as np
 from numpy.lib import format as npy
 
 from vitrail.errors import CheckpointError
-from vitrail.runtime.files import atomic_file
+from vitrail.runtime.files import atomic_file, check_regular
+from vitrail.runtime.npz_members import DAMAGE, HEADER_BYTES, header_of, read_header
 
 MAX_BYTES = 64 << 30  # of one file's arrays together, uncompressed
+MAX_RATIO = 20  # how many times its own size a file may unpack to
+FREE_BYTES = 64 << 20  # that a file of any size may unpack to
+PIECE = 1 << 20  # bytes that are unpacked at a time
 LOCAL_HEADER = struct.Struct("<4s5H3I2H")  # of a zip member
-HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
-# What broken bytes make of zipfile and of numpy's reader of headers.
-DAMAGE = (
-    zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, tokenize.TokenError, EOFError, OSError,
-    ValueError, SyntaxError, RuntimeError, OverflowError,
-)  # fmt: skip
 
 
 def read_npz(path: Path) -> dict[str, np.ndarray]:
     """name -> array. Arrays of stored members are views of the file, private to this process."""
     try:
+        check_regular(path)
         with path.open("rb") as file, zipfile.ZipFile(file) as archive:
             members = archive.infolist()
-            if sum(m.file_size for m in members) > MAX_BYTES:
-                raise CheckpointError(f"{path} unpacks to more than {MAX_BYTES >> 30} GiB; refused")
+            check_unpacked(members, path)
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
             return {m.filename.removesuffix(".npy"): read_member(archive, m, mapped, path) for m in members}
     except FileNotFoundError as error:
         raise CheckpointError(f"no such file: {path}") from error
+    except MemoryError as error:
+        raise CheckpointError(f"{path} holds more than there is memory for") from error
     except DAMAGE as error:
         raise CheckpointError(f"{path} is not a whole .npz file ({error})") from error
+
+
+def check_unpacked(members: list[zipfile.ZipInfo], path: Path) -> None:
+    size, unpacked = path.stat().st_size, sum(m.file_size for m in members)
+    if unpacked > min(MAX_BYTES, max(FREE_BYTES, MAX_RATIO * size)):
+        raise CheckpointError(
+            f"{path} of {size:,} bytes unpacks to {unpacked:,}; refused: more than {MAX_RATIO} times its size, "
+            f"or more than {MAX_BYTES >> 30} GiB"
+        )
 
 
 def read_member(
     archive: zipfile.ZipFile, member: zipfile.ZipInfo, mapped: mmap.mmap, path: Path
 ) -> np.ndarray:
-    where = f"{path}: {member.filename}"
-    if member.compress_type == zipfile.ZIP_STORED and not member.flag_bits & 1:
-        header = LOCAL_HEADER.unpack_from(mapped, member.header_offset)
-        start = member.header_offset + LOCAL_HEADER.size + header[9] + header[10]
-        content = memoryview(mapped)[start : start + member.file_size]
-        if zlib.crc32(content) != member.CRC:
-            raise CheckpointError(f"{where} is damaged: its checksum is not the one written with it")
-    else:
-        content = memoryview(bytearray(archive.read(member)))  # zipfile checks the size and the CRC
-    head = io.BytesIO(content[: 1 << 16])
-    version = npy.read_magic(head)
-    if version not in HEADERS:
-        raise CheckpointError(f"{where} is .npy version {version}; known are {', '.join(map(str, HEADERS))}")
-    shape, fortran, dtype = HEADERS[version](head)
-    if dtype.hasobject:
-        raise CheckpointError(f"{where} holds pickled Python objects, which are never loaded")
-    count = math.prod(shape)
-    if len(content) != head.tell() + count * dtype.itemsize:
-        raise CheckpointError(f"{where} says {shape} of {dtype} but has {len(content)} bytes")
-    flat = np.frombuffer(content, dtype, count, head.tell())
-    return flat.reshape(shape, order="F" if fortran else "C")
+    where, size = f"{path}: {member.filename}", member.file_size
+    try:
+        if member.compress_type == zipfile.ZIP_STORED and not member.flag_bits & 1:
+            local = LOCAL_HEADER.unpack_from(mapped, member.header_offset)
+            start = member.header_offset + LOCAL_HEADER.size + local[9] + local[10]
+            content = memoryview(mapped)[start : start + size]
+            header = read_header(io.BytesIO(content[:HEADER_BYTES]), len(content))
+            if zlib.crc32(content) != member.CRC:
+                raise CheckpointError(f"{where} is damaged: its checksum is not the one written with it")
+        else:
+            header = header_of(archive, member)
+            content = unpacked(archive, member)
+    except ValueError as error:
+        raise CheckpointError(f"{where} {error}") from error
+    flat = np.frombuffer(content, header.dtype, math.prod(header.shape), header.start)
+    return flat.reshape(header.shape, order="F" if header.fortran else "C")
+
+
+def unpacked(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> memoryview:
+    content, filled = memoryview(bytearray(member.file_size)), 0
+    with archive.open(member) as stream:  # which gives no more than that, and checks the CRC
+        while piece := stream.read(PIECE):
+            content[filled : filled + len(piece)] = piece
+            filled += len(piece)
+    if filled < member.file_size:
+        raise ValueError(f"has {filled:,} of its {member.file_size:,} bytes")
+    return content
 
 
 def write_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:

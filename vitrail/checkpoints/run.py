@@ -170,6 +170,19 @@ class Run:
                 elif card["data"] != fingerprint:
                     note(f"{self.path} began with other data: files were added, removed or changed since")
 
+    def note_start(self, weights: str) -> None:
+        """Remember the digest of the weights that the run began from; other ones under the same name are refused."""
+        with agreed(f"{self.path / run_card.CARD} cannot be written"):
+            if rank() == 0:
+                card = run_card.read_card(self.path)
+                if "start" not in card:
+                    run_card.write_card(self.path, {**card, "start": weights})
+                elif card["start"] != weights:
+                    raise ConfigError(
+                        f"{self.path} began from other weights, though their name is the same: what is in it is not "
+                        "theirs. Choose another folder, or put those weights back"
+                    )
+
     @property
     def _metrics(self) -> Path:
         return self.path / METRICS

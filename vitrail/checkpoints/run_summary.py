@@ -50,8 +50,9 @@ def run_folders(folder: Path) -> list[Path]:
 def summary(run: Path, name: str) -> Summary:
     card, rows = run_metrics.finite(read_card(run)), run_metrics.rows(run / METRICS)
     config, results = flat(card["config"]), card.get("results")
-    steps, reached, scores = number(config, "steps"), steps_in(run), scores_in(run)
-    best_step, ended = best_of(scores), flat(results or {})
+    ended, reached, scores = flat(results or {}), steps_in(run), scores_in(run)
+    steps = number(config, "steps") or number(ended, "steps")  # it may be planned in epochs
+    best_step = best_of(scores)
     return Summary(
         name=name,
         state=state_of(results is not None, reached[-1] if reached else None, steps),

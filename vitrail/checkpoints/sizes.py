@@ -47,8 +47,7 @@ def grid_of(
     if configured is None and square is not None:
         return math.isqrt(square), math.isqrt(square)
     if fitting:
-        height, width = pair(fitting[0])
-        return height // stride, width // stride
+        return grid_at(fitting[0], stride)
     said = "which are not a square"
     if configured is not None:
         said = (
@@ -60,8 +59,15 @@ def grid_of(
 
 
 def patches(size: Size, stride: int) -> int:
+    return math.prod(grid_at(size, stride))
+
+
+def grid_at(size: Size, stride: int) -> tuple[int, int]:
+    """Rows and columns of patches in an image."""
+    if stride < 1:
+        raise ConfigError(f"patches of {stride} pixels")
     height, width = pair(size)
-    return (height // stride) * (width // stride)
+    return height // stride, width // stride
 
 
 def pair(size: Size) -> tuple[int, int]:

@@ -19,7 +19,7 @@ from torch import Tensor
 from vitrail.checkpoints import mapping, timm_config, torch_files
 from vitrail.checkpoints.checkpoint import Checkpoint, parameter_shapes
 from vitrail.checkpoints.plain import plain
-from vitrail.checkpoints.sizes import Size, count, grid_of, heads_of, pair
+from vitrail.checkpoints.sizes import Size, count, grid_at, grid_of, heads_of
 from vitrail.checkpoints.timm_card import RESNET, card_of
 from vitrail.checkpoints.timm_config import ACTIVATIONS, POOLS, Said
 from vitrail.checkpoints.timm_names import completed, entries_of, foreign_parts
@@ -91,8 +91,7 @@ def vit_config(
     stride = patch_size * (stem.stride if stem else 1)
     class_token, positions = "cls_token" in t, t.get("pos_embed")
     if positions is None:
-        H, W = said.image_size or pair(image_size or 224)
-        grid = H // stride, W // stride
+        grid = grid_at(said.image_size or image_size or 224, stride)
     else:
         rows = positions.shape[1]
         patches = (rows - 1, rows) if class_token else (rows,)  # the class token's position may be left out

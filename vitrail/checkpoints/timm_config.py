@@ -69,6 +69,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "vit, more than 224 pixels": {"interpolation": "bicubic", "crop_pct": 1.0, "mean": HALF, "std": HALF},
     "bit": {"interpolation": "bilinear", "crop_pct": 0.875, "mean": HALF, "std": HALF},
 }
+LEAST_CROP = 0.01  # crop_pct: images are scaled to the model's size over it
 
 
 @dataclass(frozen=True)
@@ -149,15 +150,17 @@ def preprocessing(said: Said, config: Config) -> str:
         settings = UNSAID | {key: value for key, value in said.pretrained.items() if value}
     mode = settings.get("crop_mode", "center")
     height, width = config.image_size
-    scaled = tuple(math.floor(side / settings["crop_pct"]) for side in (height, width))
     if mode not in ("center", "squash"):
         note(f"timm prepares this model's images with crop_mode {mode!r}, which has no counterpart here")
         return ""
     if mode == "center" and height != width:
         # timm scales until both sides cover the crop; of the ops here, the short side at the longer comes nearest.
         note("timm's preprocessing for images that are not square is met only nearly")
-    resize = max(scaled) if mode == "center" else (scaled[0], scaled[1])
     try:
+        if not settings["crop_pct"] >= LEAST_CROP:
+            raise ConfigError(f"crop_pct {settings['crop_pct']} is not at least {LEAST_CROP}")
+        scaled = tuple(math.floor(side / settings["crop_pct"]) for side in (height, width))
+        resize = max(scaled) if mode == "center" else (scaled[0], scaled[1])
         mean, std = (triple(tuple(settings[key])) for key in ("mean", "std"))
         return line_of(Transform(resize, (height, width), settings["interpolation"], mean, std))
     except ConfigError as error:

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from vitrail.checkpoints.checkpoint import listing
 from vitrail.errors import CheckpointError
+from vitrail.runtime.files import check_regular
 
 MAX_BYTES = 64 << 30  # of one model's tensors together
 MAX_JSON_BYTES = 16 << 20
@@ -80,6 +81,7 @@ def weights_in(folder: Path) -> Path:
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """name -> tensor, of a file of either kind; which of them it is, its first bytes say."""
     try:
+        check_regular(path)
         with path.open("rb") as file:
             start = file.read(9)
     except OSError as error:
@@ -89,6 +91,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:
     try:
+        check_regular(path)
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
     except (SafetensorError, OSError) as error:
@@ -136,7 +139,8 @@ def checked(tensors: dict[Any, Any], path: Path) -> dict[str, Tensor]:
 def is_plain(w: object) -> bool:
     if not isinstance(w, Tensor) or w.layout != torch.strided or w.device.type != "cpu" or w.is_quantized:
         return False
-    return w.is_floating_point() and w.nbytes <= w.untyped_storage().nbytes()
+    fractions = w.is_floating_point() and w.dtype != torch.float4_e2m1fn_x2  # two in a byte: not converted
+    return fractions and w.nbytes <= w.untyped_storage().nbytes()
 
 
 def read_shards(index: Path) -> dict[str, Tensor]:
@@ -156,9 +160,13 @@ def read_shards(index: Path) -> dict[str, Tensor]:
 
 def read_json(path: Path) -> dict[str, Any]:
     try:
+        check_regular(path)
         if path.stat().st_size > MAX_JSON_BYTES:
             raise CheckpointError(f"{path} is larger than {MAX_JSON_BYTES >> 20} MiB; refused")
-        content = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        content = json.loads(text)
+        if "\\u" in text:  # half of a pair of surrogates is no text: it could be neither shown nor written
+            json.dumps(content, ensure_ascii=False).encode()
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} cannot be read as JSON: {error}") from error
     if not isinstance(content, dict):

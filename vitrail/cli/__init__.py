@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from io import TextIOWrapper
 
 import tyro
 
@@ -26,6 +27,7 @@ from vitrail.cli.transfer_verbs import transfer, vtab
 from vitrail.cli.verb import Shown, show
 from vitrail.errors import ConfigError, Interrupted, VitrailError
 from vitrail.runtime.interrupts import interruptible
+from vitrail.runtime.log import visible
 
 Verb = Callable[..., Shown]
 
@@ -84,16 +86,18 @@ def main(arguments: list[str] | None = None) -> None:
             shown = run(given)
     except Interrupted as error:
         if speaks:
-            print(error, file=sys.stderr)
+            print(visible(str(error)), file=sys.stderr)
         sys.exit(128 + signal.Signals[error.by] if error.by in signal.Signals.__members__ else 1)
     except (VitrailError, OSError) as error:  # OSError: a place that cannot be written or read
-        print(f"error: {error}", file=sys.stderr)
+        print(visible(f"error: {error}"), file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
     if not speaks:
         return
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # for names in a script that it has no letters for
     try:
         show(shown)
         sys.stdout.flush()
@@ -102,7 +106,7 @@ def main(arguments: list[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)  # as rich does where it prints a table
     for problem in shown.problems:
-        print(f"error: {problem}", file=sys.stderr)
+        print(visible(f"error: {problem}"), file=sys.stderr)
     if shown.problems:
         sys.exit(2)
 

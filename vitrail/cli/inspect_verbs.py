@@ -52,6 +52,7 @@ def inspect(
         raise ConfigError(f"--closely must be at least 0, not {closely}")
     folder, device = Path(out), pick(common.device)
     check_writable(folder)
+    report.check_own(folder)
     loaded = load(model, **reading.arguments()).to(device)
     name, *labels = labels_of((model, *beside))
     others = {k: load(one).to(device) for k, one in zip(labels, beside, strict=True)}
@@ -59,15 +60,16 @@ def inspect(
     chosen, names, problems = images_of(images, source, evaluation)
     seen = look(loaded, chosen, names=names, name=name, beside=others, closely=closely)
 
+    report.begin_report(name, folder / report.NAME)
     made: dict[str, Path] = {}
     if rows := metrics_of(Path(model, "metrics.jsonl")):  # of a run
         made |= figures.draw_run(rows, folder, name)
     if source is not None and evaluation is not None:
         made |= figures.draw_evaluation(evaluation, source, folder)
     made |= figures.draw_inspection(seen, folder)
-    report.write_report(seen, made, folder / "report.html", evaluation)
+    report.write_report(seen, made, folder / report.NAME, evaluation)
 
-    made["report"] = folder / "report.html"
+    made["report"] = folder / report.NAME
     result = {"model": model, **as_json(seen), "files": {figure: str(path) for figure, path in made.items()}}
     files = [[figure, str(path)] for figure, path in made.items()]
     after = [f"{note[:1].upper()}{note[1:]}." for note in seen.notes]

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional, arg
 
 from vitrail.errors import ConfigError
+from vitrail.runtime.log import visible
 
 if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.segment import Segment
     from rich.table import Table
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
@@ -68,12 +71,22 @@ def show(shown: Shown) -> None:
         print(json.dumps(shown.result, allow_nan=False))
         return
     from rich.console import Console
+    from rich.segment import Segments
 
     console = Console()
     if shown.body is not None or shown.rows:
-        console.print(table(shown.columns, shown.rows) if shown.body is None else shown.body)
+        body = table(shown.columns, shown.rows) if shown.body is None else shown.body
+        console.print(Segments(visible_segments(console, body)))
     for line in shown.after:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        console.print(visible(line), markup=False, highlight=False, soft_wrap=True)
+
+
+def visible_segments(console: Console, body: RenderableType) -> list[Segment]:
+    """What rich makes of it, each piece of a line as it can be seen."""
+    return [
+        segment._replace(text="\n".join(map(visible, segment.text.split("\n"))))
+        for segment in console.render(body)
+    ]
 
 
 def table(columns: list[str], rows: list[list[str]]) -> Table:
@@ -85,7 +98,8 @@ def table(columns: list[str], rows: list[list[str]]) -> Table:
     made = Table(box=SIMPLE_HEAD, show_header=any(columns))
     for column in columns:
         justify: Literal["left", "right"] = "right" if column.startswith(">") else "left"
-        made.add_column(Text(column.removeprefix(">")), justify=justify, overflow="fold")
+        made.add_column(Text(visible(column.removeprefix(">"))), justify=justify, overflow="fold")
     for row in rows:
-        made.add_row(*map(Text, row))  # not str: in a file name rich would see its own marks
+        # Text, not str: in a file name rich would see its own marks.
+        made.add_row(*(Text(visible(cell)) for cell in row))
     return made

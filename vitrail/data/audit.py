@@ -21,7 +21,7 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-from vitrail.data.copies.contact_sheet import class_sheet
+from vitrail.data.copies.contact_sheet import check_sheet, class_sheet
 from vitrail.data.copies.duplicates import find_pairs
 from vitrail.data.copies.scan import Scan, join, scan
 from vitrail.data.sources import Source, open_source, splits_of
@@ -123,6 +123,8 @@ def inspect(
     """Read every image once and report. `sheet` is where the contact sheet of the first split is drawn (PNG)."""
     if not source_by_split:
         raise ConfigError("no split was given to inspect: give at least one")
+    if sheet is not None:
+        check_sheet(sheet)
     scans = {name: scan(source, progress=progress) for name, source in source_by_split.items()}
     reports = tuple(_split_report(name, source, scans[name]) for name, source in source_by_split.items())
     pairs = find_pairs(join(list(scans.values())), progress=progress)

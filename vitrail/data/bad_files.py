@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from vitrail.data.foreign_files import parse_object, read_text
 from vitrail.errors import DataError
 
 
@@ -25,14 +26,10 @@ class BadFiles:
         self.found: dict[str, BadExample] = {}
         self.torn = False  # whether a kill, or a full disk, left a part of a last line
         if path is not None and path.exists():
-            *lines, last = path.read_text(encoding="utf-8").split("\n")
+            *lines, last = read_text(path, "broken examples").split("\n")
             self.torn = bool(last)
             for number, line in enumerate(lines, 1):
-                try:
-                    row = json.loads(line)
-                    bad = BadExample(row["index"], row["key"], row["reason"])
-                except (ValueError, KeyError, TypeError) as error:
-                    raise DataError(f"{path}, line {number}: not a broken example: {line[:80]!r}") from error
+                bad = _parse(line, f"{path}, line {number}")
                 self.found[bad.key] = bad
 
     def add(self, examples: Iterable[BadExample]) -> None:
@@ -60,3 +57,11 @@ class BadFiles:
         shown = "; ".join(bad.reason for bad in list(self.found.values())[:most])
         more = len(self.found) - most
         return shown + (f"; and {more} more" if more > 0 else "")
+
+
+def _parse(line: str, where: str) -> BadExample:
+    row = parse_object(line, f"{where}: not a broken example")
+    index, key, reason = (row.get(name) for name in ("index", "key", "reason"))
+    if type(index) is not int or not isinstance(key, str) or not isinstance(reason, str):
+        raise DataError(f"{where}: not a broken example: {line[:80]!r}; index, key and reason are wanted")
+    return BadExample(index, key, reason)

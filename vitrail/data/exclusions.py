@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from vitrail.data.foreign_files import check_replaceable, parse_object, read_text
 from vitrail.data.splits import Subset
 from vitrail.errors import DataError
 from vitrail.runtime.files import atomic_file
@@ -27,13 +28,20 @@ if TYPE_CHECKING:
     from vitrail.data.sources import Source
 
 FORMAT = "vitrail exclusions 1"
+MARK = f'{{"format": "{FORMAT}"'.encode()  # how such a file begins
 
 
 def write_exclusions(path: Path, head: Mapping[str, object], rows: Iterable[Mapping[str, object]]) -> None:
-    """The whole file or none."""
+    """The whole file or none; in the place of an older list, and of nothing else."""
+    check_place(path)
     lines = [{"format": FORMAT, **head}, *rows]
     with atomic_file(path) as temporary:
         temporary.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="ascii")
+
+
+def check_place(path: Path) -> None:
+    """ConfigError where a file lies that is no list of exclusions."""
+    check_replaceable(path, MARK, "list of exclusions")
 
 
 def read_exclusions(path: str | Path) -> set[str]:
@@ -65,27 +73,14 @@ def excluding(source: Source, split: str, path: str | Path) -> Source:
 
 def _read(path: str | Path) -> tuple[dict[str, object], set[str]]:
     """The first line, and the keys that the others name."""
-    try:
-        lines = Path(path).read_text(encoding="utf-8").rstrip("\n").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: exclusions cannot be read: {error}") from error
-    head = _object(path, 1, lines[0])
+    lines = read_text(path, "exclusions").rstrip("\n").split("\n")
+    head = parse_object(lines[0], f"{path}, line 1")
     if head.get("format") != FORMAT:
         raise DataError(f'{path}: not a file of exclusions: its first line does not say "format": "{FORMAT}"')
     keys = set()
     for number, line in enumerate(lines[1:], start=2):
-        key = _object(path, number, line).get("train")
+        key = parse_object(line, f"{path}, line {number}").get("train")
         if not isinstance(key, str):
             raise DataError(f'{path}, line {number}: "train" is {key!r}; a key of the training set is wanted')
         keys.add(key)
     return head, keys
-
-
-def _object(path: str | Path, number: int, line: str) -> dict[str, object]:
-    try:
-        row = json.loads(line)
-    except ValueError as error:
-        raise DataError(f"{path}, line {number}: not JSON: {error}") from error
-    if not isinstance(row, dict):
-        raise DataError(f"{path}, line {number}: {line[:60]!r} is not a JSON object")
-    return row

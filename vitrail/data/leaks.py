@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vitrail.data import exclusions
-from vitrail.data.copies.contact_sheet import pair_sheet
+from vitrail.data.copies.contact_sheet import check_sheet, pair_sheet
 from vitrail.data.copies.duplicates import THRESHOLD, find_pairs
 from vitrail.data.copies.scan import scan
 from vitrail.data.sources import Source, open_source, test_split_of
@@ -100,6 +100,10 @@ def dedup(
     """The training images that are copies of test images."""
     if not tests:
         raise ConfigError(f"no test set was given to compare {train.name} with: give at least one")
+    if out is not None:
+        exclusions.check_place(Path(out))
+    if sheet is not None:
+        check_sheet(sheet)
     split, seen = _whole_split(train), scan(train, progress=progress)
     sets, drawn = [], []
     for test in tests:

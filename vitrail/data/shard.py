@@ -30,6 +30,7 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from vitrail.data.decode import decode
+from vitrail.data.foreign_files import parse_object, read_text
 from vitrail.data.readers.fingerprint import digest
 from vitrail.data.shard_manifest import FORMAT, Manifest, write_whole
 from vitrail.data.sources import Source, open_source, split_options
@@ -39,6 +40,7 @@ from vitrail.runtime.files import atomic_file
 from vitrail.runtime.progress import progress as show_progress
 
 ROW_GROUP_BYTES, ROW_GROUP_ROWS = 2 << 20, 1000
+LIST = "bad_files.jsonl"
 SAMPLED = 256  # examples whose sizes are looked at to plan the shards
 BATCH = 64  # examples that are read and checked together
 
@@ -82,6 +84,7 @@ def shard(
             )
         source = open_source(source, split)
     folder.mkdir(parents=True, exist_ok=True)
+    _check_list(folder / LIST)
     manifest = _plan(source, folder, name, shard_mb, check)
     kept = sum(done is not None for done in manifest.done)
     with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
@@ -232,6 +235,16 @@ def _list_broken(folder: Path) -> None:
         for broken in done["broken"]
     ]
     if lines:
-        write_whole(folder / "bad_files.jsonl", "".join(lines).encode("utf-8", "backslashreplace"))
+        write_whole(folder / LIST, "".join(lines).encode("utf-8", "backslashreplace"))
     else:
-        (folder / "bad_files.jsonl").unlink(missing_ok=True)
+        (folder / LIST).unlink(missing_ok=True)
+
+
+def _check_list(path: Path) -> None:
+    """Refuse a folder whose list of broken examples is not ours to replace: every line has to be of this command."""
+    if not path.exists() and not path.is_symlink():
+        return
+    for number, line in enumerate(filter(None, read_text(path, "broken examples").split("\n")), 1):
+        where = f"{path}: line {number} was not written by this command; choose another folder"
+        if set(parse_object(line, where)) != {"split", "index", "key", "reason"}:
+            raise DataError(where)

@@ -11,10 +11,16 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from vitrail.data.foreign_files import parse_object, read_text
 from vitrail.errors import DataError
 from vitrail.runtime.files import atomic_file
 
 FORMAT = 1  # of the manifest and of what is written: another one counts as other settings
+# Of the fields of a manifest as JSON.
+KINDS = {
+    "format": int, "split": str, "source": str, "fingerprint": str, "classes": str, "examples": int, "shard_mb": int,
+    "check": bool, "done": list,
+}  # fmt: skip
 
 
 @dataclass
@@ -69,10 +75,26 @@ class Manifest:
 
     @classmethod
     def load(cls, path: Path) -> Manifest:
-        try:
-            return cls(**json.loads(path.read_bytes()))
-        except (ValueError, TypeError) as error:
-            raise DataError(f"{path}: not a manifest of shards: {error}") from error
+        found = parse_object(read_text(path, "a manifest of shards"), f"{path}: not a manifest of shards")
+        wrong = [name for name in {**KINDS, **found} if type(found.get(name)) is not KINDS.get(name)]
+        if wrong:
+            raise DataError(f"{path}: not a manifest of shards: wrong or missing are {', '.join(wrong[:8])}")
+        manifest = cls(**found)  # type: ignore[arg-type]
+        if not 1 <= len(manifest.done) <= max(1, manifest.examples) or not all(map(_is_done, manifest.done)):
+            raise DataError(f"{path}: not a manifest of shards: what is done is not said of each shard")
+        if path.name != f".shard-{manifest.split}.json":
+            raise DataError(f"{path}: the manifest of another split, {manifest.split!r}")
+        return manifest
+
+
+def _is_done(done: object) -> bool:
+    """Whether this says what one shard holds, or None."""
+    if done is None:
+        return True
+    if not isinstance(done, dict) or {type(done.get(name)) for name in ("rows", "bytes")} != {int}:
+        return False
+    broken = done.get("broken")
+    return isinstance(broken, list) and all(isinstance(example, dict) for example in broken)
 
 
 def write_whole(path: Path, data: bytes) -> None:

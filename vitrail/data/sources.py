@@ -15,15 +15,14 @@ of the source decides.
 from __future__ import annotations
 
 import difflib
-import os
 from dataclasses import dataclass
-from io import FileIO
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 from urllib.parse import parse_qsl
 
 import numpy as np
 
+from vitrail.data.foreign_files import TooLargeError, read_file
 from vitrail.data.splits import assemble, parse_split
 from vitrail.errors import ConfigError, DataError, ImageError
 
@@ -167,11 +166,9 @@ def take_options(where: str, options: dict[str, str], allowed: tuple[str, ...]) 
 def read_image_file(path: str, key: str) -> bytes:
     """The bytes of one encoded image; DataError or ImageError name `key` and the reason."""
     try:
-        with FileIO(path) as file:
-            size = os.fstat(file.fileno()).st_size
-            if size > MAX_FILE_BYTES:
-                raise ImageError(f"{key}: {size:,} bytes; at most {MAX_FILE_BYTES:,} are read as one image")
-            data = file.readall()
+        data = read_file(path, MAX_FILE_BYTES)
+    except TooLargeError as error:
+        raise ImageError(f"{key}: {error.strerror} as one image") from error
     except OSError as error:
         raise DataError(f"{key}: cannot be read: {error.strerror or error}") from error
     if not data:

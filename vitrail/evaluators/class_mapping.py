@@ -12,7 +12,6 @@ Symbols: K classes of the model, L of the data, C that scores are counted by, m 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,10 +22,10 @@ import numpy as np
 from vitrail.data.sources import Source
 from vitrail.errors import ConfigError, DataError
 from vitrail.evaluators.predict import names_of
+from vitrail.evaluators.small_files import read_json
 from vitrail.models.names import Model
 
 BY_ORDER = "order"
-MAX_BYTES = 64 << 20  # of a file
 ADVICE = "--mapping FILE says which model classes each is; --mapping order takes them by order"
 
 
@@ -117,18 +116,6 @@ def indices(given: Any, place: dict[str, list[int]], K: int, where: str) -> list
         else:
             raise DataError(f"{where}: {str(one)[:60]!r} is none of the model's {K:,} classes")
     return sorted(found)
-
-
-def read_json(path: Path, what: str) -> Any:
-    """What a JSON file of bounded size holds; `what` it should be, for messages."""
-    try:
-        if path.stat().st_size > MAX_BYTES:
-            raise DataError(f"{path}: more than {MAX_BYTES:,} bytes, too many for {what}")
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DataError(f"{what} {path}: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: {what} is JSON, and this is not: {error}") from error
 
 
 def places(names: list[str]) -> dict[str, list[int]]:

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from vitrail.data import preprocess as pp
 from vitrail.data.decode import decode, rgb_pixels
-from vitrail.data.sources import Example, Source
-from vitrail.errors import ConfigError, ImageError
+from vitrail.data.sources import Example, Source, read_image_file
+from vitrail.errors import CheckpointError, ConfigError, DataError, ImageError
 from vitrail.models.names import Model
 from vitrail.models.vit import ViT
 
@@ -40,15 +40,28 @@ def features(model: Model, images_or_source: ImageLike | Sequence[ImageLike] | S
 def outputs(
     model: Model, images: Iterable[ImageLike], call: Callable[[Tensor], Tensor] | None = None
 ) -> Iterator[Tensor]:
-    """`call` (the model itself, where nothing is said) on batches of images; results on the CPU."""
+    """`call` (the model itself, where nothing is said) on batches of images; results on the CPU.
+
+    Of the images as they were decoded, which may be large, one is held at a time.
+    """
     pipeline = pipeline_of(model)
+    seen = (pipeline.host(pixels(image)) for image in images)  # (3, H, W) each
     device, dtype = next(model.parameters()).device, next(model.parameters()).dtype
     with evaluation_mode(model):
-        for group in in_batches(images, BATCH):
-            x = torch.stack([pipeline.host(pixels(image)) for image in group])  # (B, 3, H, W)
+        for group in in_batches(seen, BATCH):
+            x = torch.stack(group)  # (B, 3, H, W)
             with torch.inference_mode():
-                y = (call or model)(pipeline.device(x.to(device)).to(dtype))
-            yield y.float().cpu()
+                y = (call or model)(pipeline.device(x.to(device)).to(dtype)).float().cpu()
+            check_finite(y, "outputs")
+            yield y
+
+
+def check_finite(t: Tensor, what: str) -> None:
+    """Nothing can be said, or drawn, of what a model is or makes where that is no number."""
+    if wrong := int((~t.isfinite()).sum()):
+        raise CheckpointError(
+            f"the model's {what} are not finite in {wrong:,} of {t.numel():,} values: its weights have overflowed"
+        )
 
 
 @contextmanager
@@ -126,7 +139,7 @@ def pipeline_of(model: Model) -> pp.Pipeline:
     return pipeline
 
 
-def each_image(images: ImageLike | Sequence[ImageLike] | Source) -> Iterable[ImageLike]:
+def each_image(images: ImageLike | Iterable[ImageLike] | Source) -> Iterable[ImageLike]:
     if isinstance(images, Source):
         return (pixels_of(images.read(i)) for i in range(len(images)))
     if isinstance(images, str | Path | bytes | Image.Image):
@@ -140,9 +153,9 @@ def pixels(image: ImageLike) -> np.ndarray:
     """uint8 (H, W, 3) RGB."""
     if isinstance(image, str | Path):
         try:
-            return decode(Path(image).read_bytes(), name=str(image))
-        except OSError as error:
-            raise ImageError(f"{image}: {error.strerror or error}") from error
+            return decode(read_image_file(str(image), str(image)), name=str(image))
+        except DataError as error:  # a file that cannot be read is one image that cannot be used
+            raise ImageError(str(error)) from error
     if isinstance(image, bytes):
         return decode(image)
     if isinstance(image, Image.Image):
@@ -156,8 +169,8 @@ def pixels_of(example: Example) -> np.ndarray:
     return decode(example.image, name=example.key) if isinstance(example.image, bytes) else example.image
 
 
-def in_batches(images: Iterable[ImageLike], size: int) -> Iterator[list[ImageLike]]:
-    group: list[ImageLike] = []
+def in_batches(images: Iterable[Tensor], size: int) -> Iterator[list[Tensor]]:
+    group: list[Tensor] = []
     for image in images:
         group.append(image)
         if len(group) == size:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import glob
 import importlib.util
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +12,13 @@ import numpy as np
 from vitrail.data.readers.class_folders import EXTENSIONS
 from vitrail.errors import ConfigError, DataError, ImageError
 from vitrail.evaluators.features import BATCH, ImageLike, each_image, outputs, pixels
+from vitrail.evaluators.small_files import read_json, read_text
 from vitrail.models.names import Model
 
 Prediction = list[tuple[str, float]]  # (class name, probability), the most probable first
 
 
-def predict(model: Model, images: ImageLike | Sequence[ImageLike], top: int = 5) -> list[Prediction]:
+def predict(model: Model, images: ImageLike | Iterable[ImageLike], top: int = 5) -> list[Prediction]:
     """For each image the `top` classes with their probabilities (a softmax over all classes)."""
     if top < 1:
         raise ConfigError(f"top must be at least 1, not {top}")
@@ -39,10 +39,20 @@ def predict_each(
     """The same for files, in order; one that cannot be read gives its error instead of stopping the others."""
     for start in range(0, len(paths), BATCH):
         group = paths[start : start + BATCH]
-        read = [pixels_or_error(path) for path in group]
-        made = iter(predict(model, [image for image in read if not isinstance(image, ImageError)], top))
-        for path, image in zip(group, read, strict=True):
-            yield path, image if isinstance(image, ImageError) else next(made)
+        errors: dict[int, ImageError] = {}
+        made = iter(predict(model, readable_of(group, errors), top))
+        for i, path in enumerate(group):
+            yield path, errors[i] if i in errors else next(made)
+
+
+def readable_of(paths: Sequence[Path], errors: dict[int, ImageError]) -> Iterator[np.ndarray]:
+    """The pixels of those that can be read, one after the other; of the others `errors` says what is wrong."""
+    for i, path in enumerate(paths):
+        image = pixels_or_error(path)
+        if isinstance(image, ImageError):
+            errors[i] = image
+        else:
+            yield image
 
 
 def pixels_or_error(path: Path) -> np.ndarray | ImageError:
@@ -78,11 +88,10 @@ def is_image(path: Path) -> bool:
 
 def read_class_names(path: str | Path, classes: int) -> list[str]:
     """A JSON list (`.json`), or a name on each line; exactly one for each class."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-        names = json.loads(text) if Path(path).suffix == ".json" else text.splitlines()
-    except (OSError, ValueError) as error:
-        raise DataError(f"class names {path}: {error}") from error
+    path, what = Path(path), "a list of class names"
+    names = read_json(path, what) if path.suffix == ".json" else read_text(path, what).splitlines()
+    if not isinstance(names, list) or not all(type(name) in (str, int) for name in names):
+        raise DataError(f"class names {path}: a JSON list of names is expected, not {str(names)[:60]!r}")
     names = [str(name).strip() for name in names if str(name).strip()]
     if len(names) != classes:
         raise DataError(f"class names {path}: {len(names)} names for the model's {classes} classes")

@@ -28,6 +28,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from vitrail.errors import ConfigError
 from vitrail.inspection.pictures import heat, tiled
 from vitrail.runtime.files import atomic_file
+from vitrail.runtime.log import visible
 
 INK, PALE, FAINT = "#1f2933", "#9db4c8", "#e4e9ee"
 COLOURS = ("#0b6e99", "#d1495b", "#edae49", "#3a7d44", "#7d5ba6", "#8c564b", "#5c6f82", "#c05c9e")
@@ -267,8 +268,8 @@ def dress(ax: Axes) -> None:
 
 
 def plain(text: str) -> str:
-    """Dollars in a name are dollars, not mathematics."""
-    return text.replace("$", r"\$")
+    """Lines that can be drawn. Dollars in a name are dollars, not mathematics."""
+    return "\n".join(map(visible, text.split("\n"))).replace("$", r"\$")
 
 
 def short(name: str, most: int) -> str:

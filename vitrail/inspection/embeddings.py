@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitrail.errors import ConfigError
+from vitrail.evaluators.features import check_finite
 from vitrail.inspection.record import with_attention
 from vitrail.models.hybrid import Hybrid
 from vitrail.models.names import Model
@@ -38,6 +39,7 @@ class Filters:
 def filters(model: Model, components: int = COMPONENTS) -> Filters:
     """The principal components of the filters of the first layer: of D points in R^(P P C), less their mean."""
     weight, of = first_layer(model)  # (D, C, P, P)
+    check_finite(weight, f"weights in {of}")
     D, C, P, _ = weight.shape
     bank = weight.permute(0, 2, 3, 1).reshape(D, -1).double()  # (D, P*P*C)
     bank = bank - bank.mean(dim=0)
@@ -76,5 +78,6 @@ def position_similarity(model: Model, layer: int = 0) -> np.ndarray:
     nothing = torch.zeros(1, c.tokens, c.width).to(vit.embedding.weight)
     with torch.inference_mode():
         E_pos = table(nothing)[0, -N:]  # (N, D)
+    check_finite(E_pos, "position embeddings")
     E_pos = F.normalize(E_pos.double().cpu(), dim=1)
     return (E_pos @ E_pos.T).float().numpy().reshape(*c.grid, *c.grid)  # (rows, columns, rows, columns)

@@ -4,6 +4,7 @@
 
 The page is one file that needs nothing else: pictures are data URIs, style and script are inside, and its security
 policy forbids it to fetch anything. page/ holds its parts; all text that comes from outside is escaped.
+It names its maker, by which the folder is known as one that may be written to again.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from PIL import Image
 
 from vitrail.checkpoints.run_card import flat
 from vitrail.data.readers.class_names import readable
+from vitrail.errors import ConfigError
 from vitrail.evaluators.accuracy import Evaluation
 from vitrail.inspection.figures import views_of
 from vitrail.inspection.inspect import Inspection, Subject
@@ -32,8 +34,11 @@ from vitrail.models.hybrid import HybridConfig
 from vitrail.models.resnet import BiTConfig
 from vitrail.models.vit import ViTConfig
 from vitrail.runtime.files import atomic_file
+from vitrail.runtime.log import visible
 
 PAGE = Path(__file__).parent / "page"
+NAME = "report.html"
+MAKER = b'<meta name="generator" content="vitrail">'
 MOST_CELLS = 24  # along a side of a map on the page; larger ones are averaged
 SIDE = 320  # pixels of a picture on the page
 LARGE = 1000  # pixels across, from which on a figure fitted to a small page cannot be read
@@ -73,8 +78,18 @@ def write_report(
     sections |= {CAPTIONS[name][0]: chart(name, figures[name]) for name in others}
     if seen.notes:
         sections["Not shown"] = "".join(f"<p>{text(note[:1].upper() + note[1:])}.</p>" for note in seen.notes)
+    write_page(path, seen.name, sections)
+
+
+def begin_report(name: str, path: Path) -> None:
+    """The page while its figures are drawn: if that is interrupted, the folder is known as ours."""
+    write_page(path, name, {"Figures": "<p>They are being drawn.</p>"})
+
+
+def write_page(path: Path, title: str, sections: Mapping[str, str]) -> None:
+    """`sections`: HTML by heading."""
     page = Template((PAGE / "report.html").read_text(encoding="utf-8")).substitute(
-        title=text(seen.name),
+        title=text(title),
         style=(PAGE / "report.css").read_text(encoding="utf-8"),
         links="".join(f'<a href="#{anchor(name)}">{text(name)}</a>' for name in sections),
         sections="\n".join(
@@ -84,6 +99,24 @@ def write_report(
     )
     with atomic_file(path) as temporary:
         temporary.write_text(page, encoding="utf-8")
+
+
+def check_own(folder: Path) -> None:
+    """Figures are written over files of the same names: in a new folder, or in one that has a page of ours."""
+    held = sorted(p.name for p in folder.iterdir() if not p.is_dir()) if folder.is_dir() else []
+    held = [name for name in held if not name.startswith(".")]
+    if held and not is_ours(folder / NAME):
+        raise ConfigError(
+            f"{folder} holds {', '.join(held[:3])}{', ...' if len(held) > 3 else ''} and no {NAME} of an earlier "
+            "inspection: figures are written to a folder of their own"
+        )
+
+
+def is_ours(page: Path) -> bool:
+    if not page.is_file():
+        return False
+    with page.open("rb") as file:
+        return MAKER in file.read(1_000)
 
 
 def facts(seen: Inspection) -> str:
@@ -246,7 +279,7 @@ def show(value: Any) -> str:
 
 
 def text(given: str) -> str:
-    return html.escape(given)
+    return html.escape(visible(given))
 
 
 def anchor(name: str) -> str:

@@ -94,9 +94,11 @@ def sincos_table(grid: Grid, width: int) -> Tensor:
     # The device is stated so that a model laid out on `meta` for loading has its real table.
     w = torch.arange(width // 4, dtype=torch.float64, device="cpu") / (width // 4 - 1)
     w = 1.0 / 10_000**w
-    y, x = torch.meshgrid(*(torch.arange(n, dtype=torch.float64, device="cpu") for n in grid), indexing="ij")
-    y, x = y.flatten()[:, None] * w, x.flatten()[:, None] * w  # (N, D/4) each
-    return torch.cat([x.sin(), x.cos(), y.sin(), y.cos()], dim=1).float()  # (N, D)
+    y, x = (torch.arange(n, dtype=torch.float64, device="cpu")[:, None] * w for n in grid)  # (side, D/4) each
+    Y, X = (torch.cat([v.sin(), v.cos()], dim=1).float() for v in (y, x))  # (side, D/2) each
+    X = X.expand(grid[0], -1, -1)  # (rows, columns, D/2)
+    Y = Y[:, None].expand(-1, grid[1], -1)  # (rows, columns, D/2)
+    return torch.cat([X, Y], dim=2).flatten(0, 1)  # (N, D)
 
 
 class Relative1D(nn.Module):
@@ -110,14 +112,13 @@ class Relative1D(nn.Module):
         super().__init__()
         self.table = nn.Parameter(torch.empty(2 * tokens - 1, width))
         self.heads = heads
-        p = torch.arange(tokens, device="cpu")
-        self.register_buffer("offset", p[:, None] - p[None, :] + tokens - 1, persistent=False)  # (T, T)
-        self.offset: Tensor
 
     def forward(self, q: Tensor) -> Tensor:
+        p = torch.arange(q.shape[2], device=q.device)
+        offset = p[:, None] - p[None, :] + q.shape[2] - 1  # (T, T)
         r = self.table.unflatten(1, (self.heads, -1)).permute(1, 2, 0)  # (h, d, 2T-1)
         by_offset = q @ r / q.shape[-1] ** 0.5  # (B, h, T, 2T-1)
-        return by_offset.gather(-1, self.offset.expand(*q.shape[:2], -1, -1))  # (B, h, T, T)
+        return by_offset.gather(-1, offset.expand(*q.shape[:2], -1, -1))  # (B, h, T, T)
 
 
 def resample(table: Tensor, old: Grid, new: Grid, method: str = "official") -> Tensor:

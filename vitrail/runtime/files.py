@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-UNFINISHED = "????????"  # after the name, of what an atomic_file or atomic_folder that was killed leaves behind
+# After the name, of what an atomic_file or atomic_folder that was killed leaves behind.
+UNFINISHED = "????????"
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # the disk, what the user may have of it, a file
 
 
@@ -36,7 +37,8 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """A folder to fill; on leaving without an error its files become those of `path`, which may exist."""
+    """A folder to fill; on leaving without an error its files become those of `path`, which may exist, or link."""
+    path = path.resolve() if path.is_symlink() else path  # the link stays, and what it points to is replaced
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
     try:
@@ -48,11 +50,14 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         if path.is_dir():
             # A folder cannot be replaced in one step where it is not empty: move the old one aside first.
             aside = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.old."))
-            path.replace(aside)
             try:
+                path.replace(aside)
                 temporary.replace(path)
             except BaseException:
-                aside.replace(path)
+                if not path.exists():
+                    aside.replace(path)
+                elif not any(aside.iterdir()):
+                    aside.rmdir()
                 raise
             shutil.rmtree(aside)
         else:
@@ -102,6 +107,12 @@ def check_writable(folder: Path) -> None:
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(here))
     if not os.access(here, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(here))
+
+
+def check_regular(path: Path) -> None:
+    """An OSError for a pipe or a device, which would be waited for, or never end."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
 
 
 def flush(path: Path) -> None:

@@ -7,7 +7,10 @@ from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TimeRemainingColumn
+from rich.text import Text
+
+from vitrail.runtime.log import visible
 
 T = TypeVar("T")
 
@@ -23,6 +26,13 @@ def progress(items: Iterable[T], total: int, what: str) -> Iterator[T]:
 
 def bars() -> Progress:
     """A place for bars, for those that add their own."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (Description(), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     console = Console(file=sys.stderr)
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+
+
+class Description(ProgressColumn):
+    """What a bar is about, as it is: in the name of a folder rich would see its own marks."""
+
+    def render(self, task: Task) -> Text:
+        return Text(visible(task.description))

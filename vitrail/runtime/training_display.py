@@ -44,8 +44,8 @@ class TrainingDisplay:
         self.times: list[tuple[int, float]] = []  # (step, when) of the last while
         self.last_line = time.perf_counter()
         console = Console(file=sys.stderr)
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-        more = (TextColumn("{task.fields[text]}"), TimeRemainingColumn())
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
+        more = (TextColumn("{task.fields[text]}", markup=False), TimeRemainingColumn())
         self.live = shown and console.is_terminal
         self.bar = Progress(*columns, *more, console=console, transient=True, disable=not self.live)
         self.task = self.bar.add_task("train", total=work.steps, text="")
@@ -73,7 +73,7 @@ class TrainingDisplay:
         self.times = []
         text = "  ".join(f"{name} {value:.4g}" for name, value in row.items() if name != "step")
         if self.live:
-            self.bar.console.print(f"step {row['step']}: {text}", highlight=False)
+            self.bar.console.print(f"step {row['step']}: {text}", markup=False, highlight=False)
         elif self.shown:
             print(f"step {row['step']}/{self.work.steps}  {text}", file=sys.stderr, flush=True)
 

@@ -223,15 +223,16 @@ class Loop:
 
     def finish(self, step: int) -> Outcome:
         """The weights to keep: the best ones where that was watched for, the average where there is one."""
-        progress = self.progress
+        progress, kept = self.progress, step
         if self.run is not None and self.plan.watch and progress.best_step not in (0, step):
+            kept = progress.best_step
             restored = self.run.restore(self.state.tensors(), step=progress.best_step)
             assert restored is not None
             progress = Progress(**restored[1])
         self.state.keep_average()
         self.objective.eval()
         last = self.progress
-        return Outcome(step, progress.scores, last.seconds, stopped_early=last.stopped_early)
+        return Outcome(step, progress.scores, last.seconds, kept, stopped_early=last.stopped_early)
 
 
 def split(batch: Batch, parts: int) -> Iterator[Batch]:

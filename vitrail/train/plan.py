@@ -45,6 +45,7 @@ class Outcome:
     steps: int  # updates done
     scores: dict[str, float]  # of the weights that the objective holds
     seconds: float  # that it took, over all its sittings
+    kept: int = 0  # the step of those weights
     interrupted: str = ""  # by which signal
     stopped_early: bool = False
 

@@ -16,10 +16,11 @@ from typing import Any
 import torch
 
 from vitrail.checkpoints.checkpoint import Checkpoint, to_model
-from vitrail.checkpoints.formats import load, save
+from vitrail.checkpoints.formats import has_weights, load, save
 from vitrail.checkpoints.run import Run
 from vitrail.errors import Interrupted
 from vitrail.evaluators.accuracy import evaluate
+from vitrail.evaluators.feature_cache import model_digest
 from vitrail.inspection.drawing import loss_curve
 from vitrail.inspection.figures import draw_evaluation
 from vitrail.models.cost import cost
@@ -54,6 +55,8 @@ def run(experiment: Experiment, out: str | Path, *, device: Device = "auto") -> 
         parts = assemble(experiment, where, folder)
         with closing(Run.open(folder, experiment.identity(), keep=parts.training.keep)) as here:
             here.note_data(parts.sources.fingerprint(), parts.sources.train.class_names)
+            if has_weights(experiment.model.model):
+                here.note_start(model_digest(parts.model))
             done = here.results()
             if done is None:
                 done = train(parts, here)
@@ -108,17 +111,19 @@ def concluded(parts: Parts, model: Model, outcome: Outcome, run: Run) -> dict[st
     broken = {key for found in gathered(list(parts.loader.bad_files.found)) for key in found}
     results: dict[str, Any] = {
         "steps": outcome.steps,
+        "kept_step": outcome.kept,
         "stopped_early": outcome.stopped_early,
         "seconds": outcome.seconds,
         "val": outcome.scores,
         "val_split": None if parts.sources.val is None else parts.sources.val.name,
+        "val_examples": 0 if parts.sources.val is None else len(parts.sources.val),
         "test": None,
         "broken": len(broken),
         "train_examples": len(parts.sources.train),
         "computed": f"{described(parts)}, {world()} x {parts.device.type}",
     }
     model.metrics = {"val": outcome.scores, "test": None}
-    model.provenance = provenance_of(experiment, model.provenance)
+    model.provenance = provenance_of(experiment, outcome.kept, model.provenance)
     publish(model, run.path)
     if test is not None and model.config.classes:
         # Training is over: broken test images are counted, and do not undo it.
@@ -133,10 +138,10 @@ def concluded(parts: Parts, model: Model, outcome: Outcome, run: Run) -> dict[st
     return results
 
 
-def provenance_of(experiment: Experiment, start: dict[str, Any]) -> dict[str, Any]:
-    """The experiment, and where the weights came from that it began with, unless they were fresh."""
-    loaded = start.get("format") != "created"
-    return {"format": "trained", "experiment": experiment.identity()} | ({"start": start} if loaded else {})
+def provenance_of(experiment: Experiment, step: int, start: dict[str, Any]) -> dict[str, Any]:
+    """The experiment, the step of the weights, and where they came from that it began with."""
+    made = {"format": "trained", "experiment": experiment.identity(), "step": step}
+    return made | ({"start": start} if has_weights(experiment.model.model) else {})
 
 
 def publish(model: Model, folder: Path) -> None:

@@ -22,6 +22,9 @@ from vitrail.checkpoints.run_folder import locked
 from vitrail.errors import ConfigError
 from vitrail.runtime.distributed import launched
 
+LOCK = ".results.lock"  # held while the tables are written; also what shows that they are ours
+RESULTS = ("results.md", "results.csv", "results.json")
+
 
 @contextmanager
 def claimed(folder: Path, config: dict[str, Any]) -> Iterator[Run | None]:
@@ -61,6 +64,20 @@ def results_in(folder: Path) -> dict[str, Any] | None:
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
     """One process at a time; the others wait, so that who collects last has seen what all have done."""
-    with (folder / ".results.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(handle)
+
+
+def check_own(folder: Path) -> None:
+    """Results are written over files of the same names: only over those that were written under our lock."""
+    if (folder / LOCK).is_symlink():
+        raise ConfigError(f"{folder / LOCK} is a link: whatever it leads to is not ours to lock; remove it")
+    others = [name for name in RESULTS if os.path.lexists(folder / name)]
+    if others and not (folder / LOCK).exists():
+        raise ConfigError(
+            f"{folder} holds {', '.join(others)} of something else: move them, or give another folder for the results"
+        )

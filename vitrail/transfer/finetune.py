@@ -21,9 +21,11 @@ from typing import Any
 
 import torch
 
-from vitrail.checkpoints.formats import load
+from vitrail.checkpoints.formats import has_weights, load
 from vitrail.checkpoints.run import Run
+from vitrail.checkpoints.torch_files import check_own_folder
 from vitrail.errors import ConfigError
+from vitrail.evaluators.feature_cache import model_digest
 from vitrail.models.names import Model
 from vitrail.runtime.device import Device, pick
 from vitrail.runtime.distributed import barrier, group, rank
@@ -35,6 +37,8 @@ from vitrail.train.folders import default_folder
 from vitrail.train.run import Trained, run
 from vitrail.transfer.estimate import advise
 from vitrail.transfer.finetuning import Finetuning, experiment_of, held_out, resolved, with_rate
+
+PUBLISHED = ("model", "figures")  # of the first seed's run
 
 
 @dataclass(frozen=True)
@@ -69,8 +73,10 @@ def run_finetuning(asked: Finetuning, folder: Path, *, device: Device = "auto") 
     with group(pick(device)) as where:
         complete = resolved(asked, gpu=where.type == "cuda")
         experiment = experiment_of(complete)
-        check_all(complete, experiment, where, folder)
+        start = checked(complete, experiment, where, folder)
         with closing(Run.open(folder, identity(complete))) as whole:
+            if has_weights(complete.model):
+                whole.note_start(model_digest(start))
             done = whole.results()
             if done is None:
                 done = finetuned(complete, experiment, folder, device, where)
@@ -79,17 +85,18 @@ def run_finetuning(asked: Finetuning, folder: Path, *, device: Device = "auto") 
     return Finetuned(folder, done)
 
 
-def check_all(f: Finetuning, experiment: Experiment, device: torch.device, folder: Path) -> None:
-    """Whatever does not fit together is found before anything is written."""
-    assemble(experiment, device, folder)
+def checked(f: Finetuning, experiment: Experiment, device: torch.device, folder: Path) -> Model:
+    """The model that training begins with; whatever does not fit together is found before anything is written."""
     for rate in rates_of(f):
         assemble(with_rate(held_out(f, experiment), rate, f.seed), device, folder)
+    return assemble(experiment, device, folder).model
 
 
 def finetuned(
     f: Finetuning, experiment: Experiment, folder: Path, device: Device, where: torch.device
 ) -> dict[str, Any]:
     """Sweep, then a run for each seed: the results."""
+    check_published(folder / "seeds" / str(f.seed), folder)
     if rank() == 0:
         advise(experiment, where, runs=f.seeds, sweep=len(rates_of(f)))
     rate, swept = chosen_rate(f, experiment, folder, device)
@@ -149,7 +156,8 @@ def summary(f: Finetuning, rate: float, swept: dict[str, float], runs: list[Trai
 
 def publish(first: Trained, folder: Path, results: dict[str, Any]) -> None:
     """The first seed's bundle and pictures where people look for them, and a table to read."""
-    for name in ("model", "figures"):
+    check_published(first.folder, folder)
+    for name in PUBLISHED:
         there = first.folder / name
         with atomic_folder(folder / name) as temporary:
             for file in sorted(there.iterdir()):
@@ -158,6 +166,13 @@ def publish(first: Trained, folder: Path, results: dict[str, Any]) -> None:
         path.write_text(results_table(results), encoding="utf-8")
     if results["broken"]:
         note(f"{results['broken']} broken images were left out: see {first.folder / 'bad_files.jsonl'}")
+
+
+def check_published(first: Path, folder: Path) -> None:
+    """Folders that are replaced hold what an earlier call put there, and nothing of the user's."""
+    for name in PUBLISHED:
+        ours = [file.name for file in (first / name).iterdir()] if (first / name).is_dir() else []
+        check_own_folder(folder / name, tuple(ours), "fine-tuned")
 
 
 def results_table(results: dict[str, Any]) -> str:

@@ -120,21 +120,25 @@ def facts_of(model: str, source: Source, gpu: bool) -> Facts:
         config, line = config_of(model), "to_range(-1, 1)"
     stride = config.stride if isinstance(config, ViTConfig) else 1
     value = str(pp.Pipeline((), pp.parse(line).value_op))
-    return Facts(len(source), short_side(source), min(config.image_size), stride, value, gpu)
+    sizes = some_sizes(source)
+    short = int(statistics.median(min(size) for size in sizes))
+    area = int(statistics.median(height * width for height, width in sizes))
+    return Facts(len(source), short, area, min(config.image_size), stride, value, gpu)
 
 
-def short_side(source: Source) -> int:
-    """Of a typical image: the median over a few, evenly taken."""
-    sides = []
+def some_sizes(source: Source) -> list[tuple[int, int]]:
+    """(H, W) of a few images, evenly taken."""
+    sizes: list[tuple[int, int]] = []
     for index in range(0, len(source), max(1, len(source) // LOOKED_AT)):
         try:
             image = source.read(index).image
-            sides.append(min((decode(image) if isinstance(image, bytes) else image).shape[:2]))
+            height, width = (decode(image) if isinstance(image, bytes) else image).shape[:2]
+            sizes.append((height, width))
         except (ImageError, DataError):
             continue  # the loader reports broken files; they have no size
-    if not sides:
+    if not sizes:
         raise DataError(f"{source.name}: none of the images that were looked at for their size can be read")
-    return int(statistics.median(sides))
+    return sizes
 
 
 def check_counts(source: Source) -> None:

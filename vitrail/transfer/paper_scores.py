@@ -43,6 +43,11 @@ PRETRAINED = {
     "JFT": ("jft",),
     "i1k": ("i1k", "in1k", "imagenet1k", "imagenet2012"),
 }
+OTHER_TRAINING = (
+    "aug",
+    "300ep",
+    "30ep",
+)  # AugReg's files, and shorter trainings: other models of the same names
 OTHER_NAMES = {"oxford_iiit_pet": "pets", "oxford_flowers102": "flowers102", "imagenet2012": "imagenet"}
 
 
@@ -53,16 +58,24 @@ def paper_model(asked: str | None, model: str) -> str | None:
             raise ConfigError(f"the paper's Tables 5 and 6 have no {asked!r}; they have: {', '.join(PAPER)}")
         return asked
     name = re.sub(r"[^a-z0-9]|vit", "", Path(model).name.lower())
+    if any(word in name for word in OTHER_TRAINING):
+        return None
     data = [kind for kind, words in PRETRAINED.items() if any(word in name for word in words)]
     if len(data) != 1:
         return None  # nothing is said; or more than one thing, as of a checkpoint that was fine-tuned already
     rows = [row for row in PAPER if row.endswith(f" {data[0]}")]
-    fits = [row for row in rows if architecture(row) in name]
-    return max(fits, key=lambda row: len(architecture(row)), default=None)  # r50b16 is not b16
+    fits = [row for row in rows if architecture(row) in name and stem(architecture(row)) == stem(name)]
+    return max(fits, key=lambda row: len(architecture(row)), default=None)  # r50x1 is in r50x10
 
 
 def architecture(row: str) -> str:
     return re.sub(r"[^a-z0-9]", "", row.partition(" ")[0].lower())
+
+
+def stem(name: str) -> str | None:
+    """The ResNet in it: r50b16 is not b16."""
+    found = re.search("r(26|50|101|152|200)", name)
+    return None if found is None else found[0]
 
 
 def paper_score(row: str | None, data: str) -> float | None:

@@ -22,6 +22,7 @@ class Facts:
 
     examples: int  # to train on
     short_side: int  # of a typical image, in pixels
+    area: int  # likewise
     image_size: int  # that the checkpoint was made for
     stride: int  # pixels from one patch to the next; 1 for ResNets
     value_op: str  # the end of the model's preprocessing line, as to_range(-1, 1)
@@ -49,7 +50,7 @@ def paper(facts: Facts, image_size: int | None) -> dict[str, Any]:
 
 
 def bit(facts: Facts, image_size: int | None) -> dict[str, Any]:
-    resize, crop = (160, 128) if facts.short_side < 96 else (512, 480)
+    resize, crop = (160, 128) if facts.area < 96 * 96 else (512, 480)
     size = image_size or multiple(crop, facts.stride)
     small, medium = facts.examples < SMALL, facts.examples < MEDIUM
     stairs = (200, 300, 400) if small else (3000, 6000, 9000) if medium else (6000, 12_000, 18_000)

@@ -24,7 +24,7 @@ from vitrail.evaluators.knn import KNN, check_k, fitting_k
 from vitrail.models.names import Model
 from vitrail.runtime.device import Device, pick
 from vitrail.runtime.log import note
-from vitrail.transfer.claim import alone, claimed, results_in
+from vitrail.transfer.claim import alone, check_own, claimed, results_in
 from vitrail.transfer.finetune import run_finetuning
 from vitrail.transfer.finetuning import Finetuning, check_counts
 from vitrail.transfer.linear import LinearProbe
@@ -75,6 +75,7 @@ def transfer(
     folder, methods = Path(out).expanduser(), tuple(dict.fromkeys(methods))
     if unknown := sorted(set(methods) - set(METHODS)):
         raise ConfigError(f"no method {', '.join(unknown)}; methods: {', '.join(METHODS)}")
+    check_own(folder)
     row = paper_model(paper, model)
     cells = {name: Cell.open(where, suite, methods) for name, where in named(data).items()}
     loaded = load(model).to(pick(device))
@@ -82,7 +83,7 @@ def transfer(
     extraction = Extraction(cache=folder / "features", workers=suite.workers or 0)
     for name, cell in cells.items():
         for method in methods:
-            config = identity(model, weights, cell, method, suite)
+            config = identity(model, weights, cell, method, suite) | {"preprocess": loaded.preprocess}
             with claimed(folder / name / method, config) as piece:
                 if piece is None or piece.results() is not None:
                     continue

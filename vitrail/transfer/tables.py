@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.runtime.files import atomic_file
+from vitrail.runtime.log import visible
 
 
 def write_tables(
@@ -19,18 +20,41 @@ def write_tables(
     below: Sequence[str],
 ) -> None:
     """People read `columns`, `rows` and the lines `below`; the CSV has the rows of `result["rows"]`."""
-    lines = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
-    lines += [f"| {' | '.join(row)} |" for row in rows]
+    head, *rest = (f"| {' | '.join(map(in_markdown, row))} |" for row in (columns, *rows))
+    lines = [head, f"|{'---|' * len(columns)}", *rest]
     with atomic_file(folder / "results.md") as path:
         path.write_text("\n".join([*lines, "", *below]) + "\n", encoding="utf-8")
     with atomic_file(folder / "results.json") as path:
         path.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    plain = [{k: v for k, v in row.items() if not isinstance(v, dict | list)} for row in result["rows"]]
+    plain = [
+        {k: in_csv(v) for k, v in row.items() if not isinstance(v, dict | list)} for row in result["rows"]
+    ]
     names = list(dict.fromkeys(name for row in plain for name in row))
     with atomic_file(folder / "results.csv") as path, path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, names, lineterminator="\n")
         writer.writeheader()
         writer.writerows(plain)
+
+
+def in_markdown(text: str) -> str:
+    """A cell that stays one cell, whatever a data set is called."""
+    return visible(text).replace("\\", "\\\\").replace("|", "\\|")
+
+
+def in_csv(value: Any) -> Any:
+    """Words that begin as a formula does get an apostrophe: spreadsheets would compute them."""
+    if not isinstance(value, str):
+        return value
+    text = visible(value)
+    return f"'{text}" if text.startswith(("=", "+", "-", "@")) and not is_number(text) else text
+
+
+def is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def percent(value: float | None) -> str:

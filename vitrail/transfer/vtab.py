@@ -22,6 +22,7 @@ from typing import Any
 
 from vitrail.checkpoints.formats import create, has_weights, load
 from vitrail.data import preprocess as pp
+from vitrail.data.readers.fingerprint import digest_files
 from vitrail.errors import DataError
 from vitrail.evaluators.feature_cache import model_digest
 from vitrail.models.names import Model
@@ -32,7 +33,7 @@ from vitrail.train.experiment import DataChoice, Experiment, ModelChoice, Object
 from vitrail.train.optim import Optimization
 from vitrail.train.run import run
 from vitrail.transfer import vtab_data, vtab_manifest
-from vitrail.transfer.claim import alone, claimed
+from vitrail.transfer.claim import alone, check_own, claimed
 from vitrail.transfer.protocols import multiple
 from vitrail.transfer.settings import PROTOCOL, Protocol, Sizes
 from vitrail.transfer.tables import write_tables
@@ -58,6 +59,7 @@ def vtab(
     compare with.
     """
     root, folder, names = Path(data).expanduser(), Path(out).expanduser(), chosen_tasks(tasks)
+    check_own(folder)
     beside = {} if paper is None else paper_scores(paper)
     places = {name: vtab_data.find(root, name) for name in names}
     there = {name: place for name, place in places.items() if place is not None}
@@ -138,7 +140,10 @@ def identity(model: str, lines: Lines, protocol: Protocol, place: Path) -> dict[
     """What has to be the same for a task to be continued."""
     incidental = {"workers", "keep_models", "image_size"}
     settings = {k: v for k, v in dataclasses.asdict(protocol).items() if k not in incidental}
-    return {"model": model, **dataclasses.asdict(lines), **settings, "data": str(place)}
+    files = sorted(path for path in place.rglob("*") if path.is_file() and path.name != "manifest.csv")
+    fingerprint = digest_files((str(path.relative_to(place)), path) for path in files)
+    data = {"data": str(place), "fingerprint": fingerprint}
+    return {"model": model, **dataclasses.asdict(lines), **settings, **data}
 
 
 def examples(place: Path, name: str, sizes: Sizes, folder: Path, wanted: Path | None) -> tuple[TaskData, str]:

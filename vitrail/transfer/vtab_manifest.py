@@ -15,11 +15,13 @@ import os
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from io import StringIO
 from pathlib import Path
 
 from vitrail.data.decode import decode
 from vitrail.data.sources import Source
 from vitrail.errors import DataError
+from vitrail.evaluators.small_files import read_text
 from vitrail.runtime.files import atomic_file
 from vitrail.runtime.progress import progress
 
@@ -54,15 +56,13 @@ def write(manifest: Manifest, path: Path) -> None:
 
 
 def read(path: Path) -> Manifest:
-    if path.stat().st_size > MAX_BYTES:
-        raise DataError(f"{path}: more than {MAX_BYTES:,} bytes, too many for a manifest")
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.reader(file))
+    text = read_text(path, "a manifest", MAX_BYTES)
     try:
+        rows = list(csv.reader(StringIO(text, newline="")))
         if rows[0] != HEADER:
-            raise ValueError(f"it begins with {rows[0]}")
+            raise ValueError(f"it begins with {str(rows[0])[:60]}")
         return [(split, pixels, int(label)) for split, pixels, label in rows[1:]]
-    except (ValueError, IndexError) as error:
+    except (csv.Error, ValueError, IndexError) as error:
         raise DataError(
             f"{path}: not a manifest ({error}): lines of {', '.join(HEADER)} are expected"
         ) from error

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitrail.data.copies.contact_sheet import MISSING, TILE, class_sheet, pair_sheet
+from vitrail.data.copies.contact_sheet import MISSING, TILE, check_sheet, class_sheet, pair_sheet
 from vitrail.data.sources import Source, open_source
+from vitrail.errors import ConfigError
 
 COLOURS = {"red": (250, 10, 10), "green": (10, 250, 10), "blue": (10, 10, 250)}
 
@@ -72,3 +73,20 @@ def test_pairs_stand_beside_each_other(source: Source, tmp_path: Path) -> None:
 def test_a_page_without_pairs_can_be_drawn(tmp_path: Path) -> None:
     with Image.open(pair_sheet("nothing was found", [], tmp_path / "pairs.png")) as page:
         assert page.height > 0
+
+
+def test_only_a_sheet_is_replaced(source: Source, tmp_path: Path) -> None:
+    path = class_sheet(source, tmp_path / "sheet.png")
+    first = path.read_bytes()
+    assert class_sheet(source, path, per_class=1).read_bytes() != first
+    save(COLOURS["red"], tmp_path / "photo.png")
+    photo = (tmp_path / "photo.png").read_bytes()
+    for draw in (
+        lambda path: class_sheet(source, path),
+        lambda path: pair_sheet("pairs", [], path),
+        check_sheet,
+    ):
+        with pytest.raises(ConfigError, match=r"photo\.png is there already and is no contact sheet"):
+            draw(tmp_path / "photo.png")
+    assert (tmp_path / "photo.png").read_bytes() == photo
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["photo.png", "set", "sheet.png"]

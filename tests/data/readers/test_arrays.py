@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
+import struct
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -113,7 +115,7 @@ def test_nothing_is_unpickled(tmp_path: Path) -> None:
     for name in ("x", "y"):
         members = {"x": PIXELS, "y": LABELS} | {name: np.array([{}] * 6, dtype=object)}
         np.savez(tmp_path / "a.npz", allow_pickle=True, **members)
-        with pytest.raises(DataError, match="holds Python objects, which are never unpickled"):
+        with pytest.raises(DataError, match="holds pickled Python objects, which are never loaded"):
             open_arrays(tmp_path / "a.npz", "train")
 
 
@@ -127,6 +129,83 @@ def test_files_that_are_not_whole(tmp_path: Path) -> None:
         archive.writestr("y.npy", b"not an array")
     with pytest.raises(DataError, match="not an array"):
         open_arrays(path, "train")
+
+
+def npy(header: str, data: bytes = b"") -> bytes:
+    """A member with any header."""
+    text = header.encode().ljust(117) + b"\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + data
+
+
+def says(descr: str, shape: str, data: bytes = b"") -> bytes:
+    return npy(f"{{'descr': {descr!r}, 'fortran_order': False, 'shape': {shape}}}", data)
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+@pytest.mark.parametrize(
+    ("member", "content", "reason"),
+    [
+        ("y", says("<i8", "(1000000000000,)"), r"says \(1000000000000,\) of int64 but has 128 bytes"),
+        ("y", says("<U0", "(1000000000,)"), r"says \(1000000000,\) of <U0"),
+        ("y", npy("{'descr': ((((("), "not an array"),
+        ("y", says("<U1", "(6,)", b"\xff" * 24), "labels 'y' hold what is no Unicode text"),
+        ("y", says("<U1", "(6,)", b"\x00\xd8\x00\x00" * 6), "no Unicode text"),
+        ("y", b"\x93NUMPY\x09\x00\x10\x00", "version"),
+        ("y", b"\x93NUMPY\x02\x00\xff\xff\xff\xff", "not an array"),
+        ("x", says("|u1", "(6, True, True, 3)", bytes(18)), r"says \(6, True, True, 3\)"),
+        ("x", says("|u1", "(6, -4, -5, 3)", bytes(360)), r"says \(6, -4, -5, 3\)"),
+        ("class_names", says("<U1", "(3,)", b"\xff" * 12), "class_names hold what is no Unicode text"),
+    ],
+)
+def test_members_that_lie(tmp_path: Path, method: int, member: str, content: bytes, reason: str) -> None:
+    np.savez(tmp_path / "good.npz", x=PIXELS, y=LABELS)
+    with (
+        zipfile.ZipFile(tmp_path / "good.npz") as good,
+        zipfile.ZipFile(tmp_path / "a.npz", "w", method) as bad,
+    ):
+        for name in {"x", "y", member}:
+            bad.writestr(f"{name}.npy", content if name == member else good.read(f"{name}.npy"))
+    with pytest.raises(DataError, match=reason):
+        open_arrays(tmp_path / "a.npz", "train")
+
+
+@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("packed", [False, True])
+def test_random_damage_is_a_data_error(tmp_path: Path, packed: bool, seed: int) -> None:
+    path = put(
+        tmp_path / "a.npz", packed=packed, images=np.zeros((4, 8, 8, 3), np.uint8), labels=np.arange(4)
+    )
+    data, rng = bytearray(path.read_bytes()), np.random.default_rng(seed)
+    for place in rng.integers(0, len(data), 5):
+        data[place] = rng.integers(0, 256)
+    path.write_bytes(data)
+    with contextlib.suppress(DataError):
+        open_arrays(path, "train").read(0)
+
+
+def test_methods_that_numpy_does_not_write_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "good.npz", x=PIXELS, y=LABELS)
+    with (
+        zipfile.ZipFile(tmp_path / "good.npz") as good,
+        zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_LZMA) as packed,
+    ):
+        for name in good.namelist():
+            packed.writestr(name, good.read(name))
+    with pytest.raises(DataError, match="compressed by method 14; numpy's is deflate"):
+        open_arrays(tmp_path / "a.npz", "train")
+
+
+def test_a_damaged_array_is_unpacked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = put(tmp_path / "a.npz", packed=True, x=PIXELS, y=LABELS)
+    source, data = open_arrays(path, "train"), bytearray(path.read_bytes())
+    with zipfile.ZipFile(path) as archive:
+        info = archive.getinfo("x.npy")
+    data[info.header_offset + 250] ^= 255
+    path.write_bytes(data)
+    for _ in range(2):
+        with pytest.raises(DataError, match=r"a\.npz, array 'x': cannot be read"):
+            source.read(0)
+        monkeypatch.setattr(arrays, "read_member", lambda *_: pytest.fail("unpacked again"))
 
 
 def test_a_packed_array_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

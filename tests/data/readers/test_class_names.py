@@ -28,7 +28,9 @@ def test_text_json_list_and_json_object(tmp_path: Path) -> None:
     assert read_class_names(tmp_path) == ["n01 cat", "n02 dog"]
 
 
-@pytest.mark.parametrize("text", ["{", '{"a": "b"}', '{"0": "a", "2": "b"}', "[1, 2]", '"name"'])
+@pytest.mark.parametrize(
+    "text", ["{", '{"a": "b"}', '{"0": "a", "2": "b"}', "[1, 2]", '"name"', '["\\ud800"]']
+)
 def test_json_that_names_nothing(tmp_path: Path, text: str) -> None:
     (tmp_path / "classes.json").write_text(text)
     with pytest.raises(DataError, match=r"classes\.json"):

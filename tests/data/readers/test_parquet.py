@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import pickle
@@ -170,6 +171,103 @@ def test_metadata_that_is_nonsense(tmp_path: Path) -> None:
     pq.write_table(table, tmp_path / "train.parquet")
     with pytest.raises(DataError, match="huggingface metadata cannot be read"):
         open_parquet(tmp_path, "train")
+
+
+@pytest.mark.parametrize("names", [5, "ab", {"0": "a"}, [1, 2], [None, "b"], [["a"]], ["\ud800", "b"]])
+def test_class_names_are_a_list_of_text(tmp_path: Path, names: Any) -> None:
+    put(tmp_path / "train.parquet", [0, 1], names=names)
+    with pytest.raises(DataError, match=r"train\.parquet: the ClassLabel of column 'label': .*class name"):
+        open_parquet(tmp_path, "train")
+
+
+@pytest.mark.parametrize("stored", [5, "text", [1, 2], {"x": b"1"}])
+def test_bytes_that_are_none(tmp_path: Path, stored: Any) -> None:
+    table = pa.table({"image": [{"bytes": stored, "path": "a"}], "label": [0]})
+    pq.write_table(table, tmp_path / "train.parquet")
+    with pytest.raises(DataError, match=r"column 'image' is struct<bytes: .*; images are a struct"):
+        open_parquet(tmp_path, "train")
+
+
+@pytest.mark.parametrize("twice", ["image", "label"])
+def test_a_column_that_is_there_twice(tmp_path: Path, twice: str) -> None:
+    columns = {"image": pa.array([b"x"]), "label": pa.array([0])}
+    table = pa.Table.from_arrays([*columns.values(), columns[twice]], names=[*columns, twice])
+    pq.write_table(table, tmp_path / "train.parquet")
+    with pytest.raises(DataError, match=f"2 columns '{twice}'; it has to have one"):
+        open_parquet(tmp_path, "train")
+
+
+@pytest.mark.parametrize(
+    ("second", "reason"),
+    [
+        ({"image": [b"x"]}, "0 columns 'label'"),
+        ({"label": [0]}, "0 columns 'image'"),
+        ({"image": ["x"], "label": [0]}, "column 'image' is string"),
+        (
+            {"image": [{"bytes": b"x"}], "label": [0]},
+            "column 'image' differs from that of train-00000-of-00002",
+        ),
+        ({"image": [b"x"], "label": ["0"]}, "column 'label' differs from that of other files"),
+    ],
+)
+def test_a_further_file_with_other_columns(tmp_path: Path, second: Any, reason: str) -> None:
+    pq.write_table(pa.table({"image": [b"x"], "label": [0]}), tmp_path / "train-00000-of-00002.parquet")
+    pq.write_table(pa.table(second), tmp_path / "train-00001-of-00002.parquet")
+    with pytest.raises(DataError, match=rf"train-00001-of-00002\.parquet: {reason}"):
+        open_parquet(tmp_path, "train")
+
+
+def test_another_split_is_asked_for_its_labels_alone(tmp_path: Path) -> None:
+    put(tmp_path / "train.parquet", [0, 1])
+    put(tmp_path / "test.parquet", [2], plain=True)
+    assert open_parquet(tmp_path, "train").class_names == ["0", "1", "2"]
+    pq.write_table(pa.table({"label": [3]}), tmp_path / "test.parquet")
+    assert open_parquet(tmp_path, "train").class_names == ["0", "1", "2", "3"]
+    for columns, reason in (({"image": [b"x"]}, "0 columns 'label'"), ({"label": ["a"]}, "'label' differs")):
+        pq.write_table(pa.table(columns), tmp_path / "test.parquet")
+        with pytest.raises(DataError, match=rf"test\.parquet: .*{reason}"):
+            open_parquet(tmp_path, "train")
+
+
+def test_text_that_is_not_utf8(tmp_path: Path) -> None:
+    put(tmp_path / "train.parquet", ["ab@@@@", "cd"], compression="none", use_dictionary=False)
+    whole = (tmp_path / "train.parquet").read_bytes()
+    (tmp_path / "train.parquet").write_bytes(whole.replace(b"ab@@@@", b"ab\xff\xff\xff\xff"))
+    with pytest.raises(DataError, match=r"column 'label' cannot be read: .*UTF8"):
+        open_parquet(tmp_path, "train")
+    put(tmp_path / "train.parquet", [0, 1], columns=("imagé", "label"), store_schema=False)
+    whole = (tmp_path / "train.parquet").read_bytes()
+    (tmp_path / "train.parquet").write_bytes(whole.replace("imagé".encode(), b"imag\xff\xff"))
+    with pytest.raises(DataError, match="can't decode byte 0xff"):
+        open_parquet(tmp_path, "train")
+
+
+def test_a_long_label_that_is_stored_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vitrail.data.readers.parquet_rows.GROUP_BYTES", 1 << 20)
+    label = pa.array(["a" * 100_000] * 200).dictionary_encode()
+    put(tmp_path / "train.parquet", label, compression="zstd")
+    with pytest.raises(
+        DataError, match=r"column 'label' unpacks to more than the 1,048,576 bytes that are read"
+    ):
+        open_parquet(tmp_path, "train")
+
+
+def test_more_rows_than_bytes(tmp_path: Path) -> None:
+    table = pa.table({"image": pa.nulls(50_000, pa.binary()), "label": pa.array(np.zeros(50_000, np.int64))})
+    pq.write_table(table, tmp_path / "train.parquet")
+    with pytest.raises(DataError, match=r"says 50,000 rows, and has [0-9,]+ bytes"):
+        open_parquet(tmp_path, "train")
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_damage_is_a_data_error(tmp_path: Path, seed: int) -> None:
+    file = put(tmp_path / "train.parquet", [0, 1, 2], names=["a", "b", "c"])
+    data, rng = bytearray(file.read_bytes()), np.random.default_rng(seed)
+    for place in rng.integers(0, len(data), 4):
+        data[place] = rng.integers(0, 256)
+    file.write_bytes(data)
+    with contextlib.suppress(DataError):
+        images(open_parquet(tmp_path, "train"))
 
 
 def test_pickles_without_its_cache_and_reads_in_another_process(shards: Path) -> None:

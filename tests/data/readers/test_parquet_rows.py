@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from vitrail.data.readers import parquet_rows
 from vitrail.data.readers.parquet_rows import ParquetRows, find_values
-from vitrail.errors import DataError
+from vitrail.errors import DataError, ImageError
 
 PLAIN = {"compression": "none", "use_dictionary": False}
 
@@ -144,3 +144,42 @@ def test_files_that_change_while_in_use(tmp_path: Path, monkeypatch: pytest.Monk
     fresh.__setstate__(rows.__getstate__())
     with pytest.raises(DataError, match=r"row group 0 of .*1\.parquet cannot be read"):
         fresh.read(1, 0, 0)
+
+
+def test_a_small_file_does_not_unpack_to_gigabytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet_rows, "GROUP_BYTES", 1 << 20)
+    zeros = put(tmp_path / "zeros.parquet", [bytes(2 << 20)], compression="zstd", use_dictionary=False)
+    with pytest.raises(
+        DataError, match=r"zeros\.parquet: column 'image' has .* bytes, unpacked; at most 1,048,576"
+    ):
+        ParquetRows((zeros,), "image").read(0, 0, 0)
+    random = put(tmp_path / "random.parquet", [os.urandom(2 << 20)], compression="zstd", use_dictionary=False)
+    assert len(ParquetRows((random,), "image").read(0, 0, 0) or b"") == 2 << 20  # the file has as many
+
+
+def test_values_that_are_stored_once_do_not_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet_rows, "GROUP_BYTES", 1 << 20)
+    alike = put(tmp_path / "alike.parquet", [bytes(100_000)] * 100, compression="zstd", use_dictionary=True)
+    assert pq.read_metadata(alike).row_group(0).column(1).total_uncompressed_size < 1 << 20
+    rows, before = ParquetRows((alike,), "image"), pa.total_allocated_bytes()
+    for row in range(2):
+        with pytest.raises(
+            DataError, match=r"alike\.parquet: column 'image' unpacks to more than the 1,048,576 b"
+        ):
+            rows.read(0, 0, row)
+        monkeypatch.setattr(parquet_rows, "read_column", lambda *_: pytest.fail("unpacked again"))
+    assert pa.total_allocated_bytes() - before < 4 << 20
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_a_value_is_no_larger_than_an_image_may_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compression: str
+) -> None:
+    monkeypatch.setattr(parquet_rows, "MAX_FILE_BYTES", 100)
+    file = put(
+        tmp_path / "a.parquet", [b"a" * 101, b"b" * 100], compression=compression, use_dictionary=False
+    )
+    rows = ParquetRows((file,), "image")
+    with pytest.raises(ImageError, match="an image of 101 bytes; at most 100 are read"):
+        rows.read(0, 0, 0)
+    assert rows.read(0, 0, 1) == b"b" * 100

@@ -82,6 +82,11 @@ def test_stems_without_a_word(tmp_path: Path) -> None:
 
 
 def test_missing_shards_are_named(tmp_path: Path) -> None:
+    many = touch(tmp_path / "many", "train-00000-of-99999999999.parquet")
+    with pytest.raises(
+        DataError, match=r"say 99999999999 shards; missing are \[1, 2, 3, 4, 5, 6, 7, 8\], there are 1 "
+    ):
+        find_shards(many, ".parquet")
     touch(tmp_path, "train-00000-of-00003.parquet", "train-00002-of-00003.parquet")
     with pytest.raises(DataError, match=r"say 3 shards; missing are \[1\]"):
         find_shards(tmp_path, ".parquet")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import os
 import tarfile
+import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from vitrail.data.readers import tar_index
@@ -123,3 +125,53 @@ def test_the_index_goes_to_the_cache_where_the_folder_is_read_only(
     assert [path.suffix for path in (tmp_path / "cache/vitrail/tar").iterdir()] == [".npz"]
     monkeypatch.setattr(tar_index, "build_index", lambda shard: pytest.fail("the cached index was not used"))
     assert list(read_index(shard).keys) == [b"0"]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"labels": np.frombuffer(b"\xff\xfe", np.uint8)},
+        {"labels": np.frombuffer("é".encode(), np.uint8)},  # a character of two labels
+        {"key_ends": np.array([0.0, 1, 2])},
+        {"key_ends": np.zeros((2, 2), np.int64)},
+        {"label_ends": np.array(0)},
+        {"keys": np.array(5, np.uint8)},
+        {"offsets": np.zeros((2, 2), np.int64)},
+        {"offsets": np.array(["a", "b"])},
+        {"offsets": np.array([np.nan, 1])},
+        {"offsets": np.array([1e30, 1])},
+        {"offsets": np.array([-5, 0])},
+        {"offsets": np.array([0, 2**62])},
+        {"sizes": np.array([2**62, 1])},
+        {"sizes": np.array([1])},
+        {"stamp": np.array([object()], dtype=object)},
+        {"more": np.zeros(1 << 20, np.uint8)},
+    ],
+    ids=lambda changed: next(iter(changed)),
+)
+def test_an_index_that_is_not_sound_is_built_again(tmp_path: Path, changed: dict[str, np.ndarray]) -> None:
+    shard = put(tmp_path / "a.tar", {"0.jpg": b"x", "0.cls": b"1", "1.jpg": b"x", "1.cls": b"2"})
+    whole = read_index(shard)
+    with np.load(tmp_path / "a.tar.index.npz") as stored:
+        arrays = {**stored, **changed}
+    np.savez_compressed(tmp_path / "a.tar.index.npz", **arrays)
+    again = read_index(shard)
+    assert (list(again.labels), again.offsets.tolist()) == ([b"1", b"2"], whole.offsets.tolist())
+    with np.load(tmp_path / "a.tar.index.npz") as stored:
+        assert sorted(stored) == sorted(tar_index.ARRAYS)
+
+
+@pytest.mark.parametrize("damage", ["header", "deflate", "pipe"])
+def test_an_index_file_that_is_broken_is_built_again(tmp_path: Path, damage: str) -> None:
+    shard = put(tmp_path / "a.tar", {"0.jpg": b"x", "0.cls": b"1"})
+    index = tmp_path / "a.tar.index.npz"
+    if damage == "pipe":
+        os.mkfifo(index)
+    else:
+        header = b"{'descr': '<i8', 'fortran_order': False, 'shape': (1000000000000,)}".ljust(117) + b"\n"
+        with zipfile.ZipFile(index, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("stamp.npy", b"\x93NUMPY\x01\x00\x76\x00" + header)
+        if damage == "deflate":
+            index.write_bytes(index.read_bytes()[:45] + b"\xff" * 15 + index.read_bytes()[60:])
+    assert list(read_index(shard).labels) == [b"1"]
+    assert zipfile.is_zipfile(index)

@@ -15,15 +15,19 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont, ImageOps
+from PIL.PngImagePlugin import PngInfo
 
 from vitrail.data.decode import decode
+from vitrail.data.foreign_files import check_replaceable
 from vitrail.data.sources import Source
 from vitrail.errors import DataError
+from vitrail.runtime.files import atomic_file
 
 TILE = 96  # pixels, the side of an image
 GAP = 4
 CAPTION = 20  # pixels, the height of a line of text
 MARGIN = 12
+MARK = b"tEXtSoftware\0vitrail"  # in the PNG, before its pixels
 INK, PAPER, MISSING = (20, 20, 20), (255, 255, 255), (200, 200, 200)
 
 
@@ -47,6 +51,11 @@ def pair_sheet(title: str, pairs: Sequence[tuple[str, Source, int, Source, int]]
     return _draw(title, cells, 2, Path(path))
 
 
+def check_sheet(path: str | Path) -> None:
+    """ConfigError where a file lies that is no sheet of ours; before the long work of which a sheet is the end."""
+    check_replaceable(Path(path), MARK, "contact sheet")
+
+
 def _draw(
     title: str, cells: Sequence[tuple[str, list[Image.Image | None]]], per_cell: int, path: Path
 ) -> Path:
@@ -68,8 +77,11 @@ def _draw(
                 pen.text((corner[0] + 8, corner[1] + 38), "unreadable", fill=INK, font=font)
             else:
                 page.paste(ImageOps.pad(image, (TILE, TILE), color=PAPER), corner)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    page.save(path, format="PNG")
+    made_by = PngInfo()
+    made_by.add_text("Software", "vitrail")
+    check_sheet(path)
+    with atomic_file(path) as temporary:
+        page.save(temporary, format="PNG", pnginfo=made_by)
     return path
 
 

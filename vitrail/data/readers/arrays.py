@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import struct
 import zipfile
-import zlib
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -25,6 +24,7 @@ from vitrail.data.readers.fingerprint import digest, digest_files
 from vitrail.data.readers.split_names import WORDS, find_split, in_order
 from vitrail.data.sources import Example
 from vitrail.errors import DataError
+from vitrail.runtime.npz_members import DAMAGE, header_of, read_header, read_member
 
 MAX_BYTES = 8 << 30  # of a compressed array, unpacked
 PAIRS = (("images", "labels"), ("x", "y"), ("data", "labels"))  # their names, with or without a split word
@@ -83,16 +83,29 @@ class ArrayFile:
     def __init__(self, path: Path, member: str) -> None:
         self.path, self.member = path, member
         self._array: np.ndarray | None = None
-        with zipfile.ZipFile(path) as archive, archive.open(f"{member}.npy") as file:
-            self.shape, _, self.dtype = _read_header(file, f"{path}, array {member!r}")
+        self._broken: str | None = None  # tried once: to unpack an array takes long
+        try:
+            with zipfile.ZipFile(path) as archive:
+                header = header_of(archive, archive.getinfo(f"{member}.npy"))
+        except DAMAGE as error:
+            raise DataError(f"{path}, array {member!r}: not an array of numbers or text: {error}") from error
+        self.shape, self.dtype = header.shape, header.dtype
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_array": None}
 
     @property
     def array(self) -> np.ndarray:
+        if self._broken is not None:
+            raise DataError(self._broken)
         if self._array is None:
-            self._array = _map_or_load(self.path, self.member)
+            try:
+                self._array = _map_or_load(self.path, self.member)
+            except DAMAGE as error:
+                self._broken = (
+                    f"{self.path}, array {self.member!r}: cannot be read: {error or 'no memory for it'}"
+                )
+                raise DataError(self._broken) from error
         return self._array
 
 
@@ -119,7 +132,7 @@ def _pairs(path: Path) -> dict[str, tuple[str, str]]:
     try:
         with zipfile.ZipFile(path) as archive:
             members = {name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")}
-    except (zipfile.BadZipFile, OSError) as error:
+    except DAMAGE as error:
         raise DataError(f"{path}: not a whole .npz file: {error}") from error
     found: dict[str, tuple[str, str]] = {}
     for x, y in PAIRS:
@@ -147,7 +160,16 @@ def _labels(path: Path, member: str) -> np.ndarray:
         raise DataError(
             f"{path}: labels {member!r} are {labels.dtype} {labels.shape}; integers or strings (n,) are read"
         )
+    _check_text(labels, f"{path}: labels {member!r}")
     return labels if labels.dtype.kind == "U" else labels.astype(np.int64)
+
+
+def _check_text(names: np.ndarray, where: str) -> None:
+    """numpy does not look whether the numbers that it takes for characters are some."""
+    if names.dtype.kind == "U":
+        codes = np.ascontiguousarray(names).view(np.dtype(np.uint32).newbyteorder(names.dtype.byteorder))
+        if ((codes > 0x10FFFF) | ((codes >= 0xD800) & (codes <= 0xDFFF))).any():
+            raise DataError(f"{where} hold what is no Unicode text")
 
 
 def _class_names(path: Path, values: dict[str, np.ndarray], pairs: dict[str, tuple[str, str]]) -> list[str]:
@@ -166,6 +188,7 @@ def _named(path: Path, names: np.ndarray) -> list[str]:
         raise DataError(
             f"{path}: class_names are {names.dtype} {names.shape}; strings or integers (classes,) are read"
         )
+    _check_text(names, f"{path}: class_names")
     listed = [str(name) for name in names.tolist()]
     twice = [name for name, count in Counter(listed).items() if count > 1]
     if twice:
@@ -174,41 +197,23 @@ def _named(path: Path, names: np.ndarray) -> list[str]:
 
 
 def _map_or_load(path: Path, member: str) -> np.ndarray:
-    where = f"{path}, array {member!r}"
-    try:
-        with zipfile.ZipFile(path) as archive, path.open("rb") as file:
-            info = archive.getinfo(f"{member}.npy")
-            if info.compress_type != zipfile.ZIP_STORED:
-                if info.file_size > MAX_BYTES:
-                    raise DataError(
-                        f"{where}: {info.file_size:,} bytes unpacked, more than {MAX_BYTES:,}; what np.savez "
-                        "stores, uncompressed, is read from the disk as needed"
-                    )
-                with archive.open(info) as packed:
-                    array: np.ndarray = np.lib.format.read_array(packed, allow_pickle=False)
-                    return array
-            # The data of a stored member follow its local header: 30 bytes, the name, an extra field.
-            file.seek(info.header_offset + 26)
-            name_length, extra_length = struct.unpack("<HH", file.read(4))
-            file.seek(info.header_offset + 30 + name_length + extra_length)
-            shape, fortran, dtype = _read_header(file, where)
-            mapped: np.ndarray = np.memmap(
-                path, dtype, "r", offset=file.tell(), shape=shape, order="F" if fortran else "C"
-            )
-            return mapped
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError) as error:
-        raise DataError(f"{where}: cannot be read: {error}") from error
-
-
-def _read_header(file: Any, where: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Shape, whether in Fortran order, and type of an array in .npy form; no Python objects."""
-    try:
-        version = np.lib.format.read_magic(file)
-        form = np.lib.format
-        read = form.read_array_header_1_0 if version == (1, 0) else form.read_array_header_2_0
-        shape, fortran, dtype = read(file)
-    except ValueError as error:
-        raise DataError(f"{where}: not an array: {error}") from error
-    if dtype.hasobject:
-        raise DataError(f"{where}: holds Python objects, which are never unpickled; store numbers or strings")
-    return shape, fortran, dtype
+    with zipfile.ZipFile(path) as archive, path.open("rb") as file:
+        info = archive.getinfo(f"{member}.npy")
+        if info.compress_type != zipfile.ZIP_STORED:
+            if info.file_size > MAX_BYTES:
+                raise ValueError(
+                    f"{info.file_size:,} bytes unpacked, more than {MAX_BYTES:,}; what np.savez stores, "
+                    "uncompressed, is read from the disk as needed"
+                )
+            return read_member(archive, info)
+        # The data of a stored member follow its local header: 30 bytes, the name, an extra field.
+        file.seek(info.header_offset + 26)
+        name_length, extra_length = struct.unpack("<HH", file.read(4))
+        start = info.header_offset + 30 + name_length + extra_length
+        file.seek(start)
+        header = read_header(file, info.file_size)
+        order: Literal["C", "F"] = "F" if header.fortran else "C"
+        mapped: np.ndarray = np.memmap(
+            path, header.dtype, "r", offset=start + header.start, shape=header.shape, order=order
+        )
+        return mapped

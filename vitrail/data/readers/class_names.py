@@ -89,6 +89,17 @@ def check_labels(labels: np.ndarray, class_names: list[str], where: str) -> None
         )
 
 
+def check_names(names: object, where: str) -> list[str]:
+    """Class names that others wrote: a list of text that can be stored again."""
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise DataError(f"{where}: class names are {str(names)[:80]!r}; a list of strings is read")
+    try:
+        "".join(names).encode()
+    except UnicodeEncodeError as error:
+        raise DataError(f"{where}: a class name is no Unicode text: {error}") from error
+    return names
+
+
 def _read_titles(folder: Path) -> dict[str, str]:
     """id -> name; empty where nothing says so."""
     text, source = _read(folder, "classes.txt")
@@ -117,7 +128,7 @@ def _parse_json(text: str, source: Path) -> list[str] | dict[str, str]:
         table = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{source}: not JSON: {error}") from error
-    names = table.values() if isinstance(table, dict) else table
-    if not isinstance(table, list | dict) or not all(isinstance(name, str) for name in names):
-        raise DataError(f"{source}: has to be a list of names, or an object of names")
-    return table
+    if isinstance(table, dict):
+        check_names([*table, *table.values()], str(source))
+        return table
+    return check_names(table, str(source))

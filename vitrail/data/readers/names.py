@@ -22,8 +22,9 @@ class Names:
     @classmethod
     def from_arrays(cls, data: np.ndarray, ends: np.ndarray) -> Names:
         """The names whose arrays `bytes` and `ends` were kept in a file."""
-        spans = len(ends) > 0 and ends[0] == 0 and ends[-1] == len(data)
-        if not spans or (np.diff(ends) < 0).any() or data.dtype != np.uint8:
+        kinds = data.dtype == np.uint8 and ends.dtype == np.int64 and data.ndim == ends.ndim == 1
+        spans = kinds and len(ends) > 0 and ends[0] == 0 and ends[-1] == len(data)
+        if not spans or (ends[1:] < ends[:-1]).any():
             raise ValueError("these are not the arrays of a list of names")
         names = cls([])
         names.bytes, names.ends = data, ends

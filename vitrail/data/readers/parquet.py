@@ -22,9 +22,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from vitrail.data.readers.class_names import check_labels, labels_of, number_names, read_class_names
+from vitrail.data.readers.class_names import (
+    check_labels,
+    check_names,
+    labels_of,
+    number_names,
+    read_class_names,
+)
 from vitrail.data.readers.fingerprint import digest, digest_files
-from vitrail.data.readers.parquet_rows import ParquetRows
+from vitrail.data.readers.parquet_rows import DAMAGE, ParquetRows, read_column
 from vitrail.data.readers.shard_files import find_shards, shards_of
 from vitrail.data.sources import Example
 from vitrail.errors import ConfigError, DataError
@@ -39,6 +45,9 @@ class ParquetSource:
         self.name, self.files, self.columns, self.class_names = name, files, columns, class_names
         self.file_keys = [file.relative_to(root).as_posix() for file in files]
         footers = [_footer(file) for file in files]
+        for footer, file in zip(footers, files, strict=True):
+            if _leaf(_schema(footer, file), columns.column, file) != columns.image:
+                raise DataError(f"{file}: column {columns.column!r} differs from that of {files[0].name}")
         groups = [footer.row_group(g).num_rows for footer in footers for g in range(footer.num_row_groups)]
         self.group_ends = np.cumsum(groups, dtype=np.int64)  # (row groups of all files,): rows up to each end
         self.file_groups = np.cumsum([footer.num_row_groups for footer in footers])  # (files,)
@@ -75,16 +84,13 @@ def open_parquet(path: Path, split: str, image: str | None = None, label: str | 
     splits = find_shards(path, ".parquet")
     name, shards = shards_of(path, ".parquet", split)
     root = path if path.is_dir() else path.parent
-    schema = _schema(shards.files[0])
+    schema = _schema(_footer(shards.files[0]), shards.files[0])
     columns = Columns.find(schema, image, label, shards.files[0])
-    for file in shards.files[1:]:
-        if _schema(file).field(columns.label).type != schema.field(columns.label).type:
-            raise DataError(f"{file}: column {columns.label!r} differs from that of {shards.files[0].name}")
     class_names = columns.class_names or read_class_names(root)
     if class_names is None:
         # Nothing names the classes: they are the values that occur, strings in train, numbers in all splits.
         seen = [splits["train"]] if "train" in splits and columns.text else list(splits.values())
-        values = [_column(file, columns.label) for found in seen for file in found.files]
+        values = [_labels_in(file, columns) for found in seen for file in found.files]
         if columns.text:
             class_names = sorted(
                 {text for column in values for text in column.unique().to_pylist() if text is not None}
@@ -98,7 +104,8 @@ def open_parquet(path: Path, split: str, image: str | None = None, label: str | 
 class Columns:
     """Which columns hold the image and the label."""
 
-    image: str  # the leaf that holds the bytes: `image.bytes`, or `image` where the column is binary
+    column: str  # of the image
+    image: str  # its leaf that holds the bytes: `image.bytes`, or `image` where the column is binary
     label: str
     text: bool  # labels are strings
     class_names: list[str] | None  # as the metadata of the schema has them
@@ -111,22 +118,38 @@ class Columns:
         }
         image = _choose("image", image, types, "Image", ("image", "img"), schema, file)
         label = _choose("label", label, types, "ClassLabel", ("label", "fine_label"), schema, file)
-        kind = schema.field(image).type
-        if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
-            leaf = f"{image}.bytes"
-        elif pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
-            leaf = image
-        else:
-            raise DataError(
-                f"{file}: column {image!r} is {kind}; images are a struct {{bytes, path}}, or binary"
-            )
-        stored = schema.field(label).type
-        stored = stored.value_type if pa.types.is_dictionary(stored) else stored
-        text = pa.types.is_string(stored) or pa.types.is_large_string(stored)
-        if not text and not pa.types.is_integer(stored):
-            raise DataError(f"{file}: column {label!r} is {stored}; labels are integers or strings")
+        leaf, text = _leaf(schema, image, file), _is_text(schema, label, file)
         names = features[label].get("names") if types.get(label) == "ClassLabel" else None
-        return cls(leaf, label, text, names)
+        if names is not None:
+            names = check_names(names, f"{file}: the ClassLabel of column {label!r}")
+        return cls(image, leaf, label, text, names)
+
+
+def _leaf(schema: pa.Schema, image: str, file: Path) -> str:
+    """Where the bytes of images are: in the column, or in its field `bytes`."""
+    kind = _type(schema, image, file)
+    within = pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0
+    stored = kind.field("bytes").type if within else kind
+    binary = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
+    if not any(is_it(stored) for is_it in binary):
+        raise DataError(f"{file}: column {image!r} is {kind}; images are a struct {{bytes, path}}, or binary")
+    return f"{image}.bytes" if within else image
+
+
+def _is_text(schema: pa.Schema, label: str, file: Path) -> bool:
+    """Whether labels are strings, and not integers."""
+    stored = _type(schema, label, file)
+    stored = stored.value_type if pa.types.is_dictionary(stored) else stored
+    text: bool = pa.types.is_string(stored) or pa.types.is_large_string(stored)
+    if not text and not pa.types.is_integer(stored):
+        raise DataError(f"{file}: column {label!r} is {stored}; labels are integers or strings")
+    return text
+
+
+def _type(schema: pa.Schema, column: str, file: Path) -> pa.DataType:
+    if schema.names.count(column) != 1:
+        raise DataError(f"{file}: {schema.names.count(column)} columns {column!r}; it has to have one")
+    return schema.field(column).type
 
 
 def _locate(ends: np.ndarray, index: int) -> tuple[int, int]:
@@ -175,29 +198,44 @@ def _features(schema: pa.Schema, file: Path) -> dict[str, Any]:
     return features if isinstance(features, dict) else {}
 
 
-def _schema(file: Path) -> pa.Schema:
-    return _footer(file).schema.to_arrow_schema()
+def _schema(footer: pq.FileMetaData, file: Path) -> pa.Schema:
+    try:
+        return footer.schema.to_arrow_schema()
+    except DAMAGE as error:
+        raise DataError(f"{file}: its columns cannot be read: {error}") from error
 
 
 def _footer(file: Path) -> pq.FileMetaData:
     try:
-        return pq.read_metadata(file, memory_map=True)
-    except (pa.ArrowException, OSError) as error:
+        return _sound(pq.read_metadata(file, memory_map=True), file)
+    except DAMAGE as error:
         raise DataError(f"{file}: not a whole Parquet file: {error}") from error
 
 
-def _column(file: Path, name: str) -> pa.ChunkedArray:
+def _sound(footer: pq.FileMetaData, file: Path) -> pq.FileMetaData:
+    rows = sum(footer.row_group(group).num_rows for group in range(footer.num_row_groups))
+    if rows != footer.num_rows or rows > file.stat().st_size:  # an image has more than one byte
+        raise DataError(f"{file}: says {footer.num_rows:,} rows, and has {file.stat().st_size:,} bytes")
+    return footer
+
+
+def _labels_in(file: Path, columns: Columns) -> pa.ChunkedArray:
     try:
-        column = pq.ParquetFile(file, memory_map=True).read(columns=[name], use_threads=False).column(0)
-        return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{file}: column {name!r} cannot be read: {error}") from error
+        parquet = pq.ParquetFile(file, memory_map=True)
+        if _is_text(parquet.schema_arrow, columns.label, file) != columns.text:
+            raise DataError(f"{file}: column {columns.label!r} differs from that of other files")
+        groups = list(range(_sound(parquet.metadata, file).num_row_groups))
+        column = read_column(parquet, columns.label, groups, file)
+        column.validate(full=True)  # that text is UTF-8
+        return column
+    except DAMAGE as error:
+        raise DataError(f"{file}: column {columns.label!r} cannot be read: {error}") from error
 
 
 def _read_labels(files: tuple[Path, ...], columns: Columns, class_names: list[str], name: str) -> np.ndarray:
     parts = []
     for file in files:
-        column = _column(file, columns.label)
+        column = _labels_in(file, columns)
         if column.null_count:
             raise DataError(f"{file}: {column.null_count} of {len(column)} rows have no label")
         if columns.text:

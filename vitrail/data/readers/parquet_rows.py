@@ -22,12 +22,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from vitrail.errors import DataError
+from vitrail.data.sources import MAX_FILE_BYTES
+from vitrail.errors import DataError, ImageError
 
 CACHE_BYTES = 128 << 20  # of row groups or places, in each process that reads
 OPEN_FILES = 64  # at a time, in each process that reads
 # How far apart two neighbours may lie where a page begins; headers have about 4 KB at most.
 PAGE_HEADER_BYTES = 64 << 10
+# What a column of a row group may have, unpacked: images hardly shrink, so a small file does not hold gigabytes.
+GROUP_BYTES, EXPANSION = 512 << 20, 16  # at most the first, or the second times the bytes of the file
+
+DAMAGE = (pa.ArrowException, OSError, ValueError, OverflowError)  # what broken bytes make of pyarrow
 
 
 class ParquetRows:
@@ -46,8 +51,9 @@ class ParquetRows:
         self._forget()
 
     def _forget(self) -> None:
-        self._groups: OrderedDict[tuple[int, int], np.ndarray | pa.Array] = OrderedDict()
+        self._groups: OrderedDict[tuple[int, int], np.ndarray | pa.ChunkedArray] = OrderedDict()
         self._open: OrderedDict[int, tuple[pa.OSFile, pq.ParquetFile]] = OrderedDict()
+        self._broken: dict[tuple[int, int], str] = {}
         self._bytes = 0
         self._lock = threading.Lock()  # an open Parquet file serves one thread at a time
 
@@ -57,17 +63,20 @@ class ParquetRows:
             try:
                 file, _ = self._file(f)
                 found = self._group(f, group)
-            except (pa.ArrowException, OSError) as error:
+            except DAMAGE as error:
                 raise DataError(f"row group {group} of {self.files[f]} cannot be read: {error}") from error
         if not isinstance(found, np.ndarray):
-            value: bytes | None = found[row].as_py()
-            return value
+            buffer = found[row].as_buffer()
+            if buffer is not None:
+                _check_size(buffer.size)
+            return None if buffer is None else buffer.to_pybytes()
         start, length = found[row].tolist()
         if length < 0:
             return None
+        _check_size(length)
         try:
             data: bytes = file.read_at(length, start)
-        except (pa.ArrowException, OSError) as error:
+        except DAMAGE as error:
             raise DataError(f"row {row} of row group {group} of {self.files[f]}: {error}") from error
         if len(data) != length:
             raise DataError(f"{self.files[f]} ends early: it was cut while it was in use")
@@ -84,7 +93,7 @@ class ParquetRows:
         self._open.move_to_end(f)
         return self._open[f]
 
-    def _group(self, f: int, group: int) -> np.ndarray | pa.Array:
+    def _group(self, f: int, group: int) -> np.ndarray | pa.ChunkedArray:
         found = self._groups.get((f, group))
         if found is None:
             found = self._groups[f, group] = self._load(f, group)
@@ -94,23 +103,66 @@ class ParquetRows:
         self._groups.move_to_end((f, group))
         return found
 
-    def _load(self, f: int, group: int) -> np.ndarray | pa.Array:
+    def _load(self, f: int, group: int) -> np.ndarray | pa.ChunkedArray:
         file, parquet = self._file(f)
-        values = (
-            parquet.read_row_group(group, columns=[self.column], use_threads=False).column(0).combine_chunks()
-        )
+        if (f, group) in self._broken:
+            raise DataError(self._broken[f, group])
+        try:
+            values = read_column(parquet, self.column, [group], self.files[f])
+        except (pa.ArrowException, DataError) as error:
+            self._broken[f, group] = str(error)  # to unpack it takes long, and each of its rows asks for it
+            raise
         if pa.types.is_struct(values.type):
             values = pc.struct_field(values, "bytes")
-        stored = parquet.metadata.row_group(group)
-        for number in range(stored.num_columns):
-            chunk = stored.column(number)
-            if chunk.path_in_schema == self.column and chunk.compression == "UNCOMPRESSED":
-                raw = file.read_at(chunk.total_compressed_size, chunk.data_page_offset)
-                places = find_values(raw, values.to_pylist())
-                if places is not None:
-                    places[places[:, 1] >= 0, 0] += chunk.data_page_offset
-                    return places
+        (chunk,) = _chunks(parquet.metadata, self.column, [group])
+        if chunk.compression == "UNCOMPRESSED" and chunk.total_compressed_size <= self.stamps[f][0]:
+            raw = file.read_at(chunk.total_compressed_size, chunk.data_page_offset)
+            places = find_values(raw, values.to_pylist())
+            if places is not None:
+                places[places[:, 1] >= 0, 0] += chunk.data_page_offset
+                return places
         return values
+
+
+def read_column(parquet: pq.ParquetFile, column: str, groups: list[int], file: Path) -> pa.ChunkedArray:
+    """A column of some row groups, in memory; DataError where that would be out of proportion to the file.
+
+    Values that are alike may be stored once and so take no room in the file. They are therefore read in steps of
+    as many rows as stay below the bound even if each has all bytes of the column.
+    """
+    most = max(GROUP_BYTES, EXPANSION * file.stat().st_size)
+    size = sum(chunk.total_uncompressed_size for chunk in _chunks(parquet.metadata, column, groups))
+    if size > most:
+        raise DataError(
+            f"{file}: column {column!r} has {size:,} bytes, unpacked; at most {most:,} are read of this file"
+        )
+    rows = sum(parquet.metadata.row_group(group).num_rows for group in groups)
+    step = max(1, min(rows, most // max(size, 1)))
+    parts, unpacked = [], 0
+    for batch in parquet.iter_batches(step, row_groups=groups, columns=[column], use_threads=False):
+        part = batch.column(0)
+        parts.append(part.dictionary_decode() if pa.types.is_dictionary(part.type) else part)
+        unpacked += parts[-1].nbytes
+        if unpacked > most:
+            raise DataError(
+                f"{file}: column {column!r} unpacks to more than the {most:,} bytes that are read of this file"
+            )
+    return pa.chunked_array(parts) if parts else pa.chunked_array([], pa.null())
+
+
+def _chunks(footer: pq.FileMetaData, column: str, groups: list[int]) -> list[pq.ColumnChunkMetaData]:
+    """What the footer says of a column in some row groups."""
+    stored = [footer.row_group(group) for group in groups]
+    chunks = [group.column(number) for group in stored for number in range(group.num_columns)]
+    found = [chunk for chunk in chunks if chunk.path_in_schema == column]
+    if len(found) != len(groups):
+        raise DataError(f"column {column!r} is in {len(found)} of {len(groups)} row groups")
+    return found
+
+
+def _check_size(size: int) -> None:
+    if size > MAX_FILE_BYTES:
+        raise ImageError(f"an image of {size:,} bytes; at most {MAX_FILE_BYTES:,} are read")
 
 
 def find_values(raw: bytes, values: list[bytes | None]) -> np.ndarray | None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from vitrail.data.readers.split_names import WORDS, find_split, in_order, split_in_stem
@@ -104,10 +105,11 @@ def _parse_name(name: str) -> tuple[str, int, int]:
 def _complete(path: Path, stem: str, numbered: list[tuple[int, int, Path]]) -> tuple[Path, ...]:
     numbers = [number for number, _, _ in numbered]
     total = max(total for _, total, _ in numbered)
-    if path.is_dir() and total and sorted(numbers) != list(range(total)):
-        missing = sorted(set(range(total)) - set(numbers))
+    if path.is_dir() and total and (len(numbers) != total or sorted(numbers) != list(range(total))):
+        there = set(numbers)
+        missing = list(islice((number for number in range(total) if number not in there), 8))
         raise DataError(
-            f"{path}: the names of {stem!r} say {total} shards; missing are {missing[:8]}, there are "
+            f"{path}: the names of {stem!r} say {total} shards; missing are {missing}, there are "
             f"{len(numbers)} files"
         )
     return tuple(file for _, _, file in sorted(numbered, key=lambda shard: (shard[0], shard[2].name)))

@@ -27,8 +27,11 @@ from vitrail.data.readers.fingerprint import digest
 from vitrail.data.readers.names import Names
 from vitrail.errors import DataError
 from vitrail.runtime.files import atomic_file
+from vitrail.runtime.npz_members import DAMAGE, read_member
 
 FORMAT = 1  # of the index file
+ARRAYS = ("stamp", "keys", "key_ends", "offsets", "sizes", "labels", "label_ends")  # in the index file
+INDEX_BYTES = 1 << 16  # that an index may have more than its shard: of its headers
 MAX_LABEL_BYTES = 1 << 20  # of a .cls or .json member
 
 
@@ -130,17 +133,35 @@ def _cache_folder() -> Path:
 
 def _load(file: Path, stamp: tuple[int, int]) -> Index | None:
     """A kept index; None where there is none, or one of another state of the shard, or a broken one."""
+    most = stamp[0] + INDEX_BYTES
     try:
-        with np.load(file, allow_pickle=False) as stored:
-            if stored["stamp"].tolist() != [FORMAT, *stamp]:
+        if not file.is_file() or file.stat().st_size > most:
+            return None
+        with zipfile.ZipFile(file) as archive:
+            if sum(member.file_size for member in archive.infolist()) > most:
                 return None
-            keys = Names.from_arrays(stored["keys"], stored["key_ends"])
-            labels = Names.from_arrays(stored["labels"], stored["label_ends"])
-            index = Index(keys, stored["offsets"], stored["sizes"], labels, stamp)
-            whole = len(keys) == len(labels) == len(index.offsets) == len(index.sizes)
-            return index if whole else None
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+            stored = {name: read_member(archive, archive.getinfo(f"{name}.npy")) for name in ARRAYS}
+        if stored["stamp"].tolist() != [FORMAT, *stamp]:
+            return None
+        keys = Names.from_arrays(stored["keys"], stored["key_ends"])
+        labels = Names.from_arrays(stored["labels"], stored["label_ends"])
+        index = Index(keys, stored["offsets"], stored["sizes"], labels, stamp)
+        return index if _sound(index) else None
+    except DAMAGE:
         return None
+
+
+def _sound(index: Index) -> bool:
+    """Whether all images lie in the shard, and all labels are text."""
+    for places in (index.offsets, index.sizes):
+        if places.dtype != np.int64 or places.shape != (len(index.keys),):
+            return False
+    offsets, sizes, size = index.offsets, index.sizes, index.stamp[0]
+    inside = (offsets >= -1) & (offsets <= size) & (sizes >= 0) & (sizes <= size - np.maximum(offsets, 0))
+    text, starts = index.labels.bytes, index.labels.ends[:-1]
+    text.tobytes().decode()  # UnicodeDecodeError, which is a ValueError
+    inner = text[starts[starts < len(text)]] & 0xC0 == 0x80  # a label begins inside of a character
+    return len(index.labels) == len(index.keys) and bool(inside.all()) and not inner.any()
 
 
 def _save(index: Index, *files: Path) -> None:

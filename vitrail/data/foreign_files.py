@@ -1,0 +1,83 @@
+"""Files that others may have made: read within bounds, and never replaced.
+
+image files (sources.py), exclusions.py, bad_files.py, shard_manifest.py ──► read_file, read_text, parse_object
+contact_sheet.py, exclusions.py ──► check_replaceable ──► runtime.files.atomic_file
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+from io import FileIO
+from pathlib import Path
+
+from vitrail.errors import ConfigError, DataError
+
+MAX_TEXT_BYTES = 512 << 20
+CHUNK = 64 << 10  # read where a file has more than its size, as when it grows
+MARKED = 512  # bytes of a file in which its mark has to stand
+
+
+class TooLargeError(OSError):
+    """A file of more bytes than are read."""
+
+    def __init__(self, size: int, most: int) -> None:
+        super().__init__(errno.EOVERFLOW, f"{size:,} bytes; at most {most:,} are read")
+
+
+def read_file(path: str | Path, most: int) -> bytes:
+    """All bytes of a regular file; OSError for anything else (devices and pipes have no end), or more bytes."""
+    with FileIO(path, opener=_open) as file:
+        status = os.fstat(file.fileno())
+        if stat.S_ISDIR(status.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        if status.st_size > most:
+            raise TooLargeError(status.st_size, most)
+        parts, size, ask = [], 0, status.st_size + 1
+        while data := file.read(ask):
+            parts.append(data)
+            size, ask = size + len(data), CHUNK
+            if size > most:
+                raise TooLargeError(size, most)
+    return b"".join(parts)
+
+
+def read_text(path: str | Path, what: str) -> str:
+    """A file of UTF-8 text."""
+    try:
+        return read_file(path, MAX_TEXT_BYTES).decode()
+    except OSError as error:
+        raise DataError(f"{path}: {what} cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: {what} cannot be read: not UTF-8: {error}") from error
+
+
+def parse_object(text: str, where: str) -> dict[str, object]:
+    """JSON of one object."""
+    try:
+        row = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where}: not JSON: {error}") from error
+    if not isinstance(row, dict):
+        raise DataError(f"{where}: {text[:60]!r} is not a JSON object")
+    return row
+
+
+def check_replaceable(path: Path, mark: bytes, what: str) -> None:
+    """ConfigError where there is something that is not ours: a file, not empty, that does not begin with our mark."""
+    if not path.exists() and not path.is_symlink():
+        return
+    if path.is_file():
+        with path.open("rb") as file:
+            start = file.read(MARKED)
+        if not start or mark in start:
+            return
+    raise ConfigError(f"{path} is there already and is no {what}: choose another name, or move it away")
+
+
+def _open(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # which does not wait for somebody to write into a pipe
