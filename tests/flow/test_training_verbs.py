@@ -182,7 +182,7 @@ def test_a_bundle_whose_weights_are_of_another_architecture(run, tmp_path, bundl
 
 
 def test_a_run_whose_model_was_exchanged_is_not_continued(run, tmp_path, bundle):
-    """The path is the same, the checkpoint that is there does not fit what is at it now."""
+    """The path is the same, what is at it now is not."""
     words = (*FINETUNE, "--model", bundle, "--steps", 2, "--test", "none", "--out", tmp_path / "run")
     assert run(*words)[0] == 0
     for unfinished in (tmp_path / "run", tmp_path / "run/seeds/0"):
@@ -194,7 +194,7 @@ def test_a_run_whose_model_was_exchanged_is_not_continued(run, tmp_path, bundle)
         path.unlink()
     bundle.rmdir()
     vitrail.save(vitrail.create("mu/8", classes=10, image_size=16, width=64), bundle)
-    refused(run(*words), "step-00000002")
+    refused(run(*words), "began from other weights")
     assert contents(tmp_path / "run/seeds/0/checkpoints") == before
 
 
