@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 from vitrail.data import foreign_files
-from vitrail.data.foreign_files import TooLargeError, check_replaceable, parse_object, read_file, read_text
+from vitrail.data.foreign_files import (
+    TooLargeError,
+    check_replaceable,
+    parse_object,
+    read_file,
+    read_json,
+    read_text,
+)
 from vitrail.errors import ConfigError, DataError
 
 
@@ -44,12 +51,11 @@ def test_a_file_that_has_more_than_its_size(monkeypatch: pytest.MonkeyPatch) -> 
             read_file(path, most=len(data) - 1)
 
 
-def test_text_and_objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_and_objects(tmp_path: Path) -> None:
     (tmp_path / "a").write_text('{"é": 1}')
     assert parse_object(read_text(tmp_path / "a", "words"), "here") == {"é": 1}
-    monkeypatch.setattr(foreign_files, "MAX_TEXT_BYTES", 5)
     with pytest.raises(DataError, match="a: words cannot be read: 9 bytes; at most 5 are read"):
-        read_text(tmp_path / "a", "words")
+        read_text(tmp_path / "a", "words", 5)
     for text in ("", "5", "[]", "[" * 100_000, "9" * 5000):
         with pytest.raises(DataError, match=r"^here: "):
             parse_object(text, "here")
@@ -70,3 +76,16 @@ def test_only_what_is_ours_is_replaced(tmp_path: Path) -> None:
     for name in ("theirs", "late", "folder", "nowhere"):
         with pytest.raises(ConfigError, match=f"{name} is there already and is no list"):
             check_replaceable(tmp_path / name, b"mark", "list")
+
+
+def test_json_of_any_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").write_text("[1, null]")
+    assert read_json(tmp_path / "a", "a list") == [1, None]
+    monkeypatch.setattr(foreign_files, "MAX_JSON_BYTES", 5)
+    with pytest.raises(DataError, match="a: a list cannot be read: 9 bytes; at most 5 are read"):
+        read_json(tmp_path / "a", "a list")
+    for text in ("", "[1", "[" * 100):
+        monkeypatch.setattr(foreign_files, "MAX_JSON_BYTES", 100)
+        (tmp_path / "a").write_text(text)
+        with pytest.raises(DataError, match="a: a list is JSON, and this is not: "):
+            read_json(tmp_path / "a", "a list")

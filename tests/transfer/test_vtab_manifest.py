@@ -68,7 +68,7 @@ def test_other_examples_are_counted(tmp_path):
         (b"split,pixels,label\ntrain,00,x\n", "not a manifest"),
         (b"split,pixels,label\ntrain\n", "not a manifest"),
         (b"split,pixels,label\ntrain," + b"0" * 200_000 + b",1\n", "not a manifest"),
-        (b"split,pixels,label\ncaf\xe9,00,1\n", "not: 'utf-8' codec"),
+        (b"split,pixels,label\ncaf\xe9,00,1\n", "not UTF-8: 'utf-8' codec"),
     ],
 )
 def test_a_file_that_is_no_manifest(data, said, tmp_path):

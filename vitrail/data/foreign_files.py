@@ -1,6 +1,8 @@
 """Files that others may have made: read within bounds, and never replaced.
 
-image files (sources.py), exclusions.py, bad_files.py, shard_manifest.py ──► read_file, read_text, parse_object
+image files (sources.py)                                      ──► read_file
+exclusions.py, bad_files.py, shard_manifest.py                ──► read_text, parse_object
+class names, mappings, ReaL labels, VTAB manifests            ──► read_json, read_text
 contact_sheet.py, exclusions.py ──► check_replaceable ──► runtime.files.atomic_file
 """
 
@@ -12,10 +14,11 @@ import os
 import stat
 from io import FileIO
 from pathlib import Path
+from typing import Any
 
 from vitrail.errors import ConfigError, DataError
 
-MAX_TEXT_BYTES = 512 << 20
+MAX_TEXT_BYTES, MAX_JSON_BYTES = 512 << 20, 64 << 20
 CHUNK = 64 << 10  # read where a file has more than its size, as when it grows
 MARKED = 512  # bytes of a file in which its mark has to stand
 
@@ -46,14 +49,23 @@ def read_file(path: str | Path, most: int) -> bytes:
     return b"".join(parts)
 
 
-def read_text(path: str | Path, what: str) -> str:
-    """A file of UTF-8 text."""
+def read_text(path: str | Path, what: str, most: int = MAX_TEXT_BYTES) -> str:
+    """A file of UTF-8 text; `what` it should be, for messages."""
     try:
-        return read_file(path, MAX_TEXT_BYTES).decode()
+        return read_file(path, most).decode()
     except OSError as error:
         raise DataError(f"{path}: {what} cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: {what} cannot be read: not UTF-8: {error}") from error
+
+
+def read_json(path: str | Path, what: str) -> Any:
+    """A file that people name beside a model and its data: names, class mappings, labels."""
+    text = read_text(path, what, MAX_JSON_BYTES)
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: {what} is JSON, and this is not: {error}") from error
 
 
 def parse_object(text: str, where: str) -> dict[str, object]:

@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
+from vitrail.data.foreign_files import read_json
 from vitrail.data.sources import Source
 from vitrail.errors import ConfigError, DataError
 from vitrail.evaluators.predict import names_of
-from vitrail.evaluators.small_files import read_json
 from vitrail.models.names import Model
 
 BY_ORDER = "order"

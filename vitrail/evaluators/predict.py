@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
+from vitrail.data.foreign_files import read_json, read_text
 from vitrail.data.readers.class_folders import EXTENSIONS
 from vitrail.errors import ConfigError, DataError, ImageError
 from vitrail.evaluators.features import BATCH, ImageLike, each_image, outputs, pixels
-from vitrail.evaluators.small_files import read_json, read_text
 from vitrail.models.names import Model
 
 Prediction = list[tuple[str, float]]  # (class name, probability), the most probable first

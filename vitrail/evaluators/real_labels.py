@@ -12,11 +12,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from vitrail.data.foreign_files import read_json
 from vitrail.data.sources import Source
 from vitrail.errors import DataError
 from vitrail.evaluators.class_mapping import ClassMapping
 from vitrail.evaluators.outcomes import Predictions
-from vitrail.evaluators.small_files import read_json
 
 NUMBER = re.compile(r"val_(\d{8})(?!\d)")  # in the name of a validation image
 

@@ -19,9 +19,9 @@ from io import StringIO
 from pathlib import Path
 
 from vitrail.data.decode import decode
+from vitrail.data.foreign_files import read_text
 from vitrail.data.sources import Source
 from vitrail.errors import DataError
-from vitrail.evaluators.small_files import read_text
 from vitrail.runtime.files import atomic_file
 from vitrail.runtime.progress import progress
 
