@@ -121,7 +121,10 @@ def test_another_split_batch_and_image_size(run, model, data):
         (["--split", "train"], "has no split 'train'"),
         (["--batch", "0"], "batch must be at least 1"),
         (["--mapping", "nowhere.json"], "nowhere.json: a class mapping cannot be read: No such file"),
-        (["--real", "nowhere.json"], "nowhere.json: a file of reassessed labels cannot be read: No such file"),
+        (
+            ["--real", "nowhere.json"],
+            "nowhere.json: a file of reassessed labels cannot be read: No such file",
+        ),
     ],
 )
 def test_bad_words_are_one_line(run, model, data, words, said):
