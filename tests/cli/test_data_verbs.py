@@ -4,9 +4,9 @@ import pytest
 @pytest.mark.parametrize(
     "words",
     [
-        ["inspect", "nothing", "--sheet", "taken/sheet.png"],
-        ["dedup", "nothing", "nothing", "--out", "taken/list.jsonl"],
-        ["dedup", "nothing", "nothing", "--sheet", "taken/sheet.png"],
+        ["inspect", "shapes", "--sheet", "taken/sheet.png"],
+        ["dedup", "shapes", "shapes", "--out", "taken/list.jsonl"],
+        ["dedup", "shapes", "shapes", "--sheet", "taken/sheet.png"],
     ],
 )
 def test_a_place_that_cannot_be_written_is_said_before_anything_is_read(

@@ -23,10 +23,9 @@ from vitrail.errors import CheckpointError
 
 State = dict[str, Tensor]  # flat names -> tensors, plain or DTensor
 SHARDS = ".metadata"  # DCP's table of contents
-METADATA = "torch.distributed.checkpoint.metadata"
 # What a table is made of, besides torch's dtypes: module, names.
 KINDS = {
-    METADATA: {
+    "torch.distributed.checkpoint.metadata": {
         "BytesStorageMetadata", "ChunkStorageMetadata", "Metadata", "MetadataIndex", "StorageMeta",
         "TensorProperties", "TensorStorageMetadata", "_MEM_FORMAT_ENCODING",
     },

@@ -68,10 +68,10 @@ def read(place: Path, state: State) -> dict[str, Any]:
     what = f"{place} cannot be read"
     with agreed(what):
         facts = read_json(place / FACTS)
-        tensors_there = facts.pop("tensors", None)
-        if not isinstance(tensors_there, dict) or not isinstance(facts.get("facts"), dict):
+        written = facts.pop("tensors", None)
+        if not isinstance(written, dict) or not isinstance(facts.get("facts"), dict):
             raise CheckpointError(f"{place / FACTS} does not say what a checkpoint says")
-        check_fits(state, tensors_there, place)
+        check_fits(state, written, place)
     with agreed(what):
         tensors = {name: t.detach() for name, t in state.items()}
         if (place / STATE).is_file():

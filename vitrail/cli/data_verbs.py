@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 from tyro.conf import Positional, arg
@@ -27,7 +26,6 @@ def data_inspect(
     from vitrail.data.audit import inspect_path, report_tables
     from vitrail.runtime.progress import bars
 
-    check_places(sheet)
     with bars() as progress:
         report = inspect_path(path, splits=list(splits) or None, sheet=sheet, progress=progress)
     return Shown(common, [], [], report.as_json(), body=report_tables(report))
@@ -56,7 +54,6 @@ def data_dedup(
     from vitrail.data.leaks import dedup_paths, leak_table
     from vitrail.runtime.progress import bars
 
-    check_places(out, sheet)
     splits = {"train_split": train_split, "test_split": test_split}
     with bars() as progress:
         leaks = dedup_paths(train, tests, **splits, out=out, sheet=sheet, progress=progress)  # type: ignore[arg-type]
@@ -95,12 +92,3 @@ def data_shard(
     columns = ["split", ">shards", ">examples", ">broken, left out", ">shards kept from before"]
     result = {"folder": folder, "splits": [{**asdict(r), "folder": str(r.folder)} for r in reports]}
     return Shown(common, columns, rows, result)
-
-
-def check_places(*files: str | None) -> None:
-    """Whether they can be written, before all the images are read."""
-    from vitrail.runtime.files import check_writable
-
-    for file in files:
-        if file is not None:
-            check_writable(Path(file).parent)

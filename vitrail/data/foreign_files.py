@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.errors import ConfigError, DataError
+from vitrail.runtime.files import check_writable
 
 MAX_TEXT_BYTES, MAX_JSON_BYTES = 512 << 20, 64 << 20
 CHUNK = 64 << 10  # read where a file has more than its size, as when it grows
@@ -80,7 +81,9 @@ def parse_object(text: str, where: str) -> dict[str, object]:
 
 
 def check_replaceable(path: Path, mark: bytes, what: str) -> None:
-    """ConfigError where there is something that is not ours: a file, not empty, that does not begin with our mark."""
+    """An error where nothing can be written, or there is something that is not ours: a file, not empty, that does not
+    begin with our mark. To be found before the work whose result is to be written there."""
+    check_writable(path.parent)
     if not path.exists() and not path.is_symlink():
         return
     if path.is_file():

@@ -79,12 +79,11 @@ def transfer(
     row = paper_model(paper, model)
     cells = {name: Cell.open(where, suite, methods) for name, where in named(data).items()}
     loaded = load(model).to(pick(device))
-    weights = model_digest(loaded)
+    given = {"model": model, "weights": model_digest(loaded), "preprocess": loaded.preprocess}
     extraction = Extraction(cache=folder / "features", workers=suite.workers or 0)
     for name, cell in cells.items():
         for method in methods:
-            config = identity(model, weights, cell, method, suite) | {"preprocess": loaded.preprocess}
-            with claimed(folder / name / method, config) as piece:
+            with claimed(folder / name / method, identity(given, cell, method, suite)) as piece:
                 if piece is None or piece.results() is not None:
                     continue
                 note(f"{name}: {method}")
@@ -92,8 +91,7 @@ def transfer(
                 piece.finish({"scores": METHODS[method](work)})
     with alone(folder):
         rows = collected(folder, cells, methods, row)
-        settings = {"suite": dataclasses.asdict(suite), "preprocess": loaded.preprocess}
-        result = {"model": model, "weights": weights, "paper": row, "rows": rows, **settings}
+        result = {**given, "paper": row, "rows": rows, "suite": dataclasses.asdict(suite)}
         write_tables(folder, *table(rows), result, below(result))
     return result
 
@@ -113,7 +111,7 @@ def named(data: Sequence[str]) -> dict[str, str]:
     return made
 
 
-def identity(model: str, weights: str, cell: Cell, method: str, suite: Suite) -> dict[str, Any]:
+def identity(given: dict[str, str], cell: Cell, method: str, suite: Suite) -> dict[str, Any]:
     """What has to be the same for a piece to count as done."""
     settings = dataclasses.asdict(suite)
     used = {name: settings[name] for name in ("train_split", *FIELDS[method])}
@@ -123,7 +121,7 @@ def identity(model: str, weights: str, cell: Cell, method: str, suite: Suite) ->
         used["k"] = cell.k
     data = {"data": cell.where, "test": cell.test_split}
     data["fingerprint"] = f"{cell.train.fingerprint()} {cell.test.fingerprint()}"
-    return {"model": model, "weights": weights, "method": method} | data | used
+    return {**given, "method": method} | data | used
 
 
 # What of `Suite` each method looks at.
