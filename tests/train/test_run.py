@@ -58,6 +58,15 @@ def test_what_a_run_leaves_behind(whole):
     assert [row["step"] for row in rows(whole.folder) if "loss" in row] == list(range(1, 13))
 
 
+def test_a_model_says_by_what_code_and_on_what_it_was_made(whole):
+    card, origin = json.loads((whole.folder / "run.json").read_text()), whole.model().provenance
+    assert origin["versions"]["torch"] == str(torch.__version__)
+    assert {name: origin[name] for name in ("versions", "git", "data")} == {
+        name: card[name] for name in ("versions", "git", "data")
+    }
+    assert origin["computed"] == whole.results["computed"] == "float32, not compiled, 1 x cpu"
+
+
 def vitrail_source(split):
     from vitrail.data.sources import open_source
 

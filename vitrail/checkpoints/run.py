@@ -153,6 +153,11 @@ class Run:
         """What `finish` was given; None: the run is not finished."""
         return run_card.read_card(self.path).get("results")
 
+    def evidence(self) -> dict[str, Any]:
+        """What a model of this run says of its making: the versions and the code that began it, its data's digest."""
+        card = run_card.read_card(self.path)
+        return {name: card.get(name) for name in ("versions", "git", "data")}
+
     def note_data(self, fingerprint: str, class_names: Sequence[str]) -> None:
         """Remember which data the run began with; say so where it is now another. With other classes, or in another
         order, the same labels would mean others: that is refused."""

@@ -25,7 +25,7 @@ from vitrail.inspection.drawing import loss_curve
 from vitrail.inspection.figures import draw_evaluation
 from vitrail.models.cost import cost
 from vitrail.models.names import Model
-from vitrail.runtime.device import Device, peak_flops, pick
+from vitrail.runtime.device import Device, name_of, peak_flops, pick
 from vitrail.runtime.distributed import barrier, gathered, group, rank, world
 from vitrail.runtime.log import Board, note
 from vitrail.runtime.training_display import TrainingDisplay, Work
@@ -120,10 +120,11 @@ def concluded(parts: Parts, model: Model, outcome: Outcome, run: Run) -> dict[st
         "test": None,
         "broken": len(broken),
         "train_examples": len(parts.sources.train),
-        "computed": f"{described(parts)}, {world()} x {parts.device.type}",
+        "computed": f"{described(parts)}, {world()} x {name_of(parts.device)}",
     }
     model.metrics = {"val": outcome.scores, "test": None}
-    model.provenance = provenance_of(experiment, outcome.kept, model.provenance)
+    evidence = {**run.evidence(), "computed": results["computed"]}
+    model.provenance = provenance_of(experiment, outcome.kept, evidence, model.provenance)
     publish(model, run.path)
     if test is not None and model.config.classes:
         # Training is over: broken test images are counted, and do not undo it.
@@ -138,9 +139,11 @@ def concluded(parts: Parts, model: Model, outcome: Outcome, run: Run) -> dict[st
     return results
 
 
-def provenance_of(experiment: Experiment, step: int, start: dict[str, Any]) -> dict[str, Any]:
-    """The experiment, the step of the weights, and where they came from that it began with."""
-    made = {"format": "trained", "experiment": experiment.identity(), "step": step}
+def provenance_of(
+    experiment: Experiment, step: int, evidence: dict[str, Any], start: dict[str, Any]
+) -> dict[str, Any]:
+    """The experiment, the step of the weights, by what code and on what, and the provenance of what it began from."""
+    made = {"format": "trained", "experiment": experiment.identity(), "step": step, **evidence}
     return made | ({"start": start} if has_weights(experiment.model.model) else {})
 
 
