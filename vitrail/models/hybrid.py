@@ -21,7 +21,8 @@ from vitrail.models.vit import ViT, ViTConfig, check_input
 # name: (units of the stem, ViT variant, patch size on the stem's feature map)
 HYBRIDS: dict[str, tuple[tuple[int, ...], str, int]] = {
     "R+Ti/16": ((), "Ti", 8),
-    "R50+S/8": ((3, 4), "S", 1),  # not in the paper: (i) after stage 2, for images of 64 pixels
+    "R50+S/8": ((3, 4), "S", 1),  # not in the paper, for small images: (i) after stage 2; and below, (ii)
+    "R50+S/16": ((3, 4, 9), "S", 1),
     "R26+S/32": (UNITS["R26"], "S", 1),
     "R26+B/32": (UNITS["R26"], "B", 1),
     "R50+B/32": (UNITS["R50"], "B", 1),
