@@ -1,4 +1,7 @@
+import json
+
 import pytest
+from PIL import Image
 
 
 @pytest.mark.parametrize(
@@ -17,3 +20,17 @@ def test_a_place_that_cannot_be_written_is_said_before_anything_is_read(
     code, out, err = vitrail_command("data", *words)
     assert (code, out) == (2, "")
     assert "Not a directory" in err and "taken" in err and err.count("\n") == 1
+
+
+def test_files_that_are_ignored_are_no_secret(vitrail_command, tmp_path):
+    for name in ("cat/a.png", "cat/b.HEIC", "dog/c.png"):
+        path = tmp_path / "photos/train" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8), (len(name) * 20, ord(name[4]), 9)).save(path, "PNG")
+    code, out, _ = vitrail_command("data", "inspect", tmp_path / "photos")
+    assert code == 0 and "ignored files: 1 (1 x HEIC is not read: convert to JPEG or PNG" in " ".join(
+        out.split()
+    )
+    code, out, _ = vitrail_command("data", "inspect", tmp_path / "photos", "--json")
+    ((reason, count),) = json.loads(out)["ignored"].items()
+    assert "HEIC" in reason and count == 1

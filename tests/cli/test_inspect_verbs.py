@@ -75,12 +75,50 @@ def test_a_run_folder_and_a_data_set(run, tmp_path):
     vitrail.save(answering(source), tmp_path / "run" / "model")
     (tmp_path / "run" / "run.json").write_text("{}")
     (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n{"step": 2, "los')
-    code, out, err = run("run", "--data", "shapes?n=40&image_size=32", "--closely", 1, "--json")
+    code, out, err = run("run", "--data", "shapes?n=40&image_size=32", "--closely", 3, "--json")
     assert code == 0, err
     result = json.loads(out)
     assert {"training", "confusion", "right", "wrong", "attention_distance", "report"} <= set(result["files"])
     assert result["attention_distance"]["run"]["n"] == len(source)
-    assert result["images"][0]["name"] == source.key(0)
+    surest = result["images"][:2]
+    assert all(one["true"] != one["top"][0]["name"] for one in surest)
+    truths = {source.key(i): source.class_names[label] for i, label in enumerate(source.labels)}
+    assert all(truths[one["name"]] == one["true"] for one in result["images"])
+    assert len({one["name"] for one in result["images"]}) == 3
+
+
+def test_images_are_seen_closely_evenly_and_go_by_their_paths(run, tmp_path):
+    vitrail.save(made("token"), tmp_path / "m")
+    for folder in ("ant", "bee", "cat"):
+        (tmp_path / "photos" / folder).mkdir(parents=True)
+        for i, picture in enumerate(pictures(3)):
+            Image.fromarray(picture).save(tmp_path / "photos" / folder / f"{i}.png")
+    code, out, err = run("m", tmp_path / "photos", "--closely", 3, "--json")
+    assert code == 0, err
+    assert [one["name"] for one in json.loads(out)["images"]] == ["ant/0.png", "bee/1.png", "cat/2.png"]
+    assert json.loads(out)["attention_distance"]["m"]["n"] == 9
+
+
+def test_a_run_within_a_fine_tuning_goes_by_both_names(run, tmp_path):
+    vitrail.save(made("token"), tmp_path / "birds/seeds/0/model")
+    (tmp_path / "birds/seeds/0/run.json").write_text("{}")
+    for given in ("birds/seeds/0", "birds/seeds/0/model"):
+        code, _, err = run(given)
+        assert code == 0, err
+        assert "<title>birds/seeds/0</title>" in (tmp_path / "inspection/report.html").read_text()
+
+
+def test_other_classes_are_mapped(run, tmp_path):
+    model = made("token")
+    model.class_names = list("abcde")
+    vitrail.save(model, tmp_path / "m")
+    data = ("--data", "shapes?n=12&image_size=32", "--closely", 0)
+    code, out, err = run("m", *data)
+    assert (code, out) == (2, "") and "--mapping FILE" in err
+    names = open_source("shapes?n=12&image_size=32", "test").class_names
+    (tmp_path / "mapping.json").write_text(json.dumps({name: ["a", "b"] for name in names}))
+    code, _, err = run("m", *data, "--mapping", "mapping.json")
+    assert code == 0, err
 
 
 def test_weights_alone(run, tmp_path):

@@ -90,8 +90,8 @@ def test_copies_across_splits_and_their_labels(report: Report) -> None:
 def test_problems_are_said_in_words(report: Report) -> None:
     problems = "\n".join(report.problems)
     for part in (
-        "images of test that are also in train: 2",
-        "copies with different labels: 1",
+        "2 of 5 images of test are also in train; pairs: 2",
+        "pairs of copies with different labels: 1",
         "unreadable files in test: 1",
         "12.0 times the smallest",
     ):
@@ -161,3 +161,28 @@ def test_a_picture_in_the_place_of_the_sheet_is_found_before_the_work(
     monkeypatch.setattr("vitrail.data.audit.scan", lambda *_, **__: pytest.fail("the data was read"))
     with pytest.raises(ConfigError, match=r"00\.png is there already and is no contact sheet"):
         inspect_path(folder, sheet=folder / "train/cat/00.png")
+
+
+def test_images_that_leak_are_counted_and_not_pairs(folder: Path) -> None:
+    """Of two pictures there are two in test, and of each three in train."""
+    for seed in (60, 61):
+        for place in ("train/dog/a", "train/dog/b", "train/dog/c", "test/dog/d"):
+            save(photo(seed, 64 + seed % 2), folder / f"{place} {seed}.png")
+    first = inspect_path(folder).problems[0]
+    assert first.startswith("4 of 7 images of test are also in train; pairs: ")
+
+
+def test_ignored_files_and_a_single_class_are_problems(tmp_path: Path) -> None:
+    for seed in range(6):
+        save(photo(seed), tmp_path / "set/cat" / f"{seed}.png")
+    save(photo(7), tmp_path / "set/loose.png")
+    report = inspect_path(tmp_path / "set", splits=["train"])
+    ignored = "1 (1 x an image outside of the class folders (.png))"
+    assert report.problems == [
+        f"ignored files: {ignored}",
+        "one class only (cat): there is nothing to tell apart",
+    ]
+    assert json.loads(json.dumps(report.as_json()))["ignored"] == {
+        "an image outside of the class folders (.png)": 1
+    }
+    assert "nothing wrong" not in shown(report)

@@ -134,6 +134,13 @@ def test_random_erasing() -> None:
     assert RandomErasing(p=1)(image.astype(np.float32), rng(1)).dtype == np.float32
 
 
+def test_erasing_is_taller_than_wide_where_its_aspect_says_so() -> None:
+    op, generator = RandomErasing(p=1, area=(0.05, 0.1), aspect=(2, 3)), rng()
+    for _ in range(200):
+        _, _, h, w = op.box(200, 200, generator)
+        assert 2 * w - 2 <= h <= 3 * w + 2  # up to rounding
+
+
 # ---- RandAugment ----
 
 
@@ -264,3 +271,12 @@ def test_cutmix_shows_the_share_that_it_says(height: int, width: int, p: float, 
     assert mixed[1].mean().item() == pytest.approx(float(mixing.weight[1]), abs=1e-6)
     assert mixed[0, :, top : top + h, left : left + w].eq(1).all()
     assert draw_cutmix(2, (height, width), 0, rng(seed)).weight.tolist() == [1, 1]
+
+
+def test_the_box_of_cutmix_has_the_share_that_was_drawn() -> None:
+    """Beta(1e6, 1e6) draws l = 1/2: sides of s = sqrt(1/2), less what lies beyond the border: s^2 / 4 on average, if
+    the middle is anywhere in the image."""
+    boxes = np.array([draw_cutmix(1, (200, 300), 1e6, rng(seed)).box for seed in range(2000)])[:, 0]
+    h, w = boxes[:, 2] / 200, boxes[:, 3] / 300
+    assert (h * w).max() == pytest.approx(0.5, abs=0.01)
+    assert (h.mean(), w.mean()) == pytest.approx([0.5**0.5 - 0.5 / 4] * 2, abs=0.01)

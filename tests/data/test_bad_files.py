@@ -50,10 +50,31 @@ def test_the_threshold():
 
 
 def test_the_error_says_what_to_do(tmp_path):
-    with pytest.raises(DataError, match=r"reason 2\. Remove or replace them$"):
-        BadFiles(10).add([bad(1), bad(2)])
-    with pytest.raises(DataError, match=r"Remove or replace them, or allow more with max_bad$"):
-        BadFiles(10, path=tmp_path / "bad_files.jsonl").add([bad(1), bad(2)])
+    for path in (None, tmp_path / "bad_files.jsonl"):
+        with pytest.raises(DataError, match=r"reason 2\. Remove or replace them, or allow .* --max-bad"):
+            BadFiles(10, path=path).add([bad(1), bad(2)])
+
+
+def test_the_same_again_is_not_borne_either(tmp_path):
+    """A list that is over the threshold is so when it is read, whether or not another one is found."""
+    path = tmp_path / "bad_files.jsonl"
+    with pytest.raises(DataError):
+        BadFiles(10, path=path).add([bad(1), bad(2)])
+    with pytest.raises(DataError, match=r"2 of 10 examples.*once they are mended, delete the list"):
+        BadFiles(10, path=path)
+    assert len(BadFiles(10, max_bad=0.2, path=path).found) == 2
+
+
+def test_the_lists_of_others_count_and_stay_theirs(tmp_path):
+    for i in (1, 2):
+        BadFiles(1000, path=tmp_path / f"bad_files.{i}.jsonl").add([bad(i)])
+    others = sorted(tmp_path.glob("bad_files.*.jsonl"))
+    own = BadFiles(1000, path=tmp_path / "bad_files.jsonl", others=others)
+    assert set(own.found) == {"k1.jpg", "k2.jpg"}
+    own.add([bad(2), bad(3)])
+    assert [json.loads(line)["key"] for line in own.path.read_text().splitlines()] == ["k3.jpg"]
+    with pytest.raises(DataError, match=r"2 of 10 examples.*bad_files\.1\.jsonl, .*bad_files\.2\.jsonl\)"):
+        BadFiles(10, path=tmp_path / "none.jsonl", others=others)
 
 
 def test_summary():

@@ -178,7 +178,7 @@ def test_nothing_is_fetched_unless_asked(
             put(tmp_path / "eurosat/2750/River" / f"{i}.jpg")
 
     monkeypatch.setattr(torchvision.datasets.EuroSAT, "download", download)
-    with pytest.raises(DataError, match="download=True fetches it"):
+    with pytest.raises(DataError, match=r"open_source\('eurosat', download=True\) fetches it"):
         open_source("eurosat", root=tmp_path)
     assert fetched == []
     assert splits_of("eurosat", root=tmp_path, download=True) == ["train", "validation", "test"]

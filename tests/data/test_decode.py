@@ -276,3 +276,18 @@ def png(*, width: int, height: int, bits: int, colour: int, rows: bytes) -> byte
     header = struct.pack(">IIBBBBB", width, height, bits, colour, 0, 0, 0)
     body = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
     return b"\x89PNG\r\n\x1a\n" + body
+
+
+@pytest.mark.parametrize(
+    ("brands", "kind"),
+    [(b"heic\0\0\0\0mif1heic", "HEIC"), (b"mif1\0\0\0\0mif1", "HEIC"), (b"avif\0\0\0\0mif1avif", "AVIF")],
+)
+def test_photographs_of_phones_are_to_be_converted(
+    brands: bytes, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vitrail.data.decode.FORMATS", ("PNG", "JPEG"))  # as a Pillow without AVIF
+    data = struct.pack(">I", 8 + len(brands)) + b"ftyp" + brands + bytes(100)
+    with pytest.raises(ImageError, match=f"a.jpg: an image in the format {kind}, .* convert to JPEG or PNG"):
+        decode(data, name="a.jpg")
+    with pytest.raises(ImageError, match="not an image in a known format"):
+        decode(data.replace(b"heic", b"qt  ").replace(b"mif1", b"qt  ").replace(b"avif", b"qt  "))

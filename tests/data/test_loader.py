@@ -1,5 +1,8 @@
 """A batch is the same whoever makes it."""
 
+import os
+import signal
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +14,7 @@ from vitrail.data.loader import Loader, Loading, Order
 from vitrail.data.masking import Masking
 from vitrail.data.preprocess import parse
 from vitrail.data.sources import Example, open_source
-from vitrail.errors import ConfigError, DataError, ImageError
+from vitrail.errors import ConfigError, DataError, ImageError, TrainingError
 
 TRAIN = parse("inception_crop(16)|flip_lr|uint8|randaugment(1, 10)|uint8|to_range(-1,1)")
 PLAIN = parse("resize(16)|uint8|to_range(-1,1)")
@@ -212,3 +215,13 @@ def test_batches_on_a_gpu_are_those_on_the_cpu(workers):
     for gpu, cpu in zip(on_gpu, loader.batches(2, 9), strict=True):
         for name in cpu:
             torch.testing.assert_close(gpu[name], cpu[name], rtol=0, atol=1e-6)
+
+
+class Deadly(Pictures):
+    def read(self, index):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_worker_that_is_killed_is_an_error_in_words():
+    with pytest.raises(TrainingError, match=r"a loader process was killed.*the same command goes on"):
+        next(Loader(Deadly(4), PLAIN, Loading(batch=2, workers=1)).batches())

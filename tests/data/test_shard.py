@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
@@ -139,6 +140,22 @@ def test_a_stopped_run_goes_on_and_ends_with_the_same_bytes(photos: Path, tmp_pa
     assert (again.kept, again.examples, again.broken) == (2, 11, 1)
 
 
+def test_what_kills_left_goes_when_it_is_old(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("train-00000-of-00002.parquet", ".shard-train.json", "bad_files.jsonl", "holiday")
+    folder = tmp_path / "out"
+    folder.mkdir()
+    for name in names:
+        (folder / f".{name}.a1b2c3d4").touch()
+    shard(photos, folder, shard_mb=1)
+    assert all((folder / f".{name}.a1b2c3d4").exists() for name in names)  # they may still be written
+    now = time.time()
+    monkeypatch.setattr("vitrail.runtime.files.time.time", lambda: now + 3601)
+    shard(photos, folder, shard_mb=1)
+    assert [name for name in names if (folder / f".{name}.a1b2c3d4").exists()] == ["holiday"]
+
+
 def test_a_shard_that_was_lost_or_cut_is_written_again(photos: Path, tmp_path: Path) -> None:
     shard(photos, tmp_path / "out", split="train+test", shard_mb=1)
     before = files(tmp_path / "out")
@@ -172,6 +189,13 @@ def test_refused_before_anything_is_written(photos: Path, tmp_path: Path) -> Non
     (tmp_path / "mine/train-00000-of-00001.parquet").touch()
     with pytest.raises(DataError, match=r"train-00000-of-00001\.parquet was not written by this command"):
         shard(photos, tmp_path / "mine")
+    for name in ("photo.jpg", "cat/photo.jpg"):
+        theirs = tmp_path / f"theirs of {name.count('/')}"
+        (theirs / name).parent.mkdir(parents=True)
+        (theirs / name).touch()
+        with pytest.raises(DataError, match=f"{name.split('/')[0]} was not written by this command"):
+            shard(photos, theirs)
+        assert sum(path.is_file() for path in theirs.rglob("*")) == 1
     (tmp_path / "odd").mkdir()
     (tmp_path / "odd/.shard-train.json").write_text("{}")
     with pytest.raises(DataError, match="not a manifest of shards"):

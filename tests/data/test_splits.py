@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vitrail.data.sources import Example, Source
-from vitrail.data.splits import Bound, Joined, Part, Subset, assemble, parse_split
+from vitrail.data.splits import Bound, Joined, Part, Subset, assemble, parse_split, pieces, shared
 from vitrail.errors import ConfigError, DataError
 
 
@@ -206,3 +206,22 @@ def test_subset_pickles() -> None:
     again = pickle.loads(pickle.dumps(subset))
     assert keys(again) == ["train:7", "train:1"]
     assert again.read(0) == subset.read(0)
+
+
+@given(st.data())
+def test_shared_counts_the_keys_in_both(data):
+    def part():
+        indices = st.lists(st.integers(0, 8), unique=True, min_size=1)
+        made = [
+            Subset(Numbered(name, 9), data.draw(indices))
+            for name in data.draw(st.sampled_from(["a", "b", "ab"]))
+        ]
+        joined = made[0] if len(made) == 1 else Joined(made)
+        return Subset(joined, np.arange(len(joined))[:: data.draw(st.sampled_from([1, 2]))])
+
+    def members(source):
+        return {(whole.name, i) for whole, places in pieces(source) for i in places.tolist()}
+
+    one, other = part(), part()
+    assert len(members(one)) == len(one)
+    assert shared(one, other) == len(members(one) & members(other)) == shared(other, one)

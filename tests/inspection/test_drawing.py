@@ -161,3 +161,19 @@ def test_a_name_that_is_no_unicode_is_drawn(tmp_path):
     drawing.labelled(picture, tmp_path / "b.png", title=name, rows=[name], columns=[name])
     drawing.confusion_matrix(np.eye(2, dtype=np.int64), [name, "b"], tmp_path / "c.png")
     assert len(list(tmp_path.iterdir())) == 3
+
+
+@pytest.mark.parametrize(
+    ("fonts", "notes"), [(("DejaVu Sans",), 1), (("DejaVu Sans", "DejaVu Sans Mono"), 0)]
+)
+def test_letters_are_taken_from_any_font_or_a_note_is_made_once(tmp_path, monkeypatch, caplog, fonts, notes):
+    """Of the fonts that matplotlib brings, the second has a letter that the first has not."""
+    monkeypatch.setattr(drawing, "FONTS", fonts)
+    for kept in (drawing.fonts_here, drawing.letters_here, drawing.note_boxes):
+        kept.cache_clear()
+    names = ["é", "⌕"]
+    for _ in range(2):
+        drawing.confusion_matrix(np.eye(2, dtype=np.int64), names, tmp_path / "c.png")
+    assert len(caplog.messages) == notes and all("no font here" in said for said in caplog.messages)
+    for kept in (drawing.fonts_here, drawing.letters_here, drawing.note_boxes):
+        kept.cache_clear()

@@ -17,7 +17,14 @@ from tests.inspection.looked_at import answering, bit, made, pictures
 from vitrail.data.sources import open_source
 from vitrail.errors import ConfigError
 from vitrail.evaluators.accuracy import evaluate
-from vitrail.inspection.figures import draw_evaluation, draw_inspection, draw_run
+from vitrail.inspection.figures import (
+    caption,
+    draw_evaluation,
+    draw_inspection,
+    draw_run,
+    heading,
+    without_middle,
+)
 from vitrail.inspection.inspect import inspect
 from vitrail.inspection.pictures import heat
 from vitrail.inspection.report import begin_report, check_own, small_maps, write_report
@@ -105,6 +112,8 @@ def test_scores_and_a_training_curve(tmp_path):
     source = open_source("shapes?n=40&image_size=32", "test")
     model = answering(source)
     evaluation = evaluate(model, source, progress=False)
+    first = caption(evaluation, source, 0)
+    assert first.split("\n")[0] == source.key(0) and source.class_names[source.labels[0]] in first
     figures = draw_evaluation(evaluation, source, tmp_path) | draw_run(
         [{"step": 1, "loss": 2.0}], tmp_path, "run"
     )
@@ -117,6 +126,14 @@ def test_scores_and_a_training_curve(tmp_path):
         f"<h2>{name}</h2>" in text for name in ("Training", "Scores", "Confusion matrix", "Worst examples")
     )
     Page(text)
+
+
+@pytest.mark.parametrize("name", ["a.jpg", "x" * 26, "val/n01440764/ILSVRC2012_val_00000293.JPEG"])
+def test_a_long_name_loses_its_middle(name):
+    short = without_middle(name, 26)
+    begin, _, end = short.partition("…")
+    assert len(short) == min(26, len(name)) and name.startswith(begin) and name.endswith(end)
+    assert ("…" in short) == (len(name) > 26)
 
 
 def test_maps_of_large_grids_are_averaged_down(tmp_path):
@@ -240,9 +257,8 @@ def test_in_a_browser_the_controls_choose_what_is_shown(tmp_path, width, scheme,
 def test_a_folder_is_written_to_again_if_it_has_a_page_of_ours(tmp_path):
     check_own(tmp_path / "new")
     (tmp_path / ".DS_Store").touch()
-    (tmp_path / "photos").mkdir()
     check_own(tmp_path)
-    begin_report("m\udce9", tmp_path / "report.html")  # drawing was interrupted
+    begin_report(inspect(made("token"), name="m\udce9"), tmp_path / "report.html")  # drawing was interrupted
     (tmp_path / "filters.png").touch()
     check_own(tmp_path)
     write_report(inspect(made("token")), {}, tmp_path / "report.html")
@@ -254,3 +270,39 @@ def test_a_folder_of_something_else_is_refused(tmp_path, name):
     (tmp_path / name).write_text("<title>my own</title>")
     with pytest.raises(ConfigError, match=f"holds {name} and no report.html of an earlier inspection"):
         check_own(tmp_path)
+
+
+def test_a_folder_of_folders_is_refused(tmp_path):
+    (tmp_path / "cats").mkdir()
+    with pytest.raises(ConfigError, match=r"holds cats and no report\.html"):
+        check_own(tmp_path)
+
+
+def test_the_figures_of_the_page_before_go_and_nothing_else(tmp_path):
+    page, out, mine = tmp_path / "look/report.html", tmp_path / "filters.png", tmp_path / "look/mine.png"
+    page.parent.mkdir()
+    seen = inspect(made("token"), pictures(1), closely=1)
+    write_report(seen, {"image-01": page.with_name("image-01.png")}, page)
+    page.write_text(
+        page.read_text().replace('content="image-01', 'content="../filters.png mine.png image-01')
+    )
+    for file in (out, mine, page.with_name("image-01.png"), page.with_name("image-02.png")):
+        file.touch()
+    begin_report(seen, page)
+    assert {p.name for p in page.parent.iterdir()} == {"report.html", "mine.png", "image-02.png"}
+    assert out.exists()
+    for name in ("wrong.png", "image-01-heads.png"):  # drawn, and then it is interrupted
+        page.with_name(name).touch()
+    begin_report(seen, page)
+    assert {p.name for p in page.parent.iterdir()} == {"report.html", "mine.png", "image-02.png"}
+
+
+def test_the_true_class_stands_beside_the_prediction_and_empty_rows_do_not(tmp_path):
+    model = made("token")
+    model.metrics = {"val": {}, "test": {"top1": 0.5}}
+    seen = inspect(model, pictures(2), truths=["n01443537 goldfish", "<b>"], closely=1)
+    write_report(seen, {}, tmp_path / "r.html")
+    page = (tmp_path / "r.html").read_text()
+    assert "true: goldfish" in page and "<b>" not in page
+    assert "<th>test.top1</th>" in page and "<th>val</th>" not in page
+    assert heading(seen.subjects[0]).split("\n")[1] == "true: goldfish"

@@ -3,8 +3,9 @@
     Source of each split ──► scan.py ──► duplicates.py ──► inspect ──► Report ──► report_tables, as_json
 
 One pass over the files. Of each split: images, classes and their balance (largest over smallest), sizes, how
-pixels are stored, files that cannot be read. Of all splits together: copies, inside a split (they count twice) and
-across splits (the test set leaks into training), and copies that carry different labels (one of them is wrong).
+pixels are stored, files that cannot be read. Of all splits together: files that are not taken as images; copies,
+inside a split (they count twice) and across splits (the test set leaks into training); copies that carry different
+labels (one of them is wrong).
 `Report.problems` says it in sentences.
 """
 
@@ -24,7 +25,8 @@ from rich.text import Text
 from vitrail.data.copies.contact_sheet import check_sheet, class_sheet
 from vitrail.data.copies.duplicates import find_pairs
 from vitrail.data.copies.scan import Scan, join, scan
-from vitrail.data.sources import Source, open_source, splits_of
+from vitrail.data.readers.folder import in_words
+from vitrail.data.sources import Source, ignored_in, open_source, splits_of
 from vitrail.errors import ConfigError
 
 LISTED = 5  # examples of a problem that a sentence names
@@ -90,6 +92,7 @@ class Report:
     splits: tuple[SplitReport, ...]
     copies: tuple[Copy, ...]
     sheet: str | None  # path of the contact sheet
+    ignored: dict[str, int]  # files that are not taken as images: reason -> how many
 
     @property
     def conflicts(self) -> tuple[Copy, ...]:
@@ -114,13 +117,18 @@ def inspect_path(
     """`inspect` for a data set on disk or of the catalog; what `vitrail data inspect PATH` calls."""
     names = splits_of(where) if splits is None else splits
     sources = {name: open_source(where, name, empty_classes=True) for name in names}
-    return inspect(sources, sheet=sheet, progress=progress)
+    return inspect(sources, sheet=sheet, progress=progress, ignored=ignored_in(where))
 
 
 def inspect(
-    source_by_split: dict[str, Source], *, sheet: str | Path | None = None, progress: Progress | None = None
+    source_by_split: dict[str, Source],
+    *,
+    sheet: str | Path | None = None,
+    progress: Progress | None = None,
+    ignored: dict[str, int] | None = None,
 ) -> Report:
-    """Read every image once and report. `sheet` is where the contact sheet of the first split is drawn (PNG)."""
+    """Read every image once and report. `sheet` is where the contact sheet of the first split is drawn (PNG);
+    `ignored`: what was found beside the images (sources.ignored_in)."""
     if not source_by_split:
         raise ConfigError("no split was given to inspect: give at least one")
     if sheet is not None:
@@ -138,7 +146,7 @@ def inspect(
         )
     )
     drawn = None if sheet is None else str(class_sheet(next(iter(source_by_split.values())), sheet))
-    return Report(reports, copies, drawn)
+    return Report(reports, copies, drawn, ignored or {})
 
 
 def report_tables(report: Report) -> Group:
@@ -168,7 +176,9 @@ def _split_table(splits: tuple[SplitReport, ...]) -> Table:
 
 
 def _copy_table(copies: tuple[Copy, ...]) -> Table:
-    table = Table("split", "and", title="copies", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(
+        "split", "and", title="pairs of copies", title_justify="left", box=SIMPLE_HEAD, pad_edge=False
+    )
     for column in ("same bytes", "near", "mirrored", "other label"):
         table.add_column(column, justify="right")
     for two, found in _by_splits(copies).items():
@@ -199,11 +209,20 @@ def _split_report(name: str, source: Source, seen: Scan) -> SplitReport:
 def _problems(report: Report) -> list[str]:
     problems = []
     for (name, other), found in _by_splits(report.copies).items():
-        where = f"copies inside {name}" if name == other else f"images of {other} that are also in {name}"
-        problems.append(f"{where}: {_some([str(copy) for copy in found])}")
+        pairs = _some([str(copy) for copy in found])
+        images = len({copy.other_key for copy in found})
+        of = next(split.images for split in report.splits if split.name == other)
+        leaks = f"{images:,} of {of:,} images of {other} are also in {name}; pairs: {pairs}"
+        problems.append(f"pairs of copies inside {name}: {pairs}" if name == other else leaks)
     if report.conflicts:
         named = [f"{copy} ({copy.class_name} / {copy.other_class_name})" for copy in report.conflicts]
-        problems.append(f"copies with different labels: {_some(named)}")
+        problems.append(f"pairs of copies with different labels: {_some(named)}")
+    if report.ignored:
+        problems.append(
+            f"ignored files: {sum(report.ignored.values()):,} ({in_words(Counter(report.ignored))})"
+        )
+    if all(len(split.class_names) == 1 for split in report.splits):
+        problems.append(f"one class only ({report.splits[0].class_names[0]}): there is nothing to tell apart")
     for split in report.splits:
         if split.unreadable:
             named = [f"{file.key} ({file.reason})" for file in split.unreadable]

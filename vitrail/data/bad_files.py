@@ -21,16 +21,19 @@ class BadExample:
 class BadFiles:
     """What was found broken among n examples; each is listed once, also over several runs with one file."""
 
-    def __init__(self, n: int, max_bad: float = 0.01, path: Path | None = None) -> None:
-        self.n, self.max_bad, self.path = n, max_bad, path
+    def __init__(
+        self, n: int, max_bad: float = 0.01, path: Path | None = None, others: Iterable[Path] = ()
+    ) -> None:
+        """`path` is read and written; the lists of `others` are only read."""
+        self.n, self.max_bad, self.path, self.others = n, max_bad, path, list(others)
         self.found: dict[str, BadExample] = {}
         self.torn = False  # whether a kill, or a full disk, left a part of a last line
+        for other in self.others:
+            self.found |= _read(other)[0]
         if path is not None and path.exists():
-            *lines, last = read_text(path, "broken examples").split("\n")
-            self.torn = bool(last)
-            for number, line in enumerate(lines, 1):
-                bad = _parse(line, f"{path}, line {number}")
-                self.found[bad.key] = bad
+            found, self.torn = _read(path)
+            self.found |= found
+        self._check()
 
     def add(self, examples: Iterable[BadExample]) -> None:
         """One broken example is always borne; above the threshold, the list is the error."""
@@ -44,12 +47,16 @@ class BadFiles:
             with self.path.open(mode, encoding="utf-8") as file:
                 file.writelines(json.dumps(asdict(bad)) + "\n" for bad in rows.values())
             self.torn = False
+        self._check()
+
+    def _check(self) -> None:
         if len(self.found) > max(1, self.max_bad * self.n):
+            lists = ", ".join(map(str, [self.path, *self.others] if self.path else self.others))
             raise DataError(
                 f"{len(self.found)} of {self.n:,} examples are broken, more than the {self.max_bad:.1%} allowed"
-                + (f" (all in {self.path})" if self.path else "")
-                + f": {self.summary(5)}. Remove or replace them"
-                + (", or allow more with max_bad" if self.path else "")
+                + (f" (all in {lists})" if lists else "")
+                + f": {self.summary(5)}. Remove or replace them, or allow more with --max-bad (max_bad in Python)"
+                + ("; once they are mended, delete the list" if lists else "")
             )
 
     def summary(self, most: int = 5) -> str:
@@ -57,6 +64,13 @@ class BadFiles:
         shown = "; ".join(bad.reason for bad in list(self.found.values())[:most])
         more = len(self.found) - most
         return shown + (f"; and {more} more" if more > 0 else "")
+
+
+def _read(path: Path) -> tuple[dict[str, BadExample], bool]:
+    """key -> what a list says of it; whether its last line is torn."""
+    *lines, last = read_text(path, "broken examples").split("\n")
+    listed = (_parse(line, f"{path}, line {number}") for number, line in enumerate(lines, 1))
+    return {bad.key: bad for bad in listed}, bool(last)
 
 
 def _parse(line: str, where: str) -> BadExample:

@@ -39,7 +39,7 @@ class Entry:
     found_by: str = ""  # what exists under root where torchvision keeps it; {split} is the name of the split
     splits: dict[str, dict[str, Any]] = field(default_factory=dict)  # our split -> torchvision's arguments
     holds: str = "files"  # how to get at the examples of torchvision's object: see _examples
-    get: str = "download=True fetches it"
+    get: str = "in Python, vitrail.data.sources.open_source({name!r}, download=True) fetches it"
 
 
 _TRAIN: dict[str, dict[str, Any]] = {"train": {"train": True}, "test": {"train": False}}
@@ -122,8 +122,8 @@ def _missing(name: str, entry: Entry, folder: Path) -> DataError:
     if entry.torchvision:
         places.insert(0, f"{folder / entry.found_by.format(split='train')} (as torchvision keeps it)")
     return DataError(
-        f"data set {name!r} is not there: looked for {' and '.join(places)}. The folder is root, else $VITRAIL_DATA; "
-        f"{entry.get.format(name=name)}"
+        f"data set {name!r} is not there: looked for {' and '.join(places)}. The variable VITRAIL_DATA says in which "
+        f"folder data sets lie; {entry.get.format(name=name)}"
     )
 
 

@@ -40,6 +40,14 @@ MAX_PIXELS = 178_956_970  # half a GiB of RGB; the size at which Pillow refuses 
 # What may be opened. A format whose reader starts another program (EPS) is not among them.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF")
 
+# Photographs of phones in files of the ISO format: by the brands in their heads. Pillow has no reader for HEIC, and
+# for AVIF not everywhere.
+BRANDS = {
+    "AVIF": {b"avif", b"avis"},
+    "HEIC": {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"},
+}
+CONVERT = "convert to JPEG or PNG first, as `heif-convert a.heic a.jpg` or macOS's `sips -s format jpeg` do"
+
 TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -82,7 +90,7 @@ def decode_rows(
     except ImageError:
         raise
     except UnidentifiedImageError:
-        raise ImageError(f"{name}: not an image in a known format ({', '.join(FORMATS)})") from None
+        raise ImageError(f"{name}: {_unknown(data)}") from None
     except Image.DecompressionBombError as error:
         raise ImageError(f"{name}: at most {max_pixels:,} pixels are decoded ({error})") from error
     # Given broken bytes, Pillow's readers raise almost anything: OSError, SyntaxError, struct.error...
@@ -112,6 +120,17 @@ def _is_turned(data: bytes) -> bool:
             return _orientation(image) in TURNS
     except Exception:  # a damaged header: Pillow, which is asked next, says how
         return True
+
+
+def _unknown(data: bytes) -> str:
+    """What to say of bytes that Pillow has no reader for."""
+    if data[4:8] == b"ftyp":
+        end = min(int.from_bytes(data[:4], "big"), 256)
+        brands = {data[at : at + 4] for at in (8, *range(16, end, 4))}  # at 12 stands a version
+        for kind, known in BRANDS.items():
+            if brands & known:
+                return f"an image in the format {kind}, which cannot be read here: {CONVERT}"
+    return f"not an image in a known format ({', '.join(FORMATS)})"
 
 
 def _check_size(size: tuple[int, int], name: str, max_pixels: int) -> None:

@@ -35,7 +35,7 @@ from vitrail.data.masking import Masking, draw_mask
 from vitrail.data.preprocess import Pipeline
 from vitrail.data.sources import Source
 from vitrail.data.workers import begin_worker, start_fork_server
-from vitrail.errors import ConfigError, DataError
+from vitrail.errors import ConfigError, DataError, TrainingError
 from vitrail.runtime.device import Device, pick
 
 Batch = dict[str, Tensor]
@@ -147,7 +147,15 @@ class Loader:
             worker_init_fn=begin_worker,
             pin_memory=pinned,
         )
-        yield from loader
+        try:
+            yield from loader
+        except RuntimeError as error:
+            if not str(error).startswith("DataLoader worker (pid"):
+                raise
+            raise TrainingError(
+                "a loader process was killed, often for lack of memory; fewer --workers need less; the same command "
+                "goes on"
+            ) from error
 
 
 class Stream(Dataset[Made]):

@@ -30,11 +30,16 @@ class Masking:
         if self.masked + self.replaced > 1:
             raise ConfigError(f"masked {self.masked} and replaced {self.replaced} are together more than 1")
 
+    @property
+    def count(self) -> int:
+        """Corrupted patches of an example."""
+        return max(1, round(self.patches * self.corrupted))
+
 
 def draw_mask(masking: Masking, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """corruption, int8 (N,): a code for each patch; other, int64 (N,): whose embedding a replaced one gets."""
     N = masking.patches
-    chosen = rng.permutation(N)[: max(1, round(N * masking.corrupted))]
+    chosen = rng.permutation(N)[: masking.count]
     u = rng.random(len(chosen))
     corruption = np.zeros(N, np.int8)
     corruption[chosen] = np.where(

@@ -6,7 +6,8 @@ The number of shards is planned from the sizes of some examples; each shard is a
 written under a hidden name, flushed to the disk and then renamed, so that a file with its final name is
 whole. The manifest `.shard-train.json` notes the fingerprint of the source and every finished shard; a second
 run with the same source goes on where the first one stopped, and the files are equal, byte for byte, to those
-of a run that never stopped. A folder made from other data, or with other settings, is refused.
+of a run that never stopped. A folder made from other data, or with other settings, or that holds anything else, is
+refused.
 
 Encoded images keep their bytes. Arrays become PNG, which is lossless and read everywhere (lossless WebP is
 smaller, but slower to write). Every image is decoded once to see that it can be; a broken one is left out and
@@ -36,11 +37,12 @@ from vitrail.data.shard_manifest import FORMAT, Manifest, write_whole
 from vitrail.data.sources import Source, open_source, split_options
 from vitrail.data.splits import parse_split
 from vitrail.errors import ConfigError, DataError
-from vitrail.runtime.files import atomic_file
+from vitrail.runtime.files import HOUR, atomic_file, remove_unfinished
 from vitrail.runtime.progress import progress as show_progress
 
 ROW_GROUP_BYTES, ROW_GROUP_ROWS = 2 << 20, 1000
 LIST = "bad_files.jsonl"
+WRITTEN = r".+-\d{5}-of-\d{5}\.parquet|\.shard-.+\.json|bad_files\.jsonl"  # names
 SAMPLED = 256  # examples whose sizes are looked at to plan the shards
 BATCH = 64  # examples that are read and checked together
 
@@ -84,7 +86,9 @@ def shard(
             )
         source = open_source(source, split)
     folder.mkdir(parents=True, exist_ok=True)
+    _check_own(folder)
     _check_list(folder / LIST)
+    remove_unfinished(folder, WRITTEN, HOUR)
     manifest = _plan(source, folder, name, shard_mb, check)
     kept = sum(done is not None for done in manifest.done)
     with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
@@ -123,11 +127,6 @@ def _plan(source: Source, folder: Path, split: str, shard_mb: int, check: bool) 
         found[split].check_same(fresh, folder)
         found[split].forget_changed(folder)
         return found[split]
-    strangers = sorted(folder.glob(f"{split}-*.parquet"))
-    if strangers:
-        raise DataError(
-            f"{folder}: {strangers[0].name} was not written by this command; choose another folder"
-        )
     shards = round(_estimate_bytes(source) / (shard_mb * 1_000_000))
     fresh.done = [None] * min(max(shards, 1), len(source))
     fresh.save(folder)
@@ -238,6 +237,14 @@ def _list_broken(folder: Path) -> None:
         write_whole(folder / LIST, "".join(lines).encode("utf-8", "backslashreplace"))
     else:
         (folder / LIST).unlink(missing_ok=True)
+
+
+def _check_own(folder: Path) -> None:
+    """Refuse a folder that holds anything but shards, which would become part of another data set, or hide it."""
+    own = {LIST} | {m.file_name(number) for m in Manifest.all_in(folder) for number in range(len(m.done))}
+    strangers = sorted(p.name for p in folder.iterdir() if not p.name.startswith(".") and p.name not in own)
+    if strangers:
+        raise DataError(f"{folder}: {strangers[0]} was not written by this command; choose another folder")
 
 
 def _check_list(path: Path) -> None:

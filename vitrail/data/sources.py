@@ -78,7 +78,7 @@ def open_source(
 
     `root` is where catalog names are looked up (else the variable VITRAIL_DATA, see catalog.py); nothing is
     fetched from the network unless `download` is set. A class folder without an image is an error unless
-    `empty_classes` is set.
+    `empty_classes` is set; that files are ignored is said once.
     """
     base, options = split_options(str(where))
     excluded = options.pop("exclude", None)
@@ -88,10 +88,11 @@ def open_source(
         for name in dict.fromkeys(part.name for part in parts)
     }
     if not empty_classes:
-        from vitrail.data.readers.folder import refuse_empty_classes
+        from vitrail.data.readers.folder import note_ignored, refuse_empty_classes
 
         for source in opened.values():
             refuse_empty_classes(source)
+            note_ignored(source)
     if excluded is not None:
         from vitrail.data.exclusions import excluding
 
@@ -118,6 +119,26 @@ def splits_of(where: str | Path, *, root: str | Path | None = None, download: bo
 
     _check_name(base)
     return catalog_splits(base, root=root, download=download)
+
+
+def ignored_in(where: str | Path) -> dict[str, int]:
+    """Files in a folder of images that are not taken as such, in all splits: reason -> how many."""
+    path = Path(split_options(str(where))[0]).expanduser()
+    if not path.is_dir() or layout_of(path) != "folder":
+        return {}
+    from vitrail.data.readers.folder import ignored_files
+
+    return dict(ignored_files(path).most_common())
+
+
+def is_cut_here(where: str | Path) -> bool:
+    """Whether `where` is one folder of class folders, whose splits are made by us (folder.py)."""
+    path = Path(split_options(str(where))[0]).expanduser()
+    if not path.is_dir() or layout_of(path) != "folder":
+        return False
+    from vitrail.data.readers.class_folders import find_splits
+
+    return not find_splits(path)
 
 
 def test_split_of(where: str | Path, *seen: str) -> str:

@@ -165,6 +165,48 @@ class Joined:
         return self.parts[p], index - (int(self.ends[p - 1]) if p else 0)
 
 
+def check_apart(train: Source, other: Source) -> None:
+    """What is chosen by or judged on was not trained on, and shows some class that was; of one data set."""
+    example = "as 'train[:90% per class]' and 'train[90%: per class]' do"
+    if both := shared(train, other):
+        raise ConfigError(
+            f"{both} of the {len(other)} examples of {other.name} are in {train.name} too: nothing may be trained on "
+            f"and be held out. Name two parts that do not meet, {example}"
+        )
+    ordered = all((np.diff(part.labels) >= 0).all() for part in (train, other))
+    if ordered and not np.isin(np.unique(other.labels), np.unique(train.labels)).any():
+        raise ConfigError(
+            f"{other.name} and {train.name} have no class in common, for the examples are ordered by class: cut "
+            f"parts class by class, {example}"
+        )
+
+
+def shared(a: Source, b: Source) -> int:
+    """How many examples two parts of one data set have in common."""
+    found = 0
+    for x, chosen in pieces(a):
+        for y, others in pieces(b):
+            if x.name == y.name:
+                taken = np.zeros(len(x), dtype=bool)
+                taken[chosen] = True
+                found += int(taken[others].sum())
+    return found
+
+
+def pieces(source: Source) -> list[tuple[Source, np.ndarray]]:
+    """A part as the splits that it was cut out of, each with the places that it takes there."""
+    if isinstance(source, Joined):
+        return [piece for part in source.parts for piece in pieces(part)]
+    if not isinstance(source, Subset):
+        return [(source, np.arange(len(source)))]
+    found, start = [], 0
+    for whole, places in pieces(source.base):
+        inside = source.indices[(source.indices >= start) & (source.indices < start + len(places))]
+        found.append((whole, places[inside - start]))
+        start += len(places)
+    return found
+
+
 _PART = re.compile(r"(?P<name>[\w.\-]+)\s*(\[(?P<inside>[^\[\]]*)\])?")
 _PER_CLASS = re.compile(r"(?P<bounds>.*?)\s+per\s+class\s*(,\s*seed\s+(?P<seed>\d+)\s*)?")
 _BOUND = re.compile(r"(?P<number>-?\d[\d_]*(\.\d+)?)\s*(?P<percent>%?)")

@@ -15,6 +15,7 @@ import math
 import textwrap
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +23,29 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap, PowerNorm
 from matplotlib.figure import Figure
+from matplotlib.font_manager import findfont, fontManager, get_font
 from matplotlib.image import AxesImage
+from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from vitrail.errors import ConfigError
 from vitrail.inspection.pictures import heat, tiled
 from vitrail.runtime.files import atomic_file
-from vitrail.runtime.log import visible
+from vitrail.runtime.log import note, visible
 
 INK, PALE, FAINT = "#1f2933", "#9db4c8", "#e4e9ee"
 COLOURS = ("#0b6e99", "#d1495b", "#edae49", "#3a7d44", "#7d5ba6", "#8c564b", "#5c6f82", "#c05c9e")
 DPI = 120
 BAND = 8  # pictures side by side in masked_patches
 SMOOTHED = 20  # rows from which on a loss has a smoothed line
+LINE, LINES = 26, 4  # letters of a line of a caption, and lines
+# matplotlib's own font, then those of people's machines with the letters of China, Japan and Korea.
+FONTS = (
+    "DejaVu Sans", "Noto Sans CJK JP", "Noto Sans CJK SC", "Noto Sans JP", "Noto Sans SC", "Noto Sans KR",
+    "Source Han Sans", "WenQuanYi Micro Hei", "WenQuanYi Zen Hei", "IPAexGothic", "IPAGothic", "NanumGothic",
+    "Droid Sans Fallback", "Hiragino Sans", "Hiragino Sans GB", "PingFang SC", "Apple SD Gothic Neo", "Yu Gothic",
+    "MS Gothic", "Microsoft YaHei", "SimHei", "Malgun Gothic", "Arial Unicode MS",
+)  # fmt: skip
 MOST_CLASSES = 2_000  # of a confusion matrix that is drawn: a pixel or two for each
 
 
@@ -112,14 +123,15 @@ def confusion_matrix(confusion: np.ndarray, class_names: Sequence[str], path: Pa
 
 
 def captioned(images: Sequence[np.ndarray], captions: Sequence[str], path: Path, *, title: str = "") -> None:
-    """A page of pictures, uint8 (H, W, 3) of any sizes, each with its caption below."""
+    """A page of pictures, uint8 (H, W, 3) of any sizes, each with its caption of a few lines below."""
     if len(images) != len(captions):
         raise ConfigError(f"{len(images)} images and {len(captions)} captions: there must be one for each")
     columns = max(1, len(images)) if len(images) <= 4 else min(6, math.ceil(math.sqrt(len(images) * 1.5)))
     rows = max(1, math.ceil(len(images) / columns))
-    width, height = max(4, 2.2 * columns), 2.6 * rows + 0.5  # inches
+    top, bottom = 0.2 + 0.18 * len(title.split("\n")), 0.15 + 0.13 * LINES  # inches, as the next
+    width, height = max(4, 2.2 * columns), 2.6 * rows - 0.6 + top + bottom
     figure = Figure(figsize=(width, height))
-    figure.subplots_adjust(0.02, 0.5 / height, 0.98, 1 - 0.55 / height, 0.12, 0.35)
+    figure.subplots_adjust(0.02, bottom / height, 0.98, 1 - top / height, 0.12, 0.35)
     axes = figure.subplots(rows, columns, squeeze=False)
     fitting = min(11, 120 * width / max(map(len, [*title.split("\n"), "-"])))  # points
     figure.suptitle(plain(title), color=INK, fontsize=fitting)
@@ -127,8 +139,8 @@ def captioned(images: Sequence[np.ndarray], captions: Sequence[str], path: Path,
         ax.axis("off")
     for ax, image, caption in zip(axes.flat, images, captions, strict=False):
         ax.imshow(image, interpolation="nearest" if max(image.shape[:2]) < 96 else "antialiased")
-        below = plain("\n".join(textwrap.wrap(caption, 26)[:3]))
-        ax.set_title(below, fontsize=8, color=INK, y=0, va="top", pad=-6)
+        lines = [line for part in caption.split("\n") for line in textwrap.wrap(part, LINE)]
+        ax.set_title(plain("\n".join(lines[:LINES])), fontsize=8, color=INK, y=0, va="top", pad=-6)
     save(figure, path)
 
 
@@ -279,7 +291,37 @@ def short(name: str, most: int) -> str:
 
 def save(figure: Figure, path: Path) -> None:
     path = Path(path)
+    choose_fonts(figure)
     with atomic_file(path) as temporary, warnings.catch_warnings():
-        # A name in a script that the font lacks is drawn as boxes.
+        # Of letters that no font has, choose_fonts has spoken.
         warnings.filterwarnings("ignore", message="Glyph")
         figure.savefig(temporary, format=path.suffix[1:] or "png", dpi=DPI, facecolor="white")
+
+
+def choose_fonts(figure: Figure) -> None:
+    """Let names be drawn with whatever font here has their letters; say so where none has, and they become boxes."""
+    texts = [text for text in figure.findobj(Text) if not text.get_text().isascii()]
+    for text in texts:
+        text.set_fontfamily(list(fonts_here()))
+    letters = {letter for text in texts for letter in text.get_text() if not letter.isspace()}
+    if any(ord(letter) not in letters_here() for letter in letters):
+        note_boxes()
+
+
+@cache
+def fonts_here() -> tuple[str, ...]:
+    installed = set(fontManager.get_font_names())
+    return tuple(name for name in FONTS if name in installed)
+
+
+@cache
+def letters_here() -> frozenset[int]:
+    return frozenset(code for name in fonts_here() for code in get_font(findfont(name)).get_charmap())
+
+
+@cache  # once for all figures
+def note_boxes() -> None:
+    note(
+        "names in the figures have letters that no font here has, drawn as boxes: install one that has them, such as "
+        "Noto Sans CJK"
+    )

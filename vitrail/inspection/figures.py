@@ -70,17 +70,25 @@ def draw_evaluation(evaluation: Evaluation, source: Source, folder: Path) -> Fig
         if len(chosen):
             made[name] = folder / f"{name}.png"
             shown = [pictures.thumbnail(pixels_of(source.read(int(i))), SIDE) for i in given.index[chosen]]
-            captions = [caption(evaluation, int(k)) for k in chosen]
+            captions = [caption(evaluation, source, int(k)) for k in chosen]
             drawing.captioned(shown, captions, made[name], title=titles[name])
     return made
 
 
-def caption(evaluation: Evaluation, k: int) -> str:
+def caption(evaluation: Evaluation, source: Source, k: int) -> str:
+    """Which image it is, and below it what was said of it."""
     given = evaluation.predictions
     said = readable(evaluation.model_class_names[given.predicted[k]])
     true = readable(evaluation.class_names[given.label[k]])
     answer = said if given.right[k] else f"{said}, but it is {true}"
-    return f"{answer} ({given.confidence[k]:.0%})"
+    name = without_middle(source.key(int(given.index[k])), drawing.LINE)
+    return f"{name}\n{answer} ({given.confidence[k]:.0%})"
+
+
+def without_middle(text: str, most: int) -> str:
+    """Of a long name the beginning and the end, which tells one file from the next."""
+    end = (most - 1) * 2 // 3
+    return text if len(text) <= most else f"{text[: most - 1 - end]}…{text[-end:]}"
 
 
 def draw_positions(similarity: np.ndarray, path: Path) -> None:
@@ -123,4 +131,5 @@ def views_of(subject: Subject, config: Any) -> dict[str, np.ndarray]:
 
 def heading(subject: Subject) -> str:
     said = ", ".join(f"{readable(name)} {p:.1%}" for name, p in subject.top)
-    return f"{subject.name}\n{said}" if said else subject.name
+    true = "" if subject.true is None else f"true: {readable(subject.true)}"
+    return "\n".join(filter(None, (subject.name, true, said)))

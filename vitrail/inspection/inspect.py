@@ -37,6 +37,7 @@ class Subject:
     occlusion: np.ndarray  # (cells down, cells across)
     maps: np.ndarray | None  # (L, h, rows, columns)
     rollout: np.ndarray | None  # (rows, columns)
+    true: str | None = None  # its class, where that is known
 
 
 @dataclass(frozen=True)
@@ -60,19 +61,22 @@ def inspect(
     images: Sequence[ImageLike] = (),
     *,
     names: Sequence[str] | None = None,
+    truths: Sequence[str] | None = None,
     name: str = "model",
     beside: Mapping[str, Model] | None = None,
     closely: int = 8,
 ) -> Inspection:
     """Look at a model. Without images, at its weights only.
 
-    `names`: of the images. `beside`: other models, by name, whose attention distances are to be compared. `closely`:
-    how many of the images, the first ones, get maps, rollout and occlusion.
+    `names`: of the images; `truths`: their classes, where they are known. `beside`: other models, by name, whose
+    attention distances are to be compared. `closely`: how many of the images, the first ones, get maps, rollout and
+    occlusion.
     """
     if name in (beside or {}):
         raise ConfigError(f"the model and one beside it are both called {name!r}: give them different names")
     names = [name_of(image, i) for i, image in enumerate(images)] if names is None else names
-    assert len(names) == len(images)
+    known = [None] * len(images) if truths is None else truths
+    assert len(names) == len(images) == len(known)
     positions, notes = positions_or_why(model)
     layers = layer_names(model.config) if isinstance(model, ViT) else []
     distances = {}
@@ -81,8 +85,8 @@ def inspect(
             distances[label] = all_distances(one, images, label)
         elif not isinstance(one, ViT) and one is not model:
             notes.append(f"{label}: {NOT_FOR_RESNETS}")
-    near = list(zip(names, images, strict=True))[:closely]
-    subjects = [look(model, image, label) for label, image in progress(near, len(near), "images, closely")]
+    near = list(zip(images, names, known, strict=True))[:closely]
+    subjects = [look(model, *one) for one in progress(near, len(near), "images, closely")]
     if not len(images):
         notes.append("no images were given: attention, rollout and occlusion are of images")
     return Inspection(
@@ -113,7 +117,7 @@ def all_distances(model: Model, images: Sequence[ImageLike], label: str) -> np.n
     return np.concatenate([attention_distances(model, part) for part in progress(groups, len(groups), what)])
 
 
-def look(model: Model, image: ImageLike, name: str) -> Subject:
+def look(model: Model, image: ImageLike, name: str, true: str | None = None) -> Subject:
     with_attention = isinstance(model, ViT)
     return Subject(
         name,
@@ -122,6 +126,7 @@ def look(model: Model, image: ImageLike, name: str) -> Subject:
         occlusion(model, image),
         attention_maps(model, [image])[0] if with_attention else None,
         rollout(model, [image])[0] if with_attention else None,
+        true,
     )
 
 

@@ -4,7 +4,8 @@
 
 The page is one file that needs nothing else: pictures are data URIs, style and script are inside, and its security
 policy forbids it to fetch anything. page/ holds its parts; all text that comes from outside is escaped.
-It names its maker, by which the folder is known as one that may be written to again.
+It names its maker, by which the folder is known as one that may be written to again, and the figures beside it, which
+go before others are drawn.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import html
 import io
 import json
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -60,12 +62,16 @@ CAPTIONS = {
     ),
 }
 BEFORE_IMAGES = ("training", "confusion", "right", "wrong")
+# The names of figures, and the list of them in a page's head.
+FIGURE = re.compile(rf"(?:{'|'.join(CAPTIONS)}|image-\d+(?:-heads)?)\.png")
+LISTED = re.compile(rb'<meta name="figures" content="([^"]*)">')
+HEAD = 1 << 20  # bytes of a page in which its list has to stand
 
 
 def write_report(
     seen: Inspection, figures: Mapping[str, Path], path: Path, evaluation: Evaluation | None = None
 ) -> None:
-    """`figures`: PNG files by name, those of CAPTIONS."""
+    """`figures`: PNG files by name, those of CAPTIONS and of the images."""
     sections = {"Model": facts(seen)}
     if evaluation is not None or seen.metrics:
         sections["Scores"] = scores(seen, evaluation)
@@ -78,18 +84,34 @@ def write_report(
     sections |= {CAPTIONS[name][0]: chart(name, figures[name]) for name in others}
     if seen.notes:
         sections["Not shown"] = "".join(f"<p>{text(note[:1].upper() + note[1:])}.</p>" for note in seen.notes)
-    write_page(path, seen.name, sections)
+    write_page(path, seen.name, sections, figures)
 
 
-def begin_report(name: str, path: Path) -> None:
-    """The page while its figures are drawn: if that is interrupted, the folder is known as ours."""
-    write_page(path, name, {"Figures": "<p>They are being drawn.</p>"})
+def begin_report(seen: Inspection, path: Path) -> None:
+    """The page while its figures are drawn, without those of the page before it: if that is interrupted, the folder
+    is known as ours, and so is all that may have been drawn."""
+    remove_figures(path)
+    images = [f"image-{number:02}" for number in range(1, len(seen.subjects) + 1)]
+    may_come = [*CAPTIONS, *images, *(f"{image}-heads" for image in images)]
+    write_page(path, seen.name, {"Figures": "<p>They are being drawn.</p>"}, may_come)
 
 
-def write_page(path: Path, title: str, sections: Mapping[str, str]) -> None:
-    """`sections`: HTML by heading."""
+def remove_figures(page: Path) -> None:
+    """Those that a page of ours lists: they are of another model, or of other images."""
+    if not is_ours(page):
+        return
+    with page.open("rb") as file:
+        listed = LISTED.search(file.read(HEAD))
+    for name in [] if listed is None else listed[1].decode("ascii", "replace").split():
+        if FIGURE.fullmatch(name) and (page.parent / name).is_file():
+            (page.parent / name).unlink()
+
+
+def write_page(path: Path, title: str, sections: Mapping[str, str], figures: Iterable[str] = ()) -> None:
+    """`sections`: HTML by heading; `figures`: the names of those beside it."""
     page = Template((PAGE / "report.html").read_text(encoding="utf-8")).substitute(
         title=text(title),
+        figures=text(" ".join(f"{name}.png" for name in figures)),
         style=(PAGE / "report.css").read_text(encoding="utf-8"),
         links="".join(f'<a href="#{anchor(name)}">{text(name)}</a>' for name in sections),
         sections="\n".join(
@@ -103,7 +125,7 @@ def write_page(path: Path, title: str, sections: Mapping[str, str]) -> None:
 
 def check_own(folder: Path) -> None:
     """Figures are written over files of the same names: in a new folder, or in one that has a page of ours."""
-    held = sorted(p.name for p in folder.iterdir() if not p.is_dir()) if folder.is_dir() else []
+    held = sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
     held = [name for name in held if not name.startswith(".")]
     if held and not is_ours(folder / NAME):
         raise ConfigError(
@@ -140,7 +162,7 @@ def facts(seen: Inspection) -> str:
 
 
 def scores(seen: Inspection, evaluation: Evaluation | None) -> str:
-    rows = {name: show(value) for name, value in flat(seen.metrics).items() if value is not None}
+    rows = {name: show(value) for name, value in flat(seen.metrics).items() if value not in (None, {}, [])}
     if evaluation is None:
         return table(rows)
     measured = {score.name: f"{score.value:.4f} (n = {score.n:,})" for score in evaluation.scores()}
@@ -225,9 +247,9 @@ def card(subject: Subject, seen: Inspection) -> str:
         for name, p in ((readable(name), p) for name, p in subject.top)
     )
     bars = f'<ul class="bars">{bars}</ul>' if bars else ""
-    return (
-        f'<article class="card"><h3>{text(subject.name)}</h3><div class="views">{views}</div>{bars}</article>'
-    )
+    true = "" if subject.true is None else f"<p>true: {text(readable(subject.true))}</p>"
+    below = f'<div class="views">{views}</div>{true}{bars}'
+    return f'<article class="card"><h3>{text(subject.name)}</h3>{below}</article>'
 
 
 def maps_and_mean(subject: Subject) -> np.ndarray:

@@ -90,3 +90,14 @@ def test_only_a_sheet_is_replaced(source: Source, tmp_path: Path) -> None:
             draw(tmp_path / "photo.png")
     assert (tmp_path / "photo.png").read_bytes() == photo
     assert sorted(file.name for file in tmp_path.iterdir()) == ["photo.png", "set", "sheet.png"]
+
+
+def test_names_with_accents_are_no_boxes(tmp_path: Path) -> None:
+    """A letter that the font lacks looks as every other one that it lacks."""
+    drawn = set()
+    for letter in "éñü":
+        save(COLOURS["red"], tmp_path / f"set of {ord(letter)}" / "train" / letter / "0.png")
+        path = class_sheet(open_source(tmp_path / f"set of {ord(letter)}", "train"), tmp_path / "sheet.png")
+        with Image.open(path) as page:
+            drawn.add(page.crop((0, 44, page.width, 64)).tobytes())
+    assert len(drawn) == 3

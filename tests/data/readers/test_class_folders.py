@@ -44,7 +44,19 @@ def test_any_depth_any_case_hidden_and_other_files(tmp_path: Path) -> None:
     put(tmp_path / ".hidden" / "x.jpg")
     images, skipped = found(tmp_path)
     assert images == ["cat/b.JPG", "cat/deep/er/a.Png", "dog/f.webp"]
-    assert skipped == {"not an image by its extension": 2, "an image outside of the class folders": 1}
+    assert skipped == {
+        "not an image by its extension (.txt)": 1,
+        "not an image by its extension (no extension)": 1,
+        "an image outside of the class folders (.jpg)": 1,
+    }
+
+
+def test_heic_is_named_with_what_to_do(tmp_path: Path) -> None:
+    for name in ("cat/a.jpg", "cat/b.HEIC", "loose.heic", "loose.txt"):
+        put(tmp_path / name)
+    (reason, count), *others = found(tmp_path)[1].items()
+    assert reason.startswith("HEIC is not read: convert to JPEG or PNG first") and reason.endswith("(.heic)")
+    assert (count, others) == (2, [])
 
 
 def test_splits_and_classes_called_like_splits(tmp_path: Path) -> None:

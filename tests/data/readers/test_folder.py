@@ -12,7 +12,7 @@ from PIL import Image
 
 from vitrail.data.decode import decode
 from vitrail.data.readers.folder import FolderSource, folder_splits, open_folder
-from vitrail.data.sources import open_source
+from vitrail.data.sources import ignored_in, open_source
 from vitrail.errors import ConfigError, DataError, ImageError
 
 
@@ -165,3 +165,35 @@ def test_pickles(three_classes: Path) -> None:
     again = pickle.loads(pickle.dumps(source))
     assert again.read(3) == source.read(3)
     assert again.fingerprint() == source.fingerprint()
+
+
+def test_what_is_ignored_beside_the_splits_is_counted_once(tmp_path: Path) -> None:
+    for name in ("train/ant/a.png", "test/ant/b.png", "bee/c.png", "bee/d.png", "loose.png"):
+        put(tmp_path / "set" / name)
+    for name in ("train/ant/e.txt", "test/ant/f.txt", "notes/g.txt", "notes.txt"):
+        path = tmp_path / "set" / name
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    assert ignored_in(tmp_path / "set") == {
+        "an image in bee, a folder beside train, test": 2,
+        "not an image by its extension (.txt)": 2,
+        "an image outside of the class folders (.png)": 1,
+    }
+    assert ignored_in("shapes") == ignored_in(tmp_path / "set/train/ant/a.png") == {}
+
+
+def test_ignored_files_are_noted_once_and_by_the_first_process(
+    three_classes: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    open_source(three_classes, "train")
+    assert caplog.messages == []
+    for i in range(3):
+        put(three_classes / f"{i}.png")
+    monkeypatch.setenv("RANK", "1")
+    open_source(three_classes, "train")
+    assert caplog.messages == []
+    monkeypatch.setenv("RANK", "0")
+    for split in ("train", "test", "train[:50%]"):
+        open_source(three_classes, split)
+    (said,) = caplog.messages
+    assert "3 files are ignored: 3 x an image outside of the class folders (.png)" in said

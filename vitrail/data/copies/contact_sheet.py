@@ -3,12 +3,13 @@
     Source ──► class_sheet ──► PNG      what the classes look like (audit.py)
     pairs  ──► pair_sheet  ──► PNG      what was found to be the same picture (leaks.py)
 
-Drawn with Pillow. Every cell has a caption above its images; an image that cannot be read is a grey square that
-says so.
+Drawn with Pillow, in the font that matplotlib brings, which has more letters than Pillow's. Every cell has a caption
+above its images; an image that cannot be read is a grey square that says so.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -64,7 +65,7 @@ def _draw(
     columns = max(1, round(math.sqrt(len(cells) * height / width * 4 / 3)))
     rows = math.ceil(len(cells) / columns)
     page = Image.new("RGB", (columns * width + MARGIN, rows * height + CAPTION + 2 * MARGIN), PAPER)
-    pen, font = ImageDraw.Draw(page), ImageFont.load_default(size=14)
+    pen, font = ImageDraw.Draw(page), _font(14)
     pen.text((MARGIN, MARGIN), _fit(title, page.width - 2 * MARGIN, font), fill=INK, font=font)
     for number, (caption, images) in enumerate(cells):
         left = MARGIN + number % columns * width
@@ -83,6 +84,16 @@ def _draw(
     with atomic_file(path) as temporary:
         page.save(temporary, format="PNG", pnginfo=made_by)
     return path
+
+
+def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+    """matplotlib's, found without importing it; Pillow's own where it is not there."""
+    found = importlib.util.find_spec("matplotlib")
+    for place in (found.submodule_search_locations or ()) if found else ():
+        file = Path(place, "mpl-data/fonts/ttf/DejaVuSans.ttf")
+        if file.is_file():
+            return ImageFont.truetype(str(file), size)
+    return ImageFont.load_default(size=size)
 
 
 def _read(source: Source, index: int) -> Image.Image | None:

@@ -5,7 +5,8 @@
   and none holds folders, they are taken for splits, and opening one says that its class folders are missing.
 - Every other sub-folder is a class, named as the folder (in Unicode form NFC).
 - Images are found at any depth below the class, by extension, in any case. Names that begin with a dot are
-  passed over; everything else that is not taken is counted in `skipped` with the reason.
+  passed over; every other file that is not taken is counted in `skipped` with the reason and its extension, and
+  so are images that lie outside of the class folders.
 - A link to a file is followed wherever it points. A link to a folder is never followed: inside the data set
   it would be a loop or a second copy; outside of it, in the place of a split or a class, it is an error.
 - A link that points nowhere, or a file without permission, keeps its place, and reading it raises DataError.
@@ -23,8 +24,9 @@ from pathlib import Path
 
 import numpy as np
 
+from vitrail.data.decode import CONVERT
 from vitrail.data.readers.names import printable
-from vitrail.data.readers.split_names import WORDS
+from vitrail.data.readers.split_names import WORDS, in_order
 from vitrail.errors import DataError
 
 EXTENSIONS = frozenset((
@@ -32,6 +34,7 @@ EXTENSIONS = frozenset((
     ".pgm", ".pbm", ".pnm", ".avif",
 ))  # fmt: skip
 ENDINGS = f"image files end in {', '.join(sorted(EXTENSIONS))}"
+HEIC = frozenset((".heic", ".heif", ".hif"))
 
 
 def find_splits(root: Path) -> dict[str, str]:
@@ -64,6 +67,22 @@ def find_classes(root: Path, folder: str, skipped: Counter[str]) -> dict[str, st
     return dict(sorted(classes.items()))
 
 
+def count_beside(root: Path, splits: dict[str, str], skipped: Counter[str]) -> None:
+    """Count the images beside the splits, which nobody reads: in root itself, and in folders that are no splits."""
+    beside = ", ".join(splits[name] for name in in_order(list(splits)))
+    for name in _folders(root, "", skipped):
+        if name in splits.values():
+            continue
+        folder = f"{printable(os.fsencode(name))}, a folder beside {beside}"
+        try:
+            images = sum(_is_image_name(entry.name) for entry in _scan(root / name))
+        except DataError:
+            skipped[f"{folder}, cannot be listed"] += 1
+            continue
+        if images:
+            skipped[f"an image in {folder}"] += images
+
+
 def list_images(
     root: Path, folders: Iterable[tuple[int, str]], skipped: Counter[str]
 ) -> tuple[list[bytes], np.ndarray]:
@@ -93,7 +112,7 @@ def _list_one(root: Path, folder: str, below: list[str], skipped: Counter[str]) 
             if name[name.rfind(".") :].lower() in EXTENSIONS:
                 images.append(relative)
             else:
-                skipped["not an image by its extension"] += 1
+                skipped[_why_not(name)] += 1
             continue
         if entry.is_dir(follow_symlinks=False):
             below.append(relative)
@@ -102,7 +121,7 @@ def _list_one(root: Path, folder: str, below: list[str], skipped: Counter[str]) 
         if kind == "folder":
             skipped[f"a link to a folder is not followed: {printable(os.fsencode(relative))}"] += 1
         elif not _is_image_name(name):
-            skipped["not an image by its extension"] += 1
+            skipped[_why_not(name)] += 1
         elif kind == "other":
             skipped[f"neither a file nor a folder: {printable(os.fsencode(relative))}"] += 1
         else:
@@ -124,7 +143,9 @@ def _folders(root: Path, folder: str, skipped: Counter[str]) -> list[str]:
                 )
             skipped[f"a link to a folder is not followed: {printable(os.fsencode(entry.name))}"] += 1
         elif _is_image_name(entry.name):
-            skipped["an image outside of the class folders"] += 1
+            skipped[f"an image outside of the class folders ({_extension(entry.name)})"] += 1
+        elif _extension(entry.name) in HEIC:
+            skipped[_why_not(entry.name)] += 1
     return names
 
 
@@ -148,6 +169,17 @@ def _target(entry: os.DirEntry[str]) -> str:
 
 def _is_image_name(name: str) -> bool:
     return name[name.rfind(".") :].lower() in EXTENSIONS
+
+
+def _extension(name: str) -> str:
+    return printable(os.fsencode(Path(name).suffix.lower())) or "no extension"
+
+
+def _why_not(name: str) -> str:
+    ending = _extension(name)
+    if ending in HEIC:
+        return f"HEIC is not read: {CONVERT} ({ending})"
+    return f"not an image by its extension ({ending})"
 
 
 def _found(skipped: Counter[str]) -> str:

@@ -58,6 +58,13 @@ def readable(class_name: str) -> str:
     return re.sub(r"^n\d{8}[ _]", "", class_name)
 
 
+def forms(class_name: str) -> list[str]:
+    """What a class may be called, the most exact first: "n01443537 goldfish" is n01443537, and goldfish too."""
+    number = re.match(r"(n\d{8})[ _]", class_name)
+    title = readable(class_name)
+    return [class_name, number[1], f"{title} ({number[1]})", title] if number else [class_name]
+
+
 def number_names(labels: list[np.ndarray]) -> list[str]:
     """0, 1, ... as names, for integer labels that nothing names, over all splits."""
     top = max((int(split.max()) for split in labels if len(split)), default=-1)

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from vitrail.data.readers.class_folders import ENDINGS, find_classes, find_splits, list_images
+from vitrail.data.readers.class_folders import ENDINGS, count_beside, find_classes, find_splits, list_images
 from vitrail.data.readers.class_names import with_titles
 from vitrail.data.readers.fingerprint import digest, digest_files
 from vitrail.data.readers.names import Names, printable
@@ -26,6 +27,7 @@ from vitrail.data.readers.split_names import find_split, in_order
 from vitrail.data.readers.stratify import stratified
 from vitrail.data.sources import Example, Source, read_image_file, take_options
 from vitrail.errors import ConfigError, DataError
+from vitrail.runtime.log import note
 
 DEFAULTS = {"seed": "0", "validation": "0.1", "test": "0.1"}  # how one folder is split
 
@@ -98,6 +100,7 @@ def _open_split_folder(root: Path, split: str, folders: dict[str, str]) -> Folde
     number = {name: label for label, name in enumerate(class_names)}
     here = [(number[name], folder) for name, folder in classes[split].items()]
     images, labels = list_images(root, here, skipped)
+    count_beside(root, folders, skipped)
     name, titles = f"{root.resolve().name}:{split}", with_titles(class_names, root)
     return FolderSource(name, root, Names(images), labels, titles, skipped, _empty(here, labels))
 
@@ -132,6 +135,40 @@ def refuse_empty_classes(source: Source) -> None:
         raise DataError(
             f"{source.root / source.empty[0]}: a class without images{others}; fill it or remove it ({ENDINGS})"
         )
+
+
+_noted: set[Path] = set()  # data sets of which this process has said what is ignored
+
+
+def note_ignored(source: Source) -> None:
+    """Say once that files are ignored; of a data set in several splits, those of the split that is opened first."""
+    if not isinstance(source, FolderSource) or not source.skipped or source.root in _noted:
+        return
+    if os.environ.get("RANK", "0") != "0":  # torchrun has started others: the first one speaks
+        return
+    _noted.add(source.root)
+    note(
+        f"{source.name}: {source.skipped.total():,} files are ignored: {in_words(source.skipped)}; "
+        f"`vitrail data inspect {source.root}` says more"
+    )
+
+
+def ignored_files(root: Path) -> Counter[str]:
+    """What is not taken as an image in all splits of a folder together: reason -> how many."""
+    ignored: Counter[str] = Counter()
+    splits = find_splits(root)
+    for folder in splits.values() or [""]:
+        with suppress(DataError):  # a split without an image, of which opening it speaks
+            list_images(root, enumerate(find_classes(root, folder, ignored).values()), ignored)
+    if splits:
+        count_beside(root, splits, ignored)
+    return ignored
+
+
+def in_words(ignored: Counter[str], most: int = 5) -> str:
+    """The most frequent reasons, for people."""
+    words = [f"{count:,} x {reason}" for reason, count in ignored.most_common(most)]
+    return "; ".join(words) + ("; ..." if len(ignored) > most else "")
 
 
 def read_split_options(root: Path | str, options: dict[str, str]) -> tuple[int, float, float]:
