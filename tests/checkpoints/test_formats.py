@@ -78,6 +78,19 @@ def test_what_looks_like_an_architecture_is_said_to_be_unknown(name):
         has_weights(name)
 
 
+@pytest.mark.parametrize("given", [None, 3])
+def test_a_path_or_a_name_is_loaded(given):
+    with pytest.raises(ConfigError, match="a path or a name is loaded"):
+        vitrail.load(given)
+
+
+@pytest.mark.parametrize("name", ["photo.jpg", "photo.HEIC"])
+def test_a_picture_is_called_one(tmp_path, name):
+    (tmp_path / name).write_bytes(b"\xff\xd8\xff\xe0")
+    with pytest.raises(CheckpointError, match=f"{name} is a picture, not a model; .* the model comes first"):
+        vitrail.load(tmp_path / name)
+
+
 def test_unknown_formats(tmp_path, model):
     with pytest.raises(ConfigError, match="'jax' is not one of bundle, npz, timm"):
         vitrail.save(model, tmp_path / "m", to="jax")

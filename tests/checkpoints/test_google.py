@@ -251,6 +251,17 @@ def test_what_the_reader_must_set_is_said(tmp_path, caplog):
     assert "must set norm_eps=1e-05" in caplog.text
 
 
+def test_preprocessing_and_class_names_are_said_where_the_file_would_be_read_otherwise(tmp_path, caplog):
+    published = vitrail.load(write(tmp_path / "published.npz", filled(vit)))
+    vitrail.save(published, tmp_path / "again.npz", to="npz")
+    assert not caplog.text
+    ours = vitrail.load("ti8-64")
+    vitrail.save(ours, tmp_path / "ours.npz", to="npz")
+    assert f"prepare images as '{ours.preprocess}'" in caplog.text
+    assert f"class names are not written: {ours.class_names[0]}; " in caplog.text
+    assert "and 192 more" in caplog.text
+
+
 def test_preprocessing_of_each_code(tmp_path):
     assert (
         vitrail.load(write(tmp_path / "a.npz", DIALECTS["original"])).preprocess

@@ -3,11 +3,13 @@ import math
 import os
 import resource
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors import SafetensorError
 
 from vitrail.checkpoints.run import Run
 from vitrail.checkpoints.run_state import seal
@@ -88,7 +90,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path):
 
 
 def test_a_second_writer_is_refused_until_the_first_is_gone(run):
-    with pytest.raises(ConfigError, match="in use"):
+    with pytest.raises(ConfigError, match=rf"in use: process {os.getpid()} on \S+ is writing this run"):
         Run.open(run.path, CONFIG)
     run.close()
     second = Run.open(run.path, CONFIG)
@@ -246,6 +248,20 @@ def test_a_damaged_checkpoint_is_neither_kept_nor_best(tmp_path):
     run.close()
 
 
+def test_the_best_whole_checkpoint_is_found(tmp_path, caplog):
+    run, state = Run.open(tmp_path / "run", {}, keep=9), state_of(0)
+    for step, score in ((1, 0.5), (2, 0.9), (3, 0.7), (4, None)):
+        run.save(step, state_of(step), {"step": step}, score=score)
+    for best in (2, 3, 1):
+        assert run.restore_best(state) == (best, {"step": best})
+        assert_equal(state, best)
+        DAMAGES["cut"](checkpoint(run, best))
+    assert run.restore_best(state) is None
+    assert_equal(state, 1)  # as it was
+    assert "step-00000002 is damaged" in caplog.text
+    run.close()
+
+
 def test_without_a_whole_checkpoint_it_is_an_error(run):
     for step in (1, 2):
         run.save(step, state_of(step), {})
@@ -280,6 +296,18 @@ def test_no_space_is_called_a_full_disk(run, monkeypatch):
     monkeypatch.setattr("vitrail.checkpoints.run_state.save_safetensors", full)
     with pytest.raises(CheckpointError, match=r"disk full .*has not been written yet"):
         run.save(1, state_of(1), {})
+
+
+def test_what_torch_could_not_write_is_said_to_be_a_full_disk_where_it_is_full(run, monkeypatch):
+    def fails(*_):
+        raise SafetensorError("unexpected pos 704 vs 598")
+
+    monkeypatch.setattr("vitrail.checkpoints.run_state.save_safetensors", fails)
+    for free, words in ((0, r"disk full \(unexpected pos"), (1 << 40, "cannot be written: unexpected pos")):
+        usage = SimpleNamespace(free=free)
+        monkeypatch.setattr("vitrail.checkpoints.run_state.shutil.disk_usage", lambda _, usage=usage: usage)
+        with pytest.raises(CheckpointError, match=words):
+            run.save(1, state_of(1), {})
 
 
 # --- metrics ---
@@ -361,9 +389,16 @@ def test_only_what_a_kill_left_is_tidied_away(run):
         run.path / ".metrics.jsonl.bak",
         run.path / "checkpoints/.partial-backup",
     ]
-    gone = [run.path / ".run.json.a1b2c3d4", run.path / "checkpoints/.partial-step-00000002"]
+    gone = [
+        run.path / ".run.json.a1b2c3d4",
+        run.path / "checkpoints/.partial-step-00000002",
+        run.path / "figures/.loss.png.a1b2c3d4",
+        run.path / ".model.a1b2c3d4",
+        run.path / ".model.old.a1b2c3d4",
+    ]
+    (run.path / "figures").mkdir()
     for path in (*kept, *gone):
-        path.mkdir() if path.parent.name == "checkpoints" else path.write_text("")
+        path.mkdir() if path.parent.name == "checkpoints" or "model" in path.name else path.write_text("")
     Run.open(run.path, CONFIG).close()
     assert all(path.exists() for path in kept) and not any(path.exists() for path in gone)
 

@@ -119,7 +119,7 @@ def written(tmp_path_factory):
     finally:
         for process in both:
             process.kill()
-    assert all(text.endswith("done\n") for text in said), "\n".join(said)
+    assert all("done\n" in text for text in said), "\n".join(said)  # gloo may complain as it is taken down
     return top
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -144,6 +146,11 @@ def test_what_the_reader_must_set(tmp_path):
     assert "approximate='tanh'" in notes
     assert "model.heads = torch.nn.Identity()" in notes
     assert given.preprocess in notes
+
+
+def test_class_names_are_said(tmp_path):
+    given = dataclasses.replace(checkpoint("token", classes=2), class_names=["cat", "dog"])
+    assert "class names are not written: cat; dog" in torchvision.write(given, tmp_path / "a.pth")
 
 
 def test_a_known_function_is_named():

@@ -77,3 +77,13 @@ def test_of_several_the_sum_is_a_new_tensor(monkeypatch):
     own = torch.tensor([1.0, 5.0])
     assert total(own).tolist() == [2.0, 10.0]
     assert own.tolist() == [1.0, 5.0]
+
+
+@pytest.mark.parametrize(("kept", "name"), [("True", "3"), ("False", "0"), (None, "0")])
+def test_restarts_are_counted_only_where_the_store_outlives_them(monkeypatch, kept, name):
+    """Each node counts its own: in a store that is new to all, one that came back has to find the others."""
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "3")
+    monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
+    if kept is not None:
+        monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", kept)
+    assert distributed.attempt() == name

@@ -1,11 +1,12 @@
 import errno
 import os
+import time
 from pathlib import Path
 
 import pytest
 from safetensors import SafetensorError
 
-from vitrail.runtime.files import atomic_file, atomic_folder, check_regular, check_writable
+from vitrail.runtime.files import atomic_file, atomic_folder, check_regular, check_writable, remove_unfinished
 
 
 def test_a_file_is_there_whole_or_not_at_all(tmp_path):
@@ -76,6 +77,36 @@ def test_a_folder_that_cannot_be_moved_aside_stays_and_nothing_beside_it(tmp_pat
         monkeypatch.setattr(Path, "replace", fails)
     assert (path / "a").read_text() == "first"
     assert [p.name for p in tmp_path.iterdir()] == ["folder"]
+
+
+def killed(folder):
+    """What kills at every moment of replacing a folder and a file leave, and what others keep beside them."""
+    for name in ("model", ".model.a1b2c3d4", ".model.old.e5f6g7h_", ".other.old.e5f6g7h_", ".other.a1b2c3d4"):
+        (folder / name).mkdir()
+        (folder / name / "a").write_text(name)
+    for name in (".curve.png.a1b2c3d4", ".curve.png.swp", ".model.notes.txt", ".model.A1B2C3D4", "a1b2c3d4"):
+        (folder / name).write_text("")
+
+
+def test_what_a_kill_left_goes_and_what_it_only_moved_comes_back(tmp_path):
+    killed(tmp_path)
+    remove_unfinished(tmp_path, r"model|other|.+\.png")
+    left = {".curve.png.swp", ".model.notes.txt", ".model.A1B2C3D4", "a1b2c3d4", "model", "other"}
+    assert {p.name for p in tmp_path.iterdir()} == left
+    assert (tmp_path / "model/a").read_text() == "model"
+    assert (tmp_path / "other/a").read_text() == ".other.old.e5f6g7h_"
+    remove_unfinished(tmp_path / "nowhere", ".+")
+
+
+def test_what_may_still_be_written_stays(tmp_path, monkeypatch):
+    killed(tmp_path)
+    before = {p.name for p in tmp_path.iterdir()}
+    remove_unfinished(tmp_path, ".+", untouched=60)
+    assert {p.name for p in tmp_path.iterdir()} == before
+    now = time.time()
+    monkeypatch.setattr("vitrail.runtime.files.time.time", lambda: now + 61)
+    remove_unfinished(tmp_path, "model", untouched=60)
+    assert before - {p.name for p in tmp_path.iterdir()} == {".model.a1b2c3d4", ".model.old.e5f6g7h_"}
 
 
 def test_what_is_read_is_a_regular_file(tmp_path):

@@ -6,6 +6,7 @@ import torch
 import vitrail
 from tests.randomise import randomise
 from tests.train.small import DATA, experiment
+from vitrail.data.bad_files import BadExample, BadFiles
 from vitrail.data.sources import open_source
 from vitrail.errors import ConfigError
 from vitrail.train.assembly import assemble, model_of
@@ -38,3 +39,14 @@ def test_training_and_the_model_see_images_of_the_same_values(tmp_path):
     assert assemble(experiment(data=both), CPU, tmp_path).model.preprocess.endswith("|normalize(0.2, 0.1)")
     with pytest.raises(ConfigError, match=r"masked patch prediction takes images in \[-1, 1\]"):
         assemble(experiment(data=both, objective={"objective": "masked"}), CPU, tmp_path)
+
+
+def test_each_process_may_meet_every_broken_example_and_the_first_counts_those_of_others(
+    tmp_path, monkeypatch
+):
+    BadFiles(1000, path=tmp_path / "bad_files.5.jsonl").add([BadExample(0, "a", "a: broken")])
+    for rank, known in ((0, {"a"}), (1, set())):
+        monkeypatch.setattr("vitrail.train.assembly.rank", lambda rank=rank: rank)
+        monkeypatch.setattr("vitrail.train.assembly.world", lambda: 2)
+        found = assemble(experiment(), CPU, tmp_path).loader.bad_files
+        assert (found.n, set(found.found)) == (64, known)

@@ -6,9 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import vitrail
+from vitrail.data.sources import open_source
 from vitrail.errors import ConfigError
 from vitrail.models.cost import cost
 from vitrail.models.names import config_of
+from vitrail.train.assembly import model_of
 from vitrail.train.estimate import Accelerators, estimate, model_config
 from vitrail.train.experiment import DataChoice, Experiment, ModelChoice, ObjectiveChoice, Training
 from vitrail.train.optim import Optimization
@@ -99,6 +101,15 @@ def test_the_model_of_a_file(tmp_path):
     )
     assert made.image_size == (64, 64)
     assert made.parameters == cost(config_of("mu/8", image_size=64, classes=10)).parameters
+
+
+@pytest.mark.parametrize("classes", [3, 10])
+@pytest.mark.parametrize("image_size", [None, 64])
+def test_the_model_of_a_file_is_the_one_that_is_trained(tmp_path, classes, image_size):
+    """Also where the number of classes stays: the head is a new one, without the layer before it."""
+    vitrail.save(vitrail.create("mu/8", image_size=32, classes=classes, pre_logits=9), tmp_path / "model")
+    given = replace(experiment(), model=ModelChoice(str(tmp_path / "model"), image_size=image_size))
+    assert model_config(given, 10) == model_of(given, open_source("shapes?n=80", "train")).config
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,18 @@ def test_layer_decay():
     assert (masked["mask"]["scale"], masked["prediction.weight"]["scale"]) == (1 / 16, 1)
 
 
+@pytest.mark.parametrize("kind", ["1d", "relative"])
+def test_layer_decay_of_positions_at_the_layers(kind):
+    """Each table with its layer; one for all with the first of them."""
+    for at, scales in (("every", [1 / 8, 1 / 4, 1 / 2]), ("shared", [1 / 8])):
+        found = groups(Supervised(vit(depth=3, positions=kind, positions_at=at)), layer_decay=0.5)
+        tables = [group["scale"] for name, group in found.items() if ".positions." in name]
+        assert sorted(tables) == scales
+        assert found["model.embedding.weight"]["scale"] == 1 / 16
+        for layer, scale in enumerate(scales):
+            assert found[f"model.encoder.positions.{layer}.table"]["scale"] == scale
+
+
 def test_layer_decay_does_not_depend_on_what_is_frozen():
     objective, frozen = Supervised(vit(depth=3)), Supervised(vit(depth=3))
     freeze(frozen.model, ["encoder.blocks.2"])
@@ -157,3 +169,12 @@ def test_nothing_left_to_train():
 def test_refused(fields, words):
     with pytest.raises(ConfigError, match=words):
         Optimization(**fields)
+
+
+def test_a_head_of_zeros_cannot_be_frozen_for_nothing_would_learn():
+    model = vit()
+    with pytest.raises(ConfigError, match="freeze head: the head is new and all zeros"):
+        freeze(model, ["head"])
+    torch.nn.init.ones_(model.head.classifier.weight)
+    freeze(model, ["head"])
+    assert not model.head.classifier.weight.requires_grad

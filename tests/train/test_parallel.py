@@ -94,17 +94,33 @@ def test_shards_are_continued_on_another_number_of_processes(alone, together, mo
     np.testing.assert_allclose(trace(together / "stopped"), trace(alone / "supervised"), rtol=0, atol=1e-5)
 
 
-def test_one_process_begins_and_groups_of_shards_go_on(alone, tmp_path, monkeypatch):
-    """Two groups of two, which are told to stop in their turn, and are called again."""
-    with monkeypatch.context() as patch:
+@pytest.fixture(scope="module")
+def four(tmp_path_factory):
+    """Of "groups" one process has done the beginning; what is told to stop is called again."""
+    folder = tmp_path_factory.mktemp("four")
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TrainingDisplay, "step", lambda display, row: os.kill(os.getpid(), signal.SIGTERM))
         with pytest.raises(Interrupted):
-            run(EXPERIMENTS["begun"], tmp_path / "groups", device="cpu")
-    said = torchrun(tmp_path, "groups", "groups", processes=4)
-    assert said.count("groups: SIGTERM: saved") == 1 and said.count("groups: another process: saved") == 3
-    kinds = {file.suffix for file in (tmp_path / "groups/checkpoints/step-00000012").iterdir()}
+            run(EXPERIMENTS["begun"], folder / "groups", device="cpu")
+    said = torchrun(folder, "groups", "groups", "averaged", "resumed", "resumed", processes=4)
+    for name in ("groups", "resumed"):
+        assert (
+            said.count(f"{name}: SIGTERM: saved") == 1 and said.count(f"{name}: another process: saved") == 3
+        )
+    return folder
+
+
+def test_one_process_begins_and_groups_of_shards_go_on(alone, four):
+    kinds = {file.suffix for file in (four / "groups/checkpoints/step-00000012").iterdir()}
     assert ".distcp" in kinds and ".safetensors" not in kinds
-    check_same(tmp_path / "groups", alone / "supervised")
+    check_same(four / "groups", alone / "supervised")
+
+
+def test_of_more_than_two_processes_gradients_are_added_in_one_order_from_the_first_step_on(four):
+    """Sums of two do not depend on it."""
+    a, b = ((four / name / "model/model.safetensors").read_bytes() for name in ("averaged", "resumed"))
+    assert a == b
+    assert trace(four / "averaged").tolist() == trace(four / "resumed").tolist()
 
 
 @pytest.mark.parametrize("replicas", [-1, 0, 3])

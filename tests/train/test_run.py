@@ -84,7 +84,7 @@ def test_a_finished_run_is_not_run_again(whole, monkeypatch):
     assert run(experiment(), whole.folder, device="cpu").results == whole.results
 
 
-@pytest.mark.parametrize("at", [1, 3, 9])
+@pytest.mark.parametrize("at", [1, 2, 3, 9])  # after 2, and 9, an evaluation is due when it stops
 def test_stopped_and_continued_is_bit_for_bit_the_same(whole, tmp_path, monkeypatch, caplog, at):
     stop_after(monkeypatch, at)
     with pytest.raises(Interrupted, match="SIGTERM: saved at step"):
@@ -126,7 +126,7 @@ def test_another_config_is_refused_and_nothing_is_overwritten(whole):
     assert same_weights(before, weights(whole.folder))
 
 
-def test_a_class_that_was_renamed_is_refused(tmp_path):
+def test_a_class_that_was_renamed_is_refused_and_other_files_are_said(tmp_path, caplog):
     """In the order of names its label is another one's now."""
     for name in ("cat", "dog"):
         (tmp_path / "photos" / name).mkdir(parents=True)
@@ -142,6 +142,10 @@ def test_a_class_that_was_renamed_is_refused(tmp_path):
     assert (tmp_path / "run/run.json").read_bytes() == before
     (tmp_path / "photos/tabby").rename(tmp_path / "photos/cat")
     run(made, tmp_path / "run", device="cpu")
+    assert "other data" not in caplog.text
+    (tmp_path / "photos/cat/0.png").write_bytes((tmp_path / "photos/dog/5.png").read_bytes())
+    run(made, tmp_path / "run", device="cpu")
+    assert "began with other data: files were added, removed or changed since" in caplog.text
 
 
 def test_where_it_is_computed_may_change(whole):
@@ -195,6 +199,20 @@ def test_bad_batches_are_skipped_and_counted(tmp_path, monkeypatch):
     skipped = [row for row in rows(made.folder) if "skipped" in row]
     assert [(row["step"], row["skipped"]) for row in skipped] == [(4, 1), (5, 2)]
     assert all(torch.isfinite(w).all() for w in weights(made.folder).values())
+
+
+def test_skipped_batches_are_listed_in_their_turn_stopped_or_not(tmp_path, monkeypatch):
+    made = experiment(on_nonfinite="skip", average=0.0, save_every=0, evaluate_every=0, data={"test": "none"})
+    for name, at in (("straight", None), ("stopped", 3)):
+        poisoned(monkeypatch, {3, 5})
+        if at is not None:
+            stop_after(monkeypatch, at)
+            with pytest.raises(Interrupted):
+                run(made, tmp_path / name, device="cpu")
+        run(made, tmp_path / name, device="cpu")
+        monkeypatch.undo()
+    assert rows(tmp_path / "stopped") == rows(tmp_path / "straight")
+    assert [row["step"] for row in rows(tmp_path / "stopped")] == sorted([*range(1, 13), 4, 6, 12])
 
 
 def test_too_many_bad_batches_give_up(tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from vitrail.errors import ConfigError
 from vitrail.train.experiment import DataChoice
 from vitrail.train.sources import Sources
 
@@ -31,3 +32,37 @@ def test_by_itself_the_test_split_is_one_that_nothing_else_has_seen(two_splits):
 def test_of_several_the_one_that_is_left():
     made = Sources.open(DataChoice("shapes?n=80&image_size=16", val="test"))
     assert made.test is not None and made.test.name == "shapes:shape:validation"
+
+
+@pytest.mark.parametrize(
+    ("val", "left"),
+    [
+        ("train[90%:]", 72),
+        ("train[:10%]", 72),
+        ("train[20%:30%]", 72),
+        ("train[80%: per class]", 60),
+        ("train[2:4 per class, seed 3]", 60),
+        ("none", 80),
+        ("test", 80),
+    ],
+)
+def test_what_is_held_out_of_train_is_not_trained_on(val, left):
+    made = Sources.open(DataChoice("shapes?n=80&image_size=16", val=val, test="none"))
+    assert len(made.train) == left
+    if made.val is not None:
+        keys = {made.train.key(i) for i in range(left)}
+        assert not keys & {made.val.key(i) for i in range(len(made.val))}
+
+
+@pytest.mark.parametrize("parts", [{"val": "train[90%:]"}, {"test": "train[:5]"}, {"test": "train+test"}])
+def test_parts_that_meet_are_refused(parts):
+    with pytest.raises(ConfigError, match=r"are in shapes:shape:train.* too: nothing may be trained on"):
+        Sources.open(DataChoice("shapes?n=100&image_size=16", **{"train": "train", "val": "none", **parts}))
+
+
+def test_slices_of_data_ordered_by_class_are_refused_where_no_class_is_in_both(tmp_path):
+    x, y = np.zeros((20, 4, 4, 3), np.uint8), np.arange(20) // 5
+    np.savez(tmp_path / "ordered.npz", x_train=x, y_train=y)
+    choice = DataChoice(str(tmp_path / "ordered.npz"), train="train[:75%]", val="train[75%:]", test="none")
+    with pytest.raises(ConfigError, match=r"have no class in common, .* class by class"):
+        Sources.open(choice)

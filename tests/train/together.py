@@ -22,12 +22,15 @@ EXPERIMENTS = {
     "accumulated": experiment(**PLAIN, **UNTESTED, parallel="fsdp", accumulate=2),
     "begun": experiment(**PLAIN, **UNTESTED, evaluate_every=0),
     "groups": experiment(**PLAIN, **UNTESTED, evaluate_every=0, parallel="fsdp", replicas=2),
+    "averaged": experiment(**PLAIN, **UNTESTED, evaluate_every=0),
+    "resumed": experiment(**PLAIN, **UNTESTED, evaluate_every=0),
     "dies": experiment(**PLAIN, **UNTESTED, save_every=2),
 }
 # name: (rank, step, signal): who is told to stop, when, and how
 SIGNALS = {
     "stopped": (1, 6, signal.SIGTERM),
     "groups": (3, 6, signal.SIGTERM),
+    "resumed": (2, 6, signal.SIGTERM),
     "dies": (1, 7, signal.SIGKILL),
 }
 

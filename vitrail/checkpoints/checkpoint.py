@@ -116,6 +116,11 @@ def listing(problems: list[str], most: int = 8) -> str:
     return "; ".join(problems[:most]) + more
 
 
+def unwritten_names(class_names: list[str] | None) -> list[str]:
+    """What is said of class names by a format that has no place for them."""
+    return [f"class names are not written: {listing(class_names)}"] if class_names else []
+
+
 def with_classes(checkpoint: Checkpoint, classes: int | None) -> Checkpoint:
     """A new head for `classes` outputs, zero as in fine-tuning; the pre-training MLP goes with the old one."""
     if classes is None or classes == checkpoint.config.classes:

@@ -18,9 +18,11 @@ from vitrail.checkpoints import bundle, google, huggingface, timm, torch_files, 
 from vitrail.checkpoints.box import BOX, located
 from vitrail.checkpoints.checkpoint import Checkpoint, of_model, to_model
 from vitrail.data.preprocess import default_line
+from vitrail.data.readers.class_folders import EXTENSIONS, HEIC
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.models.names import Model, build, config_of
 from vitrail.models.vit import ViTConfig
+from vitrail.runtime.device import pick
 from vitrail.runtime.log import note
 
 Size = int | tuple[int, int]
@@ -62,6 +64,15 @@ def load(
     """
     checkpoint = read(path_or_name, heads=heads, image_size=image_size)
     return to_model(checkpoint, classes=classes, image_size=image_size, resample=resample)
+
+
+def as_model(model: Model | str | Path) -> Model:
+    """A model as it is; what a path or a name stands for is loaded, and goes to the GPU where there is one."""
+    if isinstance(model, str | Path):
+        return load(model).to(pick())
+    if not hasattr(model, "preprocess"):  # torch.compile's wrapper of a model has it too
+        raise ConfigError(f"a model, a path or a name is expected, not of type {type(model).__name__}")
+    return model
 
 
 def save(model: Model, path: str | Path, *, to: str = "bundle") -> None:
@@ -110,9 +121,13 @@ def check_new(path: Path) -> None:
 
 
 def read(path_or_name: str | Path, *, heads: int | None = None, image_size: Size | None = None) -> Checkpoint:
+    if not isinstance(path_or_name, str | Path):
+        raise ConfigError(f"a path or a name is loaded, not what is of type {type(path_or_name).__name__}")
     path = located(path_or_name)
     if path is None:
         raise not_there(path_or_name)
+    if path.suffix.lower() in EXTENSIONS | HEIC and path.is_file():
+        raise CheckpointError(f"{path} is a picture, not a model; on the command line the model comes first")
     if path.is_dir() and bundle.recognises(path):
         checkpoint = bundle.read(path)
     elif path.is_file() and is_npz(path):

@@ -19,7 +19,13 @@ import torch
 from torch import Tensor
 
 from vitrail.checkpoints import mapping
-from vitrail.checkpoints.checkpoint import Checkpoint, check_extent, listing, parameter_shapes
+from vitrail.checkpoints.checkpoint import (
+    Checkpoint,
+    check_extent,
+    listing,
+    parameter_shapes,
+    unwritten_names,
+)
 from vitrail.checkpoints.google_config import config_of
 from vitrail.checkpoints.google_dialect import Dialect, as_stored, canonical, oddities, spelled, tensor_of
 from vitrail.checkpoints.google_names import BLOCKS, SCANNED, TOP_POSITIONS, entries_of, naming_of
@@ -88,7 +94,7 @@ def write(checkpoint: Checkpoint, path: Path) -> list[str]:
     tensors = mapping.write(list(entries_of(config, names=dialect.names, top=dialect.top)), weights)
     if dialect.scan:
         tensors = scanned(tensors)
-    arrays, notes = {}, reader_notes(config)
+    arrays, notes = {}, reader_notes(checkpoint, dialect)
     for key, w in tensors.items():
         name, spec = spelled(key, dialect)
         arrays[dialect.prefix + name], exact = as_stored(w.numpy(), spec)
@@ -155,8 +161,9 @@ def with_counterpart(checkpoint: Checkpoint, *, known: bool) -> Checkpoint:
     return checkpoint
 
 
-def reader_notes(config: Config) -> list[str]:
+def reader_notes(checkpoint: Checkpoint, dialect: Dialect) -> list[str]:
     """What the published code assumes and this model does not do: its reader must set it."""
+    config, line = checkpoint.config, checkpoint.preprocess
     published: Config = BiTConfig() if isinstance(config, BiTConfig) else ViTConfig()
     notes = []
     if isinstance(config, BiTConfig):
@@ -170,4 +177,6 @@ def reader_notes(config: Config) -> list[str]:
             )
     if isinstance(config, HybridConfig) and replace(config.stem, units=(), width_factor=1) != StemConfig(()):
         notes.append(f"the reader must set the stem's {replace(config.stem, units=())}")
-    return notes
+    if line and line != line_of(config, dialect):
+        notes.append(f"the reader must prepare images as '{line}'")
+    return notes + unwritten_names(checkpoint.class_names)

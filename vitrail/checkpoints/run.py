@@ -30,8 +30,10 @@ from typing import Any
 from vitrail.checkpoints import run_card, run_metrics, run_state
 from vitrail.checkpoints.run_folder import (
     CHECKPOINTS,
+    FIGURES,
     LOCK,
     METRICS,
+    WRITTEN,
     best_of,
     check_own,
     locked,
@@ -44,7 +46,7 @@ from vitrail.checkpoints.run_state import agreed
 from vitrail.data.readers.fingerprint import digest
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.runtime.distributed import gathered, rank
-from vitrail.runtime.files import UNFINISHED, flush
+from vitrail.runtime.files import flush, remove_unfinished
 from vitrail.runtime.log import note
 
 
@@ -60,18 +62,28 @@ class Run:
         self._unlock: Callable[[], object] | None = None
 
     @classmethod
-    def open(cls, path: Path, config: dict[str, Any], *, keep: int = 2) -> Run:
-        """Begin a run, or go on with the one that is there; `keep` checkpoints are kept, and the best."""
+    def open(
+        cls,
+        path: Path,
+        config: dict[str, Any],
+        *,
+        keep: int = 2,
+        data: tuple[str, Sequence[str]] | None = None,
+    ) -> Run:
+        """Begin a run, or go on with the one that is there; `keep` checkpoints are kept, and the best. `data`: its
+        fingerprint and class names. Other data than it began with is said; with other classes, or in another order,
+        the same labels would mean others: that is refused."""
         if keep < 1:
             raise ConfigError(f"keep {keep}: at least 1 checkpoint must be kept")
         run = cls(Path(path).expanduser(), keep)
+        about = {} if data is None else {"data": data[0], "classes": digest(*data[1])}
         try:
             with agreed(f"{run.path} cannot be opened"):
                 if rank() == 0:
                     check_own(run.path)
                     run.path.mkdir(parents=True, exist_ok=True)
                     run._unlock = weakref.finalize(run, os.close, locked(run.path / LOCK))
-                    run._begin(config)
+                    run._begin(config, about)
         except BaseException:
             run.close()  # an exception that is kept keeps the run alive
             raise
@@ -114,10 +126,15 @@ class Run:
         with agreed(f"{self.path / CHECKPOINTS} cannot be read"):
             if rank() == 0:
                 step = self._newest_whole() if step is None else self._whole(step)
-        step, self.damaged = gathered((step, self.damaged))[0]
-        if step is None:
-            return None
-        return step, run_state.read(self._place(step), state)["facts"]
+        return self._read(step, state)
+
+    def restore_best(self, state: State) -> tuple[int, dict[str, Any]] | None:
+        """Likewise the whole checkpoint with the highest score; without any, None, and `state` stays as it is."""
+        step = None
+        with agreed(f"{self.path / CHECKPOINTS} cannot be read"):
+            if rank() == 0:
+                step = self._best_whole()
+        return self._read(step, state)
 
     def steps(self) -> list[int]:
         """Of the checkpoints that are there, in order."""
@@ -136,11 +153,11 @@ class Run:
         """All rows of metrics.jsonl."""
         return run_metrics.rows(self._metrics)
 
-    def rewind(self, step: int) -> None:
-        """Drop the rows whose "step" is after `step`."""
+    def rewind(self, step: int, *, scores: bool = True) -> None:
+        """Drop the rows whose "step" is after `step`; without `scores` also those of its evaluation."""
         with agreed(f"{self._metrics} cannot be rewritten"):
             if rank() == 0:
-                run_metrics.rewind(self._metrics, step)
+                run_metrics.rewind(self._metrics, step, scores)
 
     def finish(self, results: dict[str, Any]) -> None:
         """The results, into run.json."""
@@ -157,23 +174,6 @@ class Run:
         """What a model of this run says of its making: the versions and the code that began it, its data's digest."""
         card = run_card.read_card(self.path)
         return {name: card.get(name) for name in ("versions", "git", "data")}
-
-    def note_data(self, fingerprint: str, class_names: Sequence[str]) -> None:
-        """Remember which data the run began with; say so where it is now another. With other classes, or in another
-        order, the same labels would mean others: that is refused."""
-        classes = digest(*class_names)
-        with agreed(f"{self.path / run_card.CARD} cannot be written"):
-            if rank() == 0:
-                card = run_card.read_card(self.path)
-                if "data" not in card:
-                    run_card.write_card(self.path, {**card, "data": fingerprint, "classes": classes})
-                elif card.get("classes", classes) != classes:
-                    raise ConfigError(
-                        f"{self.path} began with other classes, or in another order: nothing in it fits the labels "
-                        "of now. Choose another folder, or give the classes their names again"
-                    )
-                elif card["data"] != fingerprint:
-                    note(f"{self.path} began with other data: files were added, removed or changed since")
 
     def note_start(self, weights: str) -> None:
         """Remember the digest of the weights that the run began from; other ones under the same name are refused."""
@@ -195,16 +195,29 @@ class Run:
     def _place(self, step: int) -> Path:
         return place_of(self.path, step)
 
-    def _begin(self, config: dict[str, Any]) -> None:
+    def _begin(self, config: dict[str, Any], about: dict[str, str]) -> None:
         if (self.path / run_card.CARD).exists():
-            run_card.check_same(self.path, config)
+            run_card.check_same(self.path, config, about)
         else:
-            run_card.write_new(self.path, config)
+            run_card.write_new(self.path, config, about)
         run_state.tidy(self.path / CHECKPOINTS)
         run_metrics.mend(self._metrics)
-        for name in (run_card.CARD, METRICS):
-            for left in self.path.glob(f".{name}.{UNFINISHED}"):
-                left.unlink()
+        remove_unfinished(self.path, WRITTEN)
+        remove_unfinished(self.path / FIGURES, r".+\.png")
+
+    def _read(self, step: int | None, state: State) -> tuple[int, dict[str, Any]] | None:
+        """Of the step that the first process found."""
+        step, self.damaged = gathered((step, self.damaged))[0]
+        return None if step is None else (step, run_state.read(self._place(step), state)["facts"])
+
+    def _best_whole(self) -> int | None:
+        while (step := self.best()) is not None:
+            try:
+                return self._whole(step)
+            except CheckpointError as error:
+                note(f"{error}; the next best is used")
+                self.damaged.add(step)
+        return None
 
     def _newest_whole(self) -> int | None:
         steps = self.steps()

@@ -22,12 +22,14 @@ from vitrail.runtime.log import note
 CARD = "run.json"
 
 
-def write_new(folder: Path, config: dict[str, Any]) -> None:
+def write_new(folder: Path, config: dict[str, Any], about: dict[str, str]) -> None:
+    """`about`: digests of the data and of its classes; nothing for a run that has none."""
     card = {
         "config": config,
         "versions": versions(),
         "git": git_state(),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        **about,
     }
     write_card(folder, card)
 
@@ -47,8 +49,9 @@ def write_card(folder: Path, card: dict[str, Any]) -> None:
         save_json(card, temporary)
 
 
-def check_same(folder: Path, config: dict[str, Any]) -> None:
-    """A run goes on only with the config that it began with; with other versions it goes on, and says so."""
+def check_same(folder: Path, config: dict[str, Any], about: dict[str, str]) -> None:
+    """A run goes on only with the config and the classes that it began with; with other versions or files it goes
+    on, and says so."""
     card = read_card(folder)
     there, here = flat(card["config"]), flat(json.loads(json.dumps(config)))
     differ = [
@@ -56,11 +59,24 @@ def check_same(folder: Path, config: dict[str, Any]) -> None:
         for name in sorted(there.keys() | here.keys())
         if shown(there, name) != shown(here, name)
     ]
+    changed_data = [name for name, now in about.items() if card.get(name, now) != now]
+    other = "classes" if "classes" in changed_data else "data" if changed_data else ""
     if differ:
         raise ConfigError(
-            f"{folder} holds a run with another config, which is never overwritten; choose another folder, or the "
-            f"same config to go on: {listing(differ)}"
+            f"{folder} "
+            + (f"began with other {other}, which settings that are left open follow; it " if other else "")
+            + "holds a run with another config, which is never overwritten; choose another folder, or the same "
+            f"config to go on: {listing(differ)}"
         )
+    if other == "classes":
+        raise ConfigError(
+            f"{folder} began with other classes, or in another order: nothing in it fits the labels of now. Choose "
+            "another folder, or give the classes their names again"
+        )
+    if other:
+        note(f"{folder} began with other data: files were added, removed or changed since")
+    if about.keys() - card.keys():
+        write_card(folder, {**card, **about})
     began = card.get("versions", {})
     changed = [
         f"{name} {began[name]}, now {now}" for name, now in versions().items() if began.get(name, now) != now

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import platform
 import re
 from pathlib import Path
 
@@ -16,7 +17,9 @@ from vitrail.checkpoints.run_state import FACTS
 from vitrail.checkpoints.torch_files import read_json
 from vitrail.errors import CheckpointError, ConfigError
 
-LOCK, METRICS, CHECKPOINTS = ".lock", "metrics.jsonl", "checkpoints"
+LOCK, METRICS, CHECKPOINTS, FIGURES = ".lock", "metrics.jsonl", "checkpoints", "figures"
+# Names of what is written to a run's folder beside its place, and moved there.
+WRITTEN = r"run\.json|metrics\.jsonl|mistakes\.jsonl|results\.md|model|figures"
 
 
 def check_own(path: Path) -> None:
@@ -38,15 +41,21 @@ def check_own(path: Path) -> None:
 
 
 def locked(path: Path) -> int:
-    """An open file that no other can lock while it is open."""
+    """An open file that no other can lock while it is open; it says whose it is."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
+        holder = os.read(handle, 1000).decode("utf-8", "replace").strip()
         os.close(handle)
         if not isinstance(error, BlockingIOError):
             raise
-        raise ConfigError(f"{path.parent} is in use: another process is writing this run") from error
+        raise ConfigError(
+            f"{path.parent} is in use: {holder or 'another process'} is writing this run. It is to end first; where "
+            "torchrun was killed, its processes may live on"
+        ) from error
+    os.ftruncate(handle, 0)
+    os.write(handle, f"process {os.getpid()} on {platform.node()}\n".encode())
     return handle
 
 

@@ -46,13 +46,20 @@ def rows(path: Path) -> list[Row]:
     return made
 
 
-def rewind(path: Path, step: int) -> None:
-    """Without the rows after a step: they will be measured again."""
+def rewind(path: Path, step: int, scores: bool = True) -> None:
+    """Without the rows after a step, and if wanted without the scores of the step itself: they will be measured
+    again."""
     there = rows(path)
-    kept = [row for row in there if row.get("step", step) <= step]
+    last = step if scores else step - 1
+    kept = [row for row in there if row.get("step", last) <= last or (row["step"] <= step and of_update(row))]
     if len(kept) < len(there):
         with atomic_file(path) as temporary:
             temporary.write_bytes(b"".join(map(line_of, kept)))
+
+
+def of_update(row: Row) -> bool:
+    """Whether it says how an update went, and not what its weights are worth."""
+    return "rate" in row or "skipped" in row
 
 
 def mend(path: Path) -> None:

@@ -31,9 +31,10 @@ from vitrail.checkpoints.run_shards import SHARDS, State, read_shards, write_sha
 from vitrail.checkpoints.torch_files import read_json, save_json, save_safetensors
 from vitrail.errors import CheckpointError, VitrailError
 from vitrail.runtime.distributed import gathered, rank
-from vitrail.runtime.files import flush, full
+from vitrail.runtime.files import code_of, flush, full
 
 STATE, FACTS, MANIFEST = "state.safetensors", "facts.json", "manifest.json"
+LITTLE = 1 << 20  # bytes that a full disk may have left
 PARTIAL, REPLACED, REMOVED = ".partial-", ".replaced-", ".removed-"  # a folder on its way in, aside, and out
 
 
@@ -48,7 +49,7 @@ def write(place: Path, state: State, facts: dict[str, Any]) -> None:
             if rank() == 0:
                 shutil.rmtree(partial, ignore_errors=True)
                 partial.mkdir(parents=True)
-        with agreed(what):
+        with agreed(what, place.parent):
             if any(isinstance(t, DTensor) for t in state.values()):
                 write_shards(state, partial)
             elif rank() == 0:
@@ -116,25 +117,28 @@ def remove(place: Path) -> None:
 
 
 @contextmanager
-def agreed(what: str) -> Iterator[None]:
-    """What fails on one process fails on all, so that none waits for one that is gone; `what` it was, in words."""
+def agreed(what: str, folder: Path | None = None) -> Iterator[None]:
+    """What fails on one process fails on all, so that none waits for one that is gone; `what` it was, in words.
+    `folder`: on whose disk."""
     problem: VitrailError | None = None
     try:
         yield
     except VitrailError as error:
         problem = error
     except (OSError, SafetensorError, CheckpointException) as error:
-        problem = CheckpointError(f"{what}: {reason(error)}")
+        problem = CheckpointError(f"{what}: {reason(error, folder)}")
         problem.__cause__ = error
     for failed in gathered(problem):
         if failed is not None:
             raise failed
 
 
-def reason(error: BaseException) -> str:
+def reason(error: BaseException, folder: Path | None = None) -> str:
     if isinstance(error, CheckpointException):  # DCP's: what went wrong, by rank
-        return "; ".join(f"process {r}: {reason(cause)}" for r, (cause, _) in error.failures.items())
-    return f"disk full ({error})" if full(error) else str(error) or type(error).__name__
+        return "; ".join(f"process {r}: {reason(cause, folder)}" for r, (cause, _) in error.failures.items())
+    # Torch writes without the system's number for what went wrong.
+    no_room = code_of(error) is None and folder is not None and shutil.disk_usage(folder).free < LITTLE
+    return f"disk full ({error})" if full(error) or no_room else str(error) or type(error).__name__
 
 
 def seal(folder: Path) -> None:

@@ -16,7 +16,7 @@ from vitrail.checkpoints.run_card import CARD, flat, read_card
 from vitrail.checkpoints.run_folder import METRICS, best_of, scores_in, steps_in
 from vitrail.errors import ConfigError
 
-NOT_SCORES = ("seconds", "std", "rate")  # fractions in the results that are not scores
+NOT_SCORES = ("seconds", "std", "rate", "dev")  # fractions in the results that are not scores
 
 
 @dataclass(frozen=True)

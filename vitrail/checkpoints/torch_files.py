@@ -10,6 +10,7 @@ Writing happens inside runtime.files.atomic_file or atomic_folder, which make it
 from __future__ import annotations
 
 import json
+import pickle
 import re
 import zipfile
 from collections.abc import Mapping
@@ -111,9 +112,8 @@ def read_torch(path: Path) -> dict[str, Tensor]:
     except CheckpointError:
         raise
     except Exception as error:  # bytes that are not what they seem make the unpickler fail in every way
-        reason = next(iter(str(error).splitlines()), "") or type(error).__name__
         raise CheckpointError(
-            f"{path} is not a torch file of plain tensors, as weights_only=True asks ({reason[:200]})"
+            f"{path} is not a torch file of plain tensors, and nothing else is read ({why(error)})"
         ) from error
     if isinstance(content, dict):
         content = next((content[key] for key in WRAPPERS if key in content), content)
@@ -122,6 +122,15 @@ def read_torch(path: Path) -> dict[str, Tensor]:
     if all(PREFIX.match(str(name)) for name in content):
         content = {PREFIX.sub("", name, count=1): w for name, w in content.items()}
     return checked(content, path)
+
+
+def why(error: Exception) -> str:
+    """Of what torch says the fact, never its advice: to load the file so that what is in it is run."""
+    if found := re.search(r"GLOBAL (\S+)", str(error)):
+        return f"it holds {found[1][:100]}, which would have to be run"
+    if isinstance(error, pickle.UnpicklingError):
+        return "its bytes are of another kind"
+    return next(iter(str(error).splitlines()), "")[:200] or type(error).__name__
 
 
 def checked(tensors: dict[Any, Any], path: Path) -> dict[str, Tensor]:

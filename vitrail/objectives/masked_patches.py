@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitrail.data.masking import INTACT, MASKED
+from vitrail.data.masking import INTACT, MASKED, Masking
 from vitrail.errors import ConfigError
 from vitrail.models.vit import ViT
 from vitrail.objectives.supervised import Batch, mean
@@ -42,7 +42,7 @@ class MaskedPatches(nn.Module):
                 f"target='grid' needs patches that divide into {GRID}x{GRID}, not of {c.stride} pixels"
             )
         self.model, self.target, self.stride = model, target, c.stride
-        self.count = max(1, round(c.grid[0] * c.grid[1] * corrupted))  # n
+        self.count = Masking(c.grid[0] * c.grid[1], corrupted).count  # n
         self.mask = nn.Parameter(torch.randn(1, 1, c.width) * 0.02)
         outputs = {"mean": COLOURS, "grid": GRID**2 * COLOURS, "pixels": 3 * c.stride**2}[target]
         self.prediction = nn.Linear(c.width, outputs)

@@ -57,10 +57,7 @@ def group(device: torch.device) -> Iterator[torch.device]:
         return
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     store, own, size = next(iter(rendezvous("env://", timeout=TIMEOUT)))
-    # torchrun keeps its store when it restarts us: without a name for each attempt, and for each group that is
-    # joined in turn, processes would find the addresses of others that are gone.
-    name = f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}, group {next(GROUPS)}"
-    named = dist.PrefixStore(name, store)  # type: ignore[attr-defined]
+    named = dist.PrefixStore(f"attempt {attempt()}, group {next(GROUPS)}", store)  # type: ignore[attr-defined]
     dist.init_process_group(backend, store=named, rank=own, world_size=size, timeout=TIMEOUT)
     try:
         yield device
@@ -69,6 +66,15 @@ def group(device: torch.device) -> Iterator[torch.device]:
         # it. The group's destructor waits for that thread and keeps the interpreter: a deadlock. So it goes first.
         time.sleep(LETTING_GO)
         dist.destroy_process_group()
+
+
+def attempt() -> str:
+    """torchrun may keep its store when it restarts us: without a name for each attempt, and for each group that is
+    joined in turn, processes would find the addresses of others that are gone. A store that is new each time needs
+    none; and the nodes count their restarts each for itself, so that one which came back would not find the others.
+    """
+    kept = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if kept else "0"
 
 
 def total(t: Tensor) -> Tensor:

@@ -7,12 +7,14 @@ import os
 import re
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-# After the name, of what an atomic_file or atomic_folder that was killed leaves behind.
-UNFINISHED = "????????"
+# What an atomic_file or atomic_folder that was killed leaves behind, a folder also its predecessor.
+UNFINISHED = re.compile(r"\.(?P<name>.+?)(?P<old>\.old)?\.[a-z0-9_]{8}")
+HOUR = 3600.0
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # the disk, what the user may have of it, a file
 
 
@@ -67,6 +69,31 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+
+
+def remove_unfinished(folder: Path, names: str, untouched: float = 0.0) -> None:
+    """After a kill: what was on its way to a name that the pattern matches goes; a folder that was moved aside for it
+    comes back where nothing came into its place. Where no lock says that nobody is writing, it has been `untouched`
+    for so many seconds. What cannot be removed, as it is another user's or going already, stays."""
+    for left in sorted(folder.glob(".*")):
+        found = UNFINISHED.fullmatch(left.name)
+        if found is None or not re.fullmatch(names, found["name"]):
+            continue
+        with suppress(OSError):
+            place = folder / found["name"]
+            if time.time() - touched(left) < untouched:
+                continue
+            if not left.is_dir():
+                left.unlink()
+            elif found["old"] and any(left.iterdir()) and not place.exists():
+                left.replace(place)
+            else:
+                shutil.rmtree(left)
+
+
+def touched(path: Path) -> float:
+    """When it, or a file in it, was last written to or moved."""
+    return max(p.stat().st_ctime for p in (path, *(path.iterdir() if path.is_dir() else ())))
 
 
 @contextmanager

@@ -193,10 +193,12 @@ def training_loader(
         world=world(),
         max_bad=choice.max_bad,
     )
-    name = "bad_files.jsonl" if rank() == 0 else f"bad_files.{rank()}.jsonl"
-    # Each process sees about its share of the examples, so it bears its share of the broken ones; or it sees all.
-    seen = len(train) if choice.resident else -(-len(train) // world())
-    bad_files = BadFiles(seen, choice.max_bad, folder / name)
+    # Each epoch is shared out anew, so that in time each process meets nearly all of the broken examples. What
+    # processes of an earlier sitting found, which may have been more of them, the first one counts too.
+    first = rank() == 0
+    own = folder / ("bad_files.jsonl" if first else f"bad_files.{rank()}.jsonl")
+    others = sorted(folder.glob("bad_files.*.jsonl")) if first else []
+    bad_files = BadFiles(len(train), choice.max_bad, own, others)
     if choice.resident:
         return ResidentLoader(train, pipeline, loading, bad_files=bad_files, compile=compile)
     return Loader(train, pipeline, loading, bad_files=bad_files)

@@ -1,4 +1,5 @@
-"""What a run will need, before it starts: steps, FLOPs, memory, time. From the experiment alone; nothing is built.
+"""What a run will need, before it starts: steps, FLOPs, memory, time. From the experiment, and the architecture of
+the weights that it begins from; nothing is built.
 
     FLOPs         training FLOPs of an image (models/cost.py) x batch x steps
     memory        of each process: weights, gradients and the optimizer's moments in float32, the average where there
@@ -12,7 +13,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vitrail.checkpoints.formats import has_weights, load
+from vitrail.checkpoints.checkpoint import at_image_size, with_classes
+from vitrail.checkpoints.formats import has_weights, read
 from vitrail.errors import ConfigError
 from vitrail.models.cost import Cost, accelerator_days, cost
 from vitrail.models.names import Config, config_of
@@ -82,7 +84,8 @@ def model_config(experiment: Experiment, classes: int) -> Config:
     choice = experiment.model
     classes = 0 if experiment.objective.objective == "masked" else classes
     if has_weights(choice.model):
-        return load(choice.model, classes=classes, image_size=choice.image_size).config
+        body = with_classes(read(choice.model, image_size=choice.image_size), 0)  # its head is never kept
+        return at_image_size(with_classes(body, classes), choice.image_size).config
     fields = ("image_size", "pool", "dropout", "drop_path", "head_bias")
     given = {name: getattr(choice, name) for name in fields if getattr(choice, name) is not None}
     if choice.pre_logits:

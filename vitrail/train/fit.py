@@ -61,6 +61,8 @@ def fit(
         note(f"goes on from step {begin} of {plan.steps}")
     loop = Loop(objective, module, state, plan, run, list(evaluators), device, progress, display)
     with Interrupts() as interrupts:
+        if progress.unevaluated:
+            loop.pause(begin)
         step, waiting = begin, None
         batches = data.batches(begin, plan.steps, device)
         while step < plan.steps and not progress.stopped_early:
@@ -71,7 +73,7 @@ def fit(
             if loop.due(step) or stop:
                 stop = loop.settle(waiting) or stop
                 waiting = None
-                loop.pause(step)
+                loop.pause(step, stop)
             if stop:
                 break
         # Also a signal that came in the last step or evaluation: all is saved, what follows can wait.
@@ -87,8 +89,9 @@ def resumed(run: Run | None, state: TrainState) -> tuple[int, Progress]:
     if run is None:
         return 0, Progress()
     step, facts = run.restore(state.tensors()) or (0, {})
-    run.rewind(step)
-    return step, Progress(**facts)
+    progress = Progress(**facts)
+    run.rewind(step, scores=not progress.unevaluated)
+    return step, progress
 
 
 @dataclass
@@ -130,9 +133,7 @@ class Loop:
         values = total(torch.stack([*(v.float() for v in sums.values()), stop]))
         values = torch.cat([values, whole(norm).float().reshape(1)])
         measured = Measured(step, rate, [*sums, "interrupted", "norm"], *on_host(values), batch["index"])
-        if plan.on_nonfinite == "skip" and not all(np.isfinite(list(measured.row().values()))):
-            self.skip(measured)
-        else:
+        if plan.on_nonfinite == "stop" or measured.finite():
             self.state.update(step)
         self.state.optimizer.zero_grad(set_to_none=True)
         return measured
@@ -143,8 +144,10 @@ class Loop:
             return False
         row: dict[str, Any] = made.row()
         stop = row.pop("interrupted") > 0
-        if not all(np.isfinite(list(row.values()))) and self.plan.on_nonfinite == "stop":
-            raise TrainingError(nonfinite(made))
+        if not made.finite():
+            if self.plan.on_nonfinite == "stop":
+                raise TrainingError(nonfinite(made))
+            self.skip(made)
         row = {"step": made.step + 1, **row, "rate": made.rate}
         if self.display is not None:
             self.display.step(row)
@@ -160,6 +163,7 @@ class Loop:
             self.display.record(row)
 
     def skip(self, made: Measured) -> None:
+        """Count a step that changed nothing."""
         self.progress.skipped += 1
         if self.progress.skipped > self.plan.max_skipped:
             raise TrainingError(
@@ -180,18 +184,25 @@ class Loop:
         every = self.plan.save_every
         return step == self.plan.steps or (every > 0 and step % every == 0)
 
-    def pause(self, step: int) -> None:
-        """Evaluate, if it is time; then save, so that a checkpoint knows the scores of its own step."""
-        score = None
-        if self.evaluation_due(step):
-            with self.state.averaged():
-                scores = self.evaluate()
-            self.progress.scores = {s.name: s.value for s in scores}
-            row = {"step": step, **self.progress.scores}
-            self.record(row)
-            if self.display is not None:
-                self.display.scores(row)
-            score = self.judge(step)
+    def pause(self, step: int, stop: bool = False) -> None:
+        """Save; then evaluate, if it is time, and save again with the scores. An evaluation takes long: who is told
+        to `stop` leaves it out, and who is killed in it loses no more; it is done when the run goes on."""
+        progress = self.progress
+        if not progress.unevaluated:
+            progress.unevaluated = self.evaluation_due(step)
+            self.save(step)
+        if not progress.unevaluated or stop:
+            return
+        with self.state.averaged():
+            progress.scores = {s.name: s.value for s in self.evaluate()}
+        row = {"step": step, **progress.scores}
+        self.record(row)
+        if self.display is not None:
+            self.display.scores(row)
+        progress.unevaluated = False
+        self.save(step, self.judge(step))
+
+    def save(self, step: int, score: float | None = None) -> None:
         now = time.perf_counter()
         self.progress.seconds, self.since = self.progress.seconds + now - self.since, now
         if self.run is not None:
@@ -224,11 +235,13 @@ class Loop:
     def finish(self, step: int) -> Outcome:
         """The weights to keep: the best ones where that was watched for, the average where there is one."""
         progress, kept = self.progress, step
-        if self.run is not None and self.plan.watch and progress.best_step not in (0, step):
-            kept = progress.best_step
-            restored = self.run.restore(self.state.tensors(), step=progress.best_step)
-            assert restored is not None
-            progress = Progress(**restored[1])
+        best = progress.best_step
+        if self.run is not None and self.plan.watch and best not in (0, step):
+            restored = self.run.restore_best(self.state.tensors())
+            if restored is not None:
+                kept, progress = restored[0], Progress(**restored[1])
+            if kept != best and rank() == 0:
+                note(f"the best weights, of step {best}, are damaged or gone: those of step {kept} are kept")
         self.state.keep_average()
         self.objective.eval()
         last = self.progress

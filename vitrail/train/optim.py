@@ -4,7 +4,8 @@ A group is a pair (weight decay or none, factor of the rate). Kernels alone deca
 biases, norms, positions, class or mask embeddings. AdamW's decay is decoupled and scaled by the rate, in the
 paper's units: rate (Adam's direction + decay w).
 
-`layer_decay` c < 1 gives layer l of L the rate c^(L + 1 - l): the head 1, the embedding the least.
+`layer_decay` c < 1 gives layer l of L the rate c^(L + 1 - l): the head 1, the embedding the least. A table of
+positions at each layer goes with its layer, one that all layers share with the first.
 """
 
 from __future__ import annotations
@@ -71,6 +72,12 @@ def freeze(model: nn.Module, parts: Sequence[str]) -> None:
             raise ConfigError(f"freeze {part!r}: no parameter begins so; there are body, {first}")
     if not any(p.requires_grad for p in model.parameters()):
         raise ConfigError(f"freeze {', '.join(parts)} leaves nothing to train")
+    classifier = dict(model.named_parameters()).get("head.classifier.weight")
+    if classifier is not None and not classifier.requires_grad and not classifier.any():
+        raise ConfigError(
+            f"freeze {', '.join(parts)}: the head is new and all zeros, through which nothing below it learns; "
+            "freeze other parts (body trains the head alone)"
+        )
 
 
 def is_kernel(name: str, p: nn.Parameter) -> bool:
@@ -80,7 +87,7 @@ def is_kernel(name: str, p: nn.Parameter) -> bool:
 def layer_of(name: str) -> int | None:
     if ".stem." in f".{name}":
         return None  # of a hybrid: below all layers, as the embedding that reads it
-    match = re.search(r"(?:encoder\.blocks|stages)\.(\d+)\.", name)
+    match = re.search(r"(?:encoder\.(?:blocks|positions)|stages)\.(\d+)\.", name)
     return None if match is None else int(match[1])
 
 

@@ -8,7 +8,7 @@ groups: sharded within a group, averaged between them.
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -46,7 +46,36 @@ def distribute(
         return objective
     if world() == 1:
         return objective
-    return DistributedDataParallel(objective, device_ids=[device] if device.type == "cuda" else None)
+    return averaging(objective, device)
+
+
+def averaging(objective: nn.Module, device: torch.device) -> DistributedDataParallel:
+    """DDP, which shares gradients from its first step on in one order.
+
+    It lays them out for sharing in the order in which its first backward pass makes them, and uses that from the
+    second on. On three processes or more a sum depends on the place in the layout, so that the first step of a run
+    that goes on would round otherwise. A backward pass through nothing but the parameters comes before it.
+    """
+    module = DistributedDataParallel(
+        WithParameters(objective), device_ids=[device] if device.type == "cuda" else None
+    )
+    module(None).backward()
+    for w in objective.parameters():
+        w.grad = None
+    return module
+
+
+class WithParameters(nn.Module):
+    """An objective; without a batch, the sum of what it trains, whose gradients come last parameter first."""
+
+    def __init__(self, objective: nn.Module) -> None:
+        super().__init__()
+        self.objective = objective
+
+    def forward(self, batch: dict[str, Tensor] | None) -> Any:
+        if batch is not None:
+            return self.objective(batch)
+        return torch.stack([w.sum() for w in self.objective.parameters() if w.requires_grad]).sum()
 
 
 def check_groups(parallel: Parallel, replicas: int) -> None:
@@ -73,6 +102,8 @@ def gather_root(objective: nn.Module, wanted: bool) -> None:
     """Evaluators call parts of the model, not the sharded whole: its own weights must be gathered for them."""
     if isinstance(objective, FSDPModule):
         if wanted:
+            # A run may go on with an evaluation, and FSDP2 takes what runs first for the whole.
+            objective._get_fsdp_state()._lazy_init()
             objective.unshard()
         else:
             objective.reshard()
