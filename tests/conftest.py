@@ -4,7 +4,7 @@ import os
 import signal
 from pathlib import Path
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # models this small only wait for each other on several threads
+os.environ["OMP_NUM_THREADS"] = "1"  # models this small only wait for each other on several threads
 
 import hypothesis
 import pytest

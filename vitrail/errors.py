@@ -27,7 +27,7 @@ class CheckpointError(VitrailError):
 
 
 class TrainingError(VitrailError):
-    """A run that cannot go on: a loss that is not finite."""
+    """A run that cannot go on: a loss that is not finite, a process that was killed."""
 
 
 class Interrupted(VitrailError):  # noqa: N818 - it is no error

@@ -2,6 +2,7 @@
 
 import pytest
 
+import vitrail
 from vitrail.cli.verb import Common, Shown
 from vitrail.errors import CheckpointError, Interrupted
 
@@ -27,6 +28,10 @@ def test_an_error_is_one_line_without_commands_to_the_terminal(
     found, out, err = vitrail_command()
     assert (found, out) == (code, "")
     assert err.startswith(said) and err.endswith("\n") and err[:-1].isprintable()
+
+
+def test_the_version(vitrail_command):
+    assert vitrail_command("--version") == (0, f"vitrail {vitrail.__version__}\n", "")
 
 
 def test_problems_with_a_part_are_a_line_each(vitrail_command, monkeypatch):

@@ -1,13 +1,20 @@
+import itertools
 import json
+from functools import partial
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import vitrail
 from tests.evaluators.split import small_model
+from vitrail.cli.evaluate_verbs import Passing, evaluate
+from vitrail.cli.inspect_verbs import evaluated
 from vitrail.cli.probe_verbs import Probing, fewshot, knn, linear
+from vitrail.cli.transfer_verbs import transfer
 from vitrail.cli.verb import Common
 from vitrail.errors import ConfigError, DataError
+from vitrail.transfer.settings import Suite
 
 DATA = "shapes:colour?n=60&image_size=16"
 CPU = Common(device="cpu")
@@ -68,3 +75,46 @@ def test_a_data_set_without_a_test_split(bundle, tmp_path):
     np.savez(tmp_path / "one.npz", x_train=np.zeros((4, 16, 16, 3), np.uint8), y_train=np.array([0, 1, 0, 1]))
     with pytest.raises(ConfigError, match="no split test or validation; it has: train"):
         knn(bundle, str(tmp_path / "one.npz"), common=CPU)
+
+
+@pytest.fixture
+def some_broken(tmp_path):
+    """A folder in which a third of the images of each class is broken."""
+    for split, name in itertools.product(("train", "test"), ("black", "white")):
+        (tmp_path / "photos" / split / name).mkdir(parents=True)
+        for i in range(6):
+            path = tmp_path / "photos" / split / name / f"{i}.png"
+            Image.new("RGB", (16, 16), name).save(path)
+            if i < 2:
+                path.write_bytes(b"scribbled over")
+    return str(tmp_path / "photos")
+
+
+def test_many_broken_images_where_they_are_allowed(bundle, some_broken, tmp_path, caplog):
+    probing = Probing(max_bad=0.5)
+    for probe in (partial(fewshot, shots=(1,), seeds=1), partial(knn, k=(1,)), partial(linear, l2=(1.0,))):
+        with pytest.raises(DataError, match="of 12 examples are broken"):
+            probe(bundle, some_broken, probing=Probing(cache=str(tmp_path / "other")), common=CPU)
+        shown = probe(bundle, some_broken, probing=probing, common=CPU)
+        assert {score["n"] for score in scores(shown)} == {8}
+    assert "photos:test: 4 of 12 examples are broken, and left out" in caplog.text
+
+
+def test_a_page_of_an_inspection_bears_them(some_broken):
+    _, made = evaluated(small_model(2, ["black", "white"]), some_broken, None, None)
+    assert (made.n, made.broken) == (8, 4)
+
+
+def test_evaluate_and_transfer_allow_them_likewise(some_broken, tmp_path, monkeypatch):
+    monkeypatch.setattr("vitrail.train.run.draw_evaluation", lambda *given, **named: None)  # takes seconds
+    vitrail.save(small_model(2, ["black", "white"]), tmp_path / "model")
+    model, out = str(tmp_path / "model"), str(tmp_path / "out")
+    with pytest.raises(DataError, match="of 12 examples are broken"):
+        evaluate(model, some_broken, common=CPU)
+    shown = evaluate(model, some_broken, passing=Passing(max_bad=0.5), common=CPU)
+    assert (shown.result["n"], shown.result["broken"]) == (8, 4)
+    suite = Suite(k=(1,), steps=2, batch=4, seeds=1, max_bad=0.5)
+    made = transfer(
+        model, data=(some_broken,), out=out, methods=("knn", "finetune"), suite=suite, common=CPU
+    ).result
+    assert {row["test_examples"] for row in made["rows"]} == {8}

@@ -5,7 +5,7 @@ import pytest
 from rich.console import Console
 
 from vitrail.checkpoints.run import Run
-from vitrail.cli.run_verbs import runs
+from vitrail.cli.run_verbs import final_score, runs
 from vitrail.errors import ConfigError
 
 
@@ -57,6 +57,27 @@ def test_in_80_columns_each_run_has_a_line_of_its_own(two_runs, monkeypatch):
         assert len([line for line in lines if line.startswith(wanted)]) == 1
     assert "top1 0.625" in next(line for line in lines if line.startswith("second/seeds/0"))
     assert lines[-3:] == ["first rate 0.03", "second rate 0.1", "second/seeds/0 -"]
+
+
+@pytest.mark.parametrize(
+    ("results", "shown"),
+    [
+        ({"sweep.0.001.val_top1": 0.625, "scores.loss.mean": 2.0, "scores.top1.mean": 0.5}, "top1 0.5"),
+        ({"val.val_top1": 0.25, "test.top1": 0.75, "test.top5": 1.0}, "top1 0.75"),
+        ({"val.val_top1": 0.25, "val.val_loss": 1.0}, "val_top1 0.25"),
+        ({"sweep.0.001.val_top1": 0.625}, "-"),
+        ({}, "-"),
+    ],
+)
+def test_the_final_score_is_of_the_test_split_and_never_of_a_sweep(results, shown):
+    assert final_score(results) == shown
+
+
+def test_the_part_that_a_sweep_held_out_is_no_score(tmp_path):
+    run = Run.open(tmp_path / "run", {})
+    run.finish({"rate": 0.01, "sweep": {"0.01": {"val_top1": 0.5}}, "dev": 0.1, "scores": {}})
+    run.close()
+    assert runs(str(tmp_path)).result["runs"][0]["results"] == {"sweep.0.01.val_top1": 0.5}
 
 
 def test_one_run_is_named_by_its_folder_and_compared_with_nothing(two_runs):

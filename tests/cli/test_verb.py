@@ -1,13 +1,24 @@
 """What verbs have to say, printed: names from other people's files are only ever shown."""
 
+import inspect
 import io
 import json
+from typing import get_args
 
 import pytest
 from rich.console import Group
 from rich.text import Text
 
-from vitrail.cli.verb import Common, Shown, show
+from vitrail.checkpoints.bundle import PRECISIONS
+from vitrail.checkpoints.formats import FORMATS
+from vitrail.cli import evaluate_verbs, model_verbs, probe_verbs
+from vitrail.cli.verb import Common, Device, Format, Shown, show
+from vitrail.data.bad_files import BadFiles
+from vitrail.evaluators import accuracy, fewshot, knn
+from vitrail.evaluators.feature_cache import Extraction
+from vitrail.runtime import device
+from vitrail.train import estimate
+from vitrail.transfer import linear, protocols, settings, suite
 
 CLIPBOARD = "\x1b]52;c;cm0gLXJmIH4=\x1b\\"
 HOSTILE = [CLIPBOARD, "\x1b[31m", "\x9b31m", "\u202e", "\udce9", "\ud800"]
@@ -62,3 +73,50 @@ def test_letters_that_the_terminal_does_not_have(monkeypatch):
     monkeypatch.setattr("sys.stdout", stdout)
     main([])
     assert rb"\u65e5\u672c " + b"\xe9" in stdout.buffer.getvalue()
+
+
+def default(function, name):
+    """Of a verb's flag, or of a class's field."""
+    return inspect.signature(function).parameters[name].default
+
+
+PENALTIES = (10.0, 1.0, 0.1, 0.01, 1e-3, 1e-4, 1e-5, 1e-6)
+# the value: where else it is written
+TWICE = {
+    "l2 of fewshot": ((1024.0,), default(probe_verbs.fewshot, "l2"), (fewshot.L2,)),
+    "seeds of fewshot": (3, default(probe_verbs.fewshot, "seeds"), default(fewshot.FewShot, "seeds")),
+    "k": ((20,), default(probe_verbs.knn, "k"), default(knn.KNN, "k")),
+    "temperature": (0.07, default(probe_verbs.knn, "temperature"), knn.TEMPERATURE),
+    "l2 of linear": (PENALTIES, default(probe_verbs.linear, "l2"), linear.SWEEP, settings.SUITE.l2),
+    "peak": (61.5e12, default(model_verbs.cost, "peak_tflops") * 1e12, estimate.TPU_V3_CORE),
+    "utilisation": (0.4, default(model_verbs.cost, "utilisation"), estimate.UTILISATION),
+    "broken images": (
+        0.01,
+        default(probe_verbs.Probing, "max_bad"),
+        default(evaluate_verbs.Passing, "max_bad"),
+        settings.SUITE.max_bad,
+        default(BadFiles, "max_bad"),
+        default(Extraction, "max_bad"),
+        default(accuracy.evaluate, "max_bad"),
+    ),
+    "devices": (("auto", "cpu", "cuda", "mps"), get_args(Device), get_args(device.Device)),
+    "formats": (("bundle", "npz", "timm", "huggingface", "torchvision"), get_args(Format), tuple(FORMATS)),
+    "methods": (("fewshot", "linear", "knn", "finetune"), get_args(settings.Method), tuple(suite.METHODS)),
+    "protocols": (
+        ("default", "paper", "bit"),
+        get_args(inspect.get_annotations(settings.Suite, eval_str=True)["protocol"]),
+        tuple(protocols.PROTOCOLS),
+    ),
+    "precisions": (
+        ("float32", "float16"),
+        get_args(inspect.signature(model_verbs.convert, eval_str=True).parameters["precision"].annotation),
+        tuple(PRECISIONS),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TWICE)
+def test_what_is_written_twice_is_written_alike(name):
+    """So that --help is free of torch, the flags say again what the code behind them says."""
+    value, *others = TWICE[name]
+    assert others == [value] * len(others)

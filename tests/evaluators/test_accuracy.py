@@ -88,6 +88,25 @@ def test_scores_are_those_computed_by_hand(source, expected):
     ]
 
 
+def test_mistakes_by_name_the_surest_first_and_no_more_than_are_wanted(source, expected, monkeypatch):
+    made = evaluate(MODEL, source)
+    p = np.exp(expected[1]) / np.exp(expected[1]).sum(1, keepdims=True)  # (n, K)
+    wrong = [i for i in range(41) if p[i].argmax() != source.labels[i]]
+    wrong.sort(key=lambda i: -p[i].max())
+    assert made.mistakes(source) == [
+        {
+            "key": source.key(i),
+            "true": source.class_names[source.labels[i]],
+            "predicted": source.class_names[p[i].argmax()],
+            "probability": pytest.approx(p[i].max(), rel=1e-4),
+        }
+        for i in wrong
+    ]
+    assert made.as_json()["wrong"] == len(wrong) > 3
+    monkeypatch.setattr("vitrail.evaluators.accuracy.MOST_MISTAKES", 3)
+    assert [one["key"] for one in made.mistakes(source)] == [source.key(i) for i in wrong[:3]]
+
+
 @settings(max_examples=12)
 @given(batch=st.integers(1, 60), n=st.integers(1, 41))
 def test_any_batch_size_gives_the_same_numbers(batch, n):
@@ -276,6 +295,13 @@ def test_the_test_split_is_taken_else_validation(tmp_path):
         evaluate(MODEL, tmp_path / "bare.npz")
     with pytest.raises(ConfigError, match="one split already"):
         evaluate(MODEL, open_source(tmp_path / "test.npz", "test"), split="train")
+
+
+def test_what_is_no_data_is_refused_in_words():
+    with pytest.raises(ConfigError, match="data is a source, a path or a name, not of type NoneType"):
+        evaluate(small_model(), None)
+    with pytest.raises(ConfigError, match="a model, a path or a name is expected, not of type Linear"):
+        evaluate(nn.Linear(1, 1), Split(2, named(7)))
 
 
 def test_bad_settings(source):

@@ -29,6 +29,21 @@ def test_names_that_both_have_are_matched_in_any_order(names, k):
     assert of(names[:k]) == {name: (name, [name]) for name in names[:k]}
 
 
+FULL = ["n01443537 goldfish", "n02012849 crane", "n03126707 crane"]
+
+
+@pytest.mark.parametrize(
+    "names", [["goldfish"], ["n01443537"], ["n01443537_goldfish"], [FULL[0], "n03126707"]]
+)
+def test_imagenets_names_are_known_with_and_without_their_numbers(names):
+    answers = [FULL[0], FULL[2]]
+    assert of(names, small_model(3, FULL)) == {n: (a, [a]) for n, a in zip(names, answers, strict=False)}
+    bare = small_model(3, ["goldfish", "crane (n02012849)", "crane (n03126707)"])
+    assert of(FULL, bare)["n03126707 crane"] == ("crane (n03126707)", ["crane (n03126707)"])
+    with pytest.raises(DataError, match="more than one class of the model is called 'crane'"):
+        of(["crane"], small_model(3, FULL))
+
+
 def test_by_order_where_one_side_has_no_names():
     assert of(["w", "x", "y", "z"], BARE) == {name: (name, [name]) for name in "wxyz"}
     assert of(["0", "1", "2", "3"]) == {

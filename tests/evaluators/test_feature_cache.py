@@ -1,5 +1,8 @@
 import json
 import logging
+import shutil
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -129,6 +132,32 @@ def test_an_interrupted_extraction_leaves_nothing(model, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_of_two_that_compute_the_same_the_first_ones_entry_stays(model, split, tmp_path, monkeypatch):
+    real = Path.replace
+
+    def replace(self, target):
+        if self.is_dir() and not target.exists():
+            shutil.copytree(self, target)  # the other one, in the last moment
+            (target / "first").touch()
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "replace", replace)
+    made = features_of(model, split, Extraction(batch=4, cache=tmp_path))
+    np.testing.assert_array_equal(made.x, features_of(model, split, Extraction(batch=4)).x)
+    assert (entry(tmp_path) / "first").exists()
+
+
+def test_what_kills_left_in_the_cache_goes_when_it_is_old(model, split, tmp_path, monkeypatch):
+    left = tmp_path / f".features-{'0' * 32}.a1b2c3d4"
+    left.mkdir()
+    features_of(model, split, Extraction(cache=tmp_path))
+    assert left.exists()  # it may still be written
+    now = time.time()
+    monkeypatch.setattr("vitrail.runtime.files.time.time", lambda: now + 3601)
+    features_of(model, split, Extraction(cache=tmp_path, which="mean"))
+    assert not left.exists()
+
+
 @pytest.mark.parametrize("cached", [False, True])
 def test_a_broken_example_is_left_out_and_said(model, tmp_path, caplog, cached):
     whole = features_of(model, Split(10, CLASSES), Extraction())
@@ -139,6 +168,16 @@ def test_a_broken_example_is_left_out_and_said(model, tmp_path, caplog, cached):
         assert "1 of 10 examples are broken" in caplog.text
         np.testing.assert_allclose(made.x, np.delete(whole.x, 5, axis=0), rtol=2e-3, atol=1e-4)
         np.testing.assert_array_equal(made.labels, np.delete(whole.labels, 5))
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_how_many_may_be_broken_is_asked_also_of_what_is_cached(model, tmp_path, cached):
+    split, cache = Split(10, CLASSES, broken=(2, 5)), tmp_path if cached else None
+    assert len(features_of(model, split, Extraction(cache=cache, max_bad=0.5))) == 8
+    with pytest.raises(DataError, match=r"2 of 10 examples are broken, more than the 1\.0%"):
+        features_of(model, split, Extraction(cache=cache))
+    assert len(features_of(model, split, Extraction(cache=cache, max_bad=0.5))) == 8
+    assert len(list(tmp_path.iterdir())) == cached  # one entry for both
 
 
 def test_nothing_readable(model):

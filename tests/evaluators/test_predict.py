@@ -5,34 +5,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import vitrail
 from tests.evaluators.split import small_model
-from vitrail.errors import CheckpointError, DataError, ImageError
+from vitrail.errors import CheckpointError, ConfigError, DataError, ImageError
 from vitrail.evaluators.features import features
-from vitrail.evaluators.predict import find_images, predict, predict_each, read_class_names
-
-
-def touched(folder, *names):
-    for name in names:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).touch()
-
-
-def test_of_a_folder_the_images_that_are_not_hidden(tmp_path):
-    """A camera's card or a Mac leaves ._photo.jpg and .thumbnails/ beside the photographs."""
-    touched(tmp_path, "b.jpg", "a b/é.PNG", "notes.txt", "._b.jpg", ".thumbnails/b.jpg")
-    assert find_images([str(tmp_path)]) == [tmp_path / "a b" / "é.PNG", tmp_path / "b.jpg"]
-
-
-def test_what_is_named_is_taken_hidden_or_not(tmp_path):
-    touched(tmp_path, ".hidden/b.jpg", "c [1].jpg")
-    for given in (tmp_path / ".hidden" / "b.jpg", tmp_path / ".hidden", tmp_path / "c [1].jpg"):
-        assert len(find_images([str(given)])) == 1
-
-
-def test_a_folder_with_hidden_images_only_has_none(tmp_path):
-    touched(tmp_path, "._b.jpg")
-    with pytest.raises(DataError, match="no images there"):
-        find_images([str(tmp_path)])
+from vitrail.evaluators.predict import predict, predict_each, read_class_names
 
 
 def saved_pictures(folder, n, side=8):
@@ -65,6 +42,40 @@ def test_files_that_cannot_be_read_have_their_errors_in_their_places(tmp_path):
     assert all(paths[i].name in str(made[i]) for i in broken)
     for i in {*range(40)} - {*broken}:
         assert dict(made[i]) == pytest.approx(dict(predict(model, paths[i])[0]), rel=1e-4)
+
+
+def test_a_folder_and_a_pattern_as_on_the_command_line(tmp_path):
+    model, paths = small_model(), saved_pictures(tmp_path, 3)
+    one_by_one = [predict(model, path)[0] for path in paths]
+    for given in (tmp_path, f"{tmp_path}/*.png", [tmp_path], [paths[0], f"{tmp_path}/0[12].png"]):
+        made = predict(model, given)
+        assert len(features(model, given)) == len(made) == 3
+        for one, other in zip(made, one_by_one, strict=True):
+            assert dict(one) == pytest.approx(dict(other), rel=1e-4)
+
+
+def test_a_model_or_where_it_is(tmp_path):
+    model, paths = small_model(), saved_pictures(tmp_path, 1)
+    vitrail.save(model, tmp_path / "model")
+    here = predict(model, paths)
+    assert predict(tmp_path / "model", paths) == predict(str(tmp_path / "model"), paths) == here
+    assert np.array_equal(features(tmp_path / "model", paths), features(model, paths))
+
+
+def test_the_file_that_cannot_be_read_is_named(tmp_path):
+    paths = saved_pictures(tmp_path, 3)
+    paths[1].write_bytes(b"scribbled over")
+    with pytest.raises(ImageError, match=r"01\.png"):
+        predict(small_model(), paths)
+
+
+@pytest.mark.parametrize("call", [predict, features])
+@pytest.mark.parametrize("images", [None, 3, [None], {"a": 1}.items()])
+def test_what_is_no_image_is_refused_in_words(call, images):
+    with pytest.raises(ConfigError, match="not of type"):
+        call(small_model(), images)
+    with pytest.raises(ConfigError, match="a model, a path or a name is expected, not of type NoneType"):
+        call(None, np.zeros((16, 16, 3), np.uint8))
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

@@ -147,7 +147,12 @@ def small(words):
     smaller = " ".join(f"{flag} {value}" for flag, value in SMALLER.get(verb, {}).items())
     made = [*words, *smaller.split(), "--device", "cpu"]
     if "ti8-64-masked" in words:
-        made += ["--val", "train[90%:]"]  # 1% of each class is nothing of the stand-in
+        made += [
+            "--train",
+            "train[:50% per class]",
+            "--val",
+            "train[50%: per class]",
+        ]  # of so few images 1% is none
     if verb == "pretrain" and "--model" not in words:
         made += ["--model", f"mu/{patch_of(words[words.index('--recipe') + 1])}"]
     return made

@@ -54,7 +54,10 @@ def test_json_is_the_whole_result_and_out_keeps_it(run, model, data, tmp_path):
     code, out, err = run("evaluate", model, data, "--json", "--out", tmp_path / "new" / "result.json")
     assert code == 0, err
     made = json.loads(out)
-    assert json.loads((tmp_path / "new" / "result.json").read_text()) == made
+    kept = json.loads((tmp_path / "new" / "result.json").read_text())
+    mistakes = kept.pop("mistakes")
+    assert kept == made and len(mistakes) == made["wrong"] == 120 - round(120 * made["top1"])
+    assert all((data / one["key"]).parent.name == one["true"] != one["predicted"] for one in mistakes)
     assert made["data"] == "photos:test" and made["model"] == str(model)
     assert (made["n"], made["broken"], made["left_out"]) == (120, 0, 0)
     assert [one["name"] for one in made["per_class"]] == CLASSES

@@ -61,5 +61,12 @@ def test_activations_are_what_autograd_keeps(config):
     assert cost(config).activations == pytest.approx(total, rel=0.15)
 
 
+def test_activations_of_a_layer_by_hand():
+    """T = 17 tokens, D = 32, mlp_dim = 128: the inputs of 2 norms, of qkv and fc1, q, k, v, the output of attention,
+    8 x 32 of each token; and the hidden layer before and after the GELU, 2 x 128."""
+    one, two = (cost(config_of("mu/8", image_size=32, depth=depth)).activations for depth in (1, 2))
+    assert two - one == 17 * (8 * 32 + 2 * 128) == 8704
+
+
 def test_days_of_an_accelerator():
     assert accelerator_days(86_400e12, peak_flops=1e12, utilisation=0.5) == 2.0

@@ -93,6 +93,31 @@ def test_each_rate_alone_has_an_effect(field):
     assert not torch.equal(model(x), model(x))
 
 
+def dropped_out(module, input, kept):
+    """Whether training zeroes about half of what evaluation gives, and keeps the others times `kept`."""
+    whole, dropped = module.eval()(input), module.train()(input)
+    zeros = dropped == 0
+    torch.testing.assert_close(dropped, torch.where(zeros, 0.0, kept * whole))
+    return zeros.float().mean().item()
+
+
+def test_dropout_after_the_projection_of_the_heads():
+    attention = randomise(build(config_of("B/16", **TINY, dropout=0.5))).encoder.blocks[0].attention
+    assert dropped_out(attention, torch.randn(20, 7, 24), kept=2) == pytest.approx(0.5, abs=0.05)
+
+
+def test_dropout_after_each_of_the_two_layers_of_the_mlp():
+    mlp = randomise(build(config_of("B/16", **TINY, dropout=0.5))).encoder.blocks[0].mlp
+    z = torch.randn(20, 7, 24)
+    with torch.no_grad():
+        mlp.fc2.weight.copy_(torch.eye(24, 40))  # hands on what the first dropout left
+        mlp.fc2.bias.zero_()
+        assert dropped_out(mlp, z, kept=4) == pytest.approx(0.75, abs=0.05)
+        mlp.fc2.weight.zero_()  # nothing of the first layer is left
+        mlp.fc2.bias.fill_(1.0)
+        assert dropped_out(mlp, z, kept=2) == pytest.approx(0.5, abs=0.05)
+
+
 def test_stochastic_depth_drops_whole_branches_and_rises_linearly():
     model = randomise(build(config_of("B/16", **{**TINY, "depth": 3}, drop_path=0.8)))
     assert [block.drop_path for block in model.encoder.blocks] == pytest.approx([0, 0.4, 0.8])

@@ -39,6 +39,15 @@ def test_the_class_token_comes_first_and_is_what_is_pooled():
     assert torch.equal(model.pool(z), z[:, 0])
 
 
+def test_dropout_after_the_positions_are_added():
+    model = randomise(build(config_of("B/16", **TINY, dropout=0.5)))
+    z = torch.randn(20, 6, 24)
+    whole, dropped = model.eval().tokens(z), model.train().tokens(z)
+    zeros = dropped == 0
+    torch.testing.assert_close(dropped, torch.where(zeros, 0.0, 2 * whole))
+    assert zeros.float().mean().item() == pytest.approx(0.5, abs=0.05)
+
+
 def test_mean_pooling_leaves_the_class_token_out():
     model = build(config_of("B/16", **TINY, pool="mean", class_token=True))
     z = torch.randn(2, 7, 24)

@@ -44,7 +44,7 @@ class Rows:
     def restore(self, state):
         return None
 
-    def rewind(self, step):
+    def rewind(self, step, **more):
         pass
 
     def append(self, row):

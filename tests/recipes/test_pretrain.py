@@ -47,6 +47,12 @@ def test_what_is_nowhere_is_told_and_nothing_is_changed():
     assert fields == {"rate": 0.5, "learning_rate": 1.0} and base == experiment()
 
 
+@pytest.mark.parametrize("field", [{"batch": "4"}, {"weight_decay": "0.1"}, {"model": 3}, {"data": None}])
+def test_a_field_of_another_type_is_named(field):
+    with pytest.raises(ConfigError, match=f"{next(iter(field))} must be .*, not of type"):
+        vitrail.pretrain(**({"data": DATA} | field))
+
+
 def test_no_fields_change_nothing():
     assert with_fields(experiment(), {}) == (experiment(), {})
 

@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import statistics
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -17,9 +18,11 @@ from vitrail.data.sources import open_source
 from vitrail.errors import CheckpointError, ConfigError, DataError, Interrupted
 from vitrail.runtime import training_display
 from vitrail.train import run as running
+from vitrail.train.sources import Sources
 from vitrail.transfer import finetune
-from vitrail.transfer.finetune import default_out, results_table
+from vitrail.transfer.finetune import default_out
 from vitrail.transfer.finetuning import Finetuning, facts_of, resolved, some_sizes
+from vitrail.transfer.results_page import results_page
 
 DATA = "shapes?image_size=16&n=80"
 SWEEP = {"sweep": True, "rates": (0.5, 0.001), "seeds": 2, "steps": 4}
@@ -81,14 +84,39 @@ def test_a_sweep_looks_at_a_part_held_out_of_train(swept):
         there = card(swept[0].folder / "sweep" / rate)
         assert there["results"]["test"] is None
         assert there["results"]["train_examples"] + 10 == 80
-        assert there["results"]["val"]["val_top1"] == swept[0].results["sweep"][rate]
+        found = swept[0].results["sweep"][rate]
+        assert found == {name: there["results"]["val"][name] for name in ("val_top1", "val_loss")}
         assert there["config"]["training"]["rate"] == float(rate)
 
 
-def test_the_best_rate_is_taken_and_of_equal_ones_the_lowest(swept):
-    scores = {float(rate): score for rate, score in swept[0].results["sweep"].items()}
-    best = max(scores.values())
-    assert swept[0].results["rate"] == min(rate for rate, score in scores.items() if score == best)
+@pytest.mark.parametrize(
+    ("scores", "chosen", "said"),
+    [
+        ([(0.5, 0.9), (0.75, 2.0), (0.5, 0.1)], 0.01, ""),
+        ([(0.5, 0.9), (0.75, 0.4), (0.75, 0.3)], 0.1, "rates 0.01, 0.1 have the same val_top1 0.7500"),
+        ([(0.5, 0.9), (0.5, 0.9), (0.25, 0.1)], 0.001, "rates 0.001, 0.01 have the same val_top1 0.5000"),
+    ],
+)
+def test_the_best_rate_is_taken_of_equal_ones_that_of_the_lowest_loss(
+    scores, chosen, said, monkeypatch, caplog, tmp_path
+):
+    given = dict(zip((0.001, 0.01, 0.1), scores, strict=True))
+
+    def run(experiment, folder, **more):
+        top1, loss = given[experiment.training.rate]
+        return running.Trained(folder, {"val": {"val_top1": top1, "val_loss": loss, "val_ece": 0.5}})
+
+    monkeypatch.setattr(finetune, "run", run)
+    asked = ask(sweep=True, rates=tuple(given))
+    rate, swept = finetune.chosen_rate(asked, finetune.experiment_of(asked), tmp_path, "cpu")
+    assert rate == chosen
+    assert swept["0.1"] == {"val_top1": scores[2][0], "val_loss": scores[2][1]}
+    assert (said in caplog.text) if said else not caplog.text
+
+
+def test_the_rate_that_a_sweep_chose_is_the_best_of_it(swept):
+    scores = {float(rate): s["val_top1"] for rate, s in swept[0].results["sweep"].items()}
+    assert scores[swept[0].results["rate"]] == max(scores.values())
     assert swept[0].results["dev"] == 0.1
 
 
@@ -121,8 +149,23 @@ def test_what_is_left_behind(swept):
     figures = {path.name for path in (folder / "figures").iterdir()}
     assert {"loss.png", "confusion.png", "wrong.png"} <= figures
     said = (folder / "results.md").read_text()
-    assert said == results_table(results)
+    assert said == results_page(results)
     assert f"{results['scores']['top1']['mean']:.4f}" in said and "20 of shapes:shape:test" in said
+
+
+def test_the_mistakes_are_named_and_each_class_has_its_accuracy(swept):
+    folder, results = swept[0].folder, swept[0].results
+    mistakes = [json.loads(line) for line in (folder / "mistakes.jsonl").read_text().splitlines()]
+    test = open_source(DATA, "test")
+    truth = {test.key(i): test.class_names[label] for i, label in enumerate(test.labels)}
+    assert len(mistakes) == results["wrong"] == round(20 * (1 - results["scores"]["top1"]["values"][0])) > 0
+    assert all(truth[one["key"]] == one["true"] != one["predicted"] for one in mistakes)
+    sure = [one["probability"] for one in mistakes]
+    assert sure == sorted(sure, reverse=True) and 0 < sure[-1] <= sure[0] <= 1
+    assert {one["name"]: one["n"] for one in results["per_class"]} == Counter(truth.values())
+    right = sum(one["accuracy"] * one["n"] for one in results["per_class"])
+    assert right / 20 == pytest.approx(results["scores"]["top1"]["mean"])
+    assert set(results["untested"]) == set(test.class_names) - set(truth.values())
 
 
 def test_what_is_finished_is_not_done_again(swept, pretrained, monkeypatch):
@@ -136,6 +179,36 @@ def test_a_finished_one_is_not_that_of_other_weights_under_the_same_name(pretrai
     vitrail.save(randomise(vitrail.create("mu/8", classes=7, image_size=16), seed=1), start)
     with pytest.raises(ConfigError, match="began from other weights"):
         tune(start, tmp_path / "run", steps=1)
+
+
+def test_a_finished_one_says_that_its_data_changed_and_refuses_other_classes(tmp_path, caplog):
+    folder = photos(tmp_path / "photos", {"ant": 3, "bee": 3})
+
+    def again(**fields):
+        caplog.clear()
+        return vitrail.finetune(
+            str(folder), "mu/8@16", out=tmp_path / "run", device="cpu", steps=1, test="none", **fields
+        )
+
+    first = again(batch=2)
+    assert again(batch=2).results == first.results and "other data" not in caplog.text
+    shutil.copyfile(folder / "train/ant/0.png", folder / "train/ant/new.png")
+    assert again(batch=2).results == first.results
+    assert f"{tmp_path / 'run'} began with other data: files were added" in caplog.text
+    (folder / "train/ant").rename(folder / "train/asp")
+    with pytest.raises(ConfigError, match="run began with other classes, or in another order"):
+        again(batch=2)
+    with pytest.raises(ConfigError, match=r"began with other classes, .* batch is 2 there, 4 here"):
+        again(batch=4)
+
+
+def test_another_class_is_not_taken_for_other_weights(pretrained, tmp_path):
+    folder = photos(tmp_path / "photos", {"ant": 3, "bee": 3})
+    fields = {"out": tmp_path / "run", "device": "cpu", "steps": 1, "test": "none", "batch": 2}
+    vitrail.finetune(str(folder), str(pretrained), **fields)
+    photos(folder, {"cat": 3})
+    with pytest.raises(ConfigError, match="began with other classes"):
+        vitrail.finetune(str(folder), str(pretrained), **fields)
 
 
 def test_another_config_is_refused_and_nothing_is_overwritten(swept, pretrained):
@@ -184,7 +257,8 @@ def test_it_begins_from_the_body_with_a_head_of_zeros_at_the_new_size(pretrained
 
 
 def test_a_frozen_body_stays_as_it_is(pretrained, tmp_path):
-    made = tune(pretrained, tmp_path / "run", freeze=("body",), test="none")
+    made = tune(pretrained, tmp_path / "run", freeze="body", test="none")
+    assert card(made.folder)["config"]["freeze"] == ["body"]
     before, after = vitrail.load(pretrained, classes=10).state_dict(), made.model().state_dict()
     assert {name for name in after if not torch.equal(before[name], after[name])} == {
         "head.classifier.weight",
@@ -234,6 +308,15 @@ def photos(folder, counts, size=(20, 30)):
     return folder
 
 
+def test_a_model_of_rectangles_asks_for_the_side_of_a_square():
+    with pytest.raises(ConfigError, match=r"16 x 32 pixels, .* --image-size 16 resamples"):
+        resolved(Finetuning("shapes?n=80&image_size=16", "mu/8@16x32"), gpu=False)
+    assert (
+        resolved(Finetuning("shapes?n=80&image_size=16", "mu/8@16x32", image_size=16), gpu=False).image_size
+        == 16
+    )
+
+
 def test_the_size_of_a_typical_image(tmp_path):
     folder = photos(tmp_path / "photos", {"ant": 3, "bee": 3})
     Image.new("RGB", (900, 800)).save(folder / "train/ant/large.png")
@@ -244,6 +327,38 @@ def test_the_size_of_a_typical_image(tmp_path):
         path.write_bytes(b"no picture")
     with pytest.raises(DataError, match="can be read"):
         some_sizes(open_source(folder))
+
+
+def described(caplog, data, **fields):
+    asked = ask(data=str(data), batch=2, steps=1, **fields)
+    caplog.clear()
+    finetune.describe(asked, Sources.open(finetune.experiment_of(asked).data))
+    return [record.getMessage().removeprefix("note: ") for record in caplog.records]
+
+
+def test_how_the_images_are_used_is_said(tmp_path, caplog):
+    cut = photos(tmp_path / "photos", {"ant": 10, "bee": 10}) / "train"
+    both = "16 images of train:train to train on, 2 of train:test to test on"
+    folder = "; vitrail cut them out of one folder"
+    both_used = " (--train train+validation trains on both)"
+    assert described(caplog, cut) == [f"{both}, 2 of train:validation unused{both_used}{folder}"]
+    assert described(caplog, cut, sweep=True) == [f"{both}, 2 of train:validation unused{folder}"]
+    assert described(caplog, cut, train="train+val") == [
+        f"18 images of train:train+train:validation to train on, 2 of train:test to test on{folder}"
+    ]
+    assert described(caplog, f"{cut}?validation=0") == [f"18{both[2:]}{folder}"]
+    assert described(caplog, tmp_path / "photos") == ["20 images of photos:train to train on"]
+
+
+def test_classes_that_will_not_be_tested_are_named(tmp_path, caplog):
+    folder = photos(tmp_path / "photos", {f"class {i}": 8 for i in range(8)})
+    said = described(caplog, folder, train="train[:90%]", test="train[90%:]")
+    assert said[1] == (
+        "photos:train[90%:] has no images of 7 of 8 classes, which will not be tested: class 0, class 1, class 2, "
+        "class 3, class 4 and 2 more"
+    )
+    per_class = {"train": "train[:70% per class]", "test": "train[70%: per class]"}
+    assert len(described(caplog, folder, **per_class)) == 1
 
 
 @pytest.mark.parametrize(
@@ -278,6 +393,23 @@ def test_refused_before_anything_is_computed(fields, words):
         ask(**fields)
 
 
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (
+            {"model": vitrail.create("mu/8", image_size=16)},
+            r"not the model: vitrail\.save\(model, FOLDER\) first",
+        ),
+        ({"data": None}, "data must be text, not of type NoneType"),
+        ({"batch": "4"}, "batch must be a whole number or None, not of type str '4'"),
+        ({"weight_decay": "0.1"}, "weight_decay must be a number or None, not of type str '0.1'"),
+    ],
+)
+def test_what_is_of_another_type_is_refused_in_words(asked, words, tmp_path):
+    with pytest.raises(ConfigError, match=words):
+        vitrail.finetune(**({"data": "shapes", "model": "mu/8@16", "out": tmp_path / "out"} | asked))
+
+
 def test_a_field_that_is_not_there(tmp_path):
     with pytest.raises(ConfigError, match=r"finetune has no field learning_rate; its fields are .*rate"):
         tune("mu/8@16", tmp_path / "run", learning_rate=0.1)
@@ -285,7 +417,9 @@ def test_a_field_that_is_not_there(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "fields", [{"image_size": 20}, {"batch": 1000}, {"freeze": ("tail",)}, {"rate": -1.0}], ids=str
+    "fields",
+    [{"image_size": 20}, {"batch": 1000}, {"freeze": ("tail",)}, {"freeze": "head"}, {"rate": -1.0}],
+    ids=str,
 )
 def test_a_mistake_leaves_no_folder_that_would_refuse_the_corrected_call(tmp_path, fields):
     with pytest.raises(ConfigError):

@@ -36,6 +36,12 @@ def test_paper(name):
     assert (made["weight_decay"], made["image_size"]) == (0.0, 384)
 
 
+@pytest.mark.parametrize(("examples", "rate"), [(19_999, 0.01), (20_000, 0.03), (1_281_167, 0.03)])
+def test_the_rate_where_none_is_chosen(examples, rate):
+    """The published code's 0.03; for 500 steps that of big_vision's transfer to Pets and Flowers."""
+    assert paper(facts(examples), None)["rate"] == rate
+
+
 # BiT-HyperRule: training examples, steps, the steps at which the rate falls, mixup
 HYPERRULE = {
     "small": (19_999, 500, (200, 300, 400), 0.0),

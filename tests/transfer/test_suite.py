@@ -36,6 +36,8 @@ def test_every_method_on_every_data_set(bundle, tmp_path):
     assert list(made) == ["1-shot", "5-shot", "linear", "knn", "finetune"]
     assert all(0 <= row["mean"] <= 1 and row["test_examples"] == 15 for row in made.values())
     assert made["5-shot"]["n"] == made["finetune"]["n"] == 2
+    examples = {name: row["train_examples"] for name, row in made.items()}
+    assert examples == {"1-shot": 8, "5-shot": 40, "linear": 60, "knn": 60, "finetune": 60}
     assert made["5-shot"]["std"] is not None and made["finetune"]["std"] is not None
     assert (made["linear"]["n"], made["linear"]["std"]) == (1, None)
     assert made["knn"]["k"] in (1, 3) and made["linear"]["l2"] > 0

@@ -15,6 +15,7 @@ from io import TextIOWrapper
 
 import tyro
 
+import vitrail
 from vitrail.cli.data_verbs import data_dedup, data_inspect, data_shard
 from vitrail.cli.demo_verb import demo
 from vitrail.cli.evaluate_verbs import evaluate
@@ -24,12 +25,13 @@ from vitrail.cli.probe_verbs import fewshot, knn, linear
 from vitrail.cli.run_verbs import runs
 from vitrail.cli.train_verbs import finetune_command, pretrain_command
 from vitrail.cli.transfer_verbs import transfer, vtab
-from vitrail.cli.verb import Shown, show
+from vitrail.cli.verb import COMMON, Shown, show
 from vitrail.errors import ConfigError, Interrupted, VitrailError
 from vitrail.runtime.interrupts import interruptible
 from vitrail.runtime.log import visible
 
 Verb = Callable[..., Shown]
+ABOUT = "The Vision Transformer paper as working software. `vitrail --version` says which."
 
 
 def data() -> Shown:
@@ -117,13 +119,15 @@ def run(given: list[str]) -> Shown:
             f"{given[0]} is for one process: start it without torchrun. These share their work: "
             f"{', '.join(sorted(TOGETHER))}"
         )
+    if given == ["--version"]:
+        return Shown(COMMON, [], [], {}, after=[f"vitrail {vitrail.__version__}"])
     if given and given[0] in COMMANDS:
         return COMMANDS[given[0]](given[1:])
     group = given[:1] == ["data"]
     return tyro.extras.subcommand_cli_from_dict(
         DATA_VERBS if group else VERBS,
         prog="vitrail data" if group else "vitrail",
-        description=data.__doc__ if group else "The Vision Transformer paper as working software.",
+        description=data.__doc__ if group else ABOUT,
         args=given[1:] if group else given,
         config=(tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes),
     )

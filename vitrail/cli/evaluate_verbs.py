@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +18,18 @@ WORST = 5  # classes shown
 NAMED = 5  # broken files shown
 
 
+@dataclass(frozen=True)
+class Passing:
+    """Flags of a pass over the images."""
+
+    batch: int = 64  # images at a time
+    workers: int | None = None  # processes that decode images; as many as help where nothing is said
+    max_bad: float = 0.01  # part of the images that may be broken before it stops
+
+
+PASSING = Passing()
+
+
 def evaluate(
     model: ModelPath,
     data: Annotated[Positional[str], arg(metavar="DATA")],
@@ -24,9 +37,8 @@ def evaluate(
     split: str | None = None,
     mapping: str | None = None,
     real: str | None = None,
-    batch: int = 64,
-    workers: int | None = None,
     out: str | None = None,
+    passing: Passing = PASSING,
     reading: Reading = READING,
     common: Common = COMMON,
 ) -> Shown:
@@ -38,8 +50,6 @@ def evaluate(
         split: which part, such as test or train[98%:]; the test split, else validation, where nothing is said
         mapping: a JSON file {data class: [model classes, ...]} where names differ; or `order`: class k is class k
         real: the file of ReaL labels (real.json), for ImageNet's validation images
-        batch: images at a time
-        workers: processes that decode images; as many as help where nothing is said
         out: a JSON file for the whole result, not there yet
     """
     from vitrail.checkpoints.formats import load
@@ -53,13 +63,15 @@ def evaluate(
     source = open_split(data, split)
     with group(pick(common.device)) as device:
         loaded = load(model, **reading.arguments()).to(device)
-        made = run(loaded, source, batch=batch, workers=workers, mapping=mapping, real=real)
+        made = run(loaded, source, mapping=mapping, real=real, **vars(passing))
         first = rank() == 0
     result = {"model": model, **made.as_json()}
     shown = Shown(common, ["", f">{source.name}"], rows_of(made), result, after=lines_of(made))
     if out is not None and first:
-        write_json(Path(out), result)
-        shown.after.append(f"The whole result: {out}")
+        mistakes = made.mistakes(source)
+        write_json(Path(out), {**result, "mistakes": mistakes})
+        surest = f", the surest {len(mistakes):,} of them named" if len(mistakes) < result["wrong"] else ""
+        shown.after.append(f"The whole result, with {result['wrong']:,} mistakes{surest}: {out}")
     return shown
 
 

@@ -189,10 +189,11 @@ def predict(
     from vitrail.data.readers.class_names import readable
     from vitrail.errors import ImageError
     from vitrail.evaluators import predict as predicting
+    from vitrail.evaluators.image_files import find_images
     from vitrail.runtime.device import pick
     from vitrail.runtime.progress import progress
 
-    paths = predicting.find_images(images)
+    paths = find_images(images)
     loaded = load(model, **reading.arguments())
     if class_names is not None:
         loaded.class_names = predicting.read_class_names(class_names, loaded.config.classes)

@@ -28,6 +28,7 @@ class Probing:
     cache: str | None = None  # folder that keeps features; without one: VITRAIL_CACHE, or ~/.cache/vitrail
     batch: int = 64  # images at a time
     workers: int = 0  # processes that decode images
+    max_bad: float = 0.01  # part of the images that may be broken before it stops
 
 
 PROBING = Probing()
@@ -125,12 +126,16 @@ def opened(
     """The model on its device, both splits, and how features are made."""
     from vitrail.checkpoints.formats import load
     from vitrail.data.sources import open_source, test_split_of
+    from vitrail.data.splits import check_apart
     from vitrail.evaluators.feature_cache import Extraction, cache_folder
     from vitrail.runtime.device import pick
 
     train = open_source(data, probing.train_split)
     test = open_source(data, probing.test_split or test_split_of(data, probing.train_split))
-    extraction = Extraction(probing.which, cache_folder(probing.cache), probing.batch, probing.workers)
+    check_apart(train, test)
+    extraction = Extraction(
+        probing.which, cache_folder(probing.cache), probing.batch, probing.workers, probing.max_bad
+    )
     return load(model).to(pick(common.device)), train, test, extraction
 
 

@@ -66,10 +66,13 @@ def cells(run: Summary) -> list[str]:
 
 
 def final_score(results: dict[str, float]) -> str:
-    """The first, by its short name; of the test split where there is one."""
-    tested = {name: value for name, value in results.items() if not name.startswith("val.")}
-    for name, value in (tested or results).items():
-        return f"{name.removesuffix('.mean').split('.')[-1]} {value:.4g}"
+    """The first, by its short name: of the test split (a mean over seeds, or of one run), else of val; what a sweep
+    chose by is none."""
+    scores = {name: value for name, value in results.items() if not name.startswith("sweep.")}
+    tested = {name: value for name, value in scores.items() if not name.startswith("val.")}
+    best = [name for name in ("scores.top1.mean", "test.top1") if name in tested]
+    for name in (*best, *tested, *scores):
+        return f"{name.removesuffix('.mean').split('.')[-1]} {scores[name]:.4g}"
     return "-"
 
 

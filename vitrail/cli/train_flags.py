@@ -17,7 +17,7 @@ from vitrail.transfer.finetuning import Finetuning
 @dataclass(frozen=True)
 class Pretrain:
     recipe: str = ""  # a published experiment to begin from; `list` shows them
-    out: str = ""  # the run's folder; runs/RECIPE-DATA where nothing is said
+    out: str = ""  # the run's folder; runs/DATA-RECIPE where nothing is said
     dry_run: bool = False  # show the resolved experiment and what it needs; nothing is trained
     processes: int = 1  # for --dry-run: accelerators that share the batch
     peak_tflops: float | None = None  # for --dry-run: of one of them; this machine's, or a TPUv3 core's

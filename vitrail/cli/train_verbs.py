@@ -133,9 +133,13 @@ def finetune(given: Finetune) -> Shown:
         + (f", chosen on {results['dev']:.0%} of train" if results["sweep"] else "")
     ]
     if not tested:
-        after.append("Not tested: --train 'train[:90%]' --test 'train[90%:]' would hold out a part for that")
+        after.append(
+            "Not tested: --train 'train[:90% per class]' --test 'train[90%: per class]' would hold out a part"
+        )
     if results["broken"]:
         after.append(f"{results['broken']} broken images were left out")
+    if results.get("wrong"):
+        after.append(f"Mistakes of the first run: {results['wrong']:,}, by name in {out / 'mistakes.jsonl'}")
     model = quote(str(out / "model"))
     after += [
         f"Pictures: {out / 'figures'} (loss"

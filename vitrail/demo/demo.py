@@ -59,8 +59,8 @@ def run_demo(
     """Interrupted, it raises `Interrupted` or KeyboardInterrupt; called again, it continues."""
     folder = Path(out).expanduser()
     material = Material.open(settings, folder, device)
-    with closing(Run.open(folder, material.identity())) as run:
-        run.note_data(material.train.fingerprint(), material.train.class_names)
+    data = material.train.fingerprint(), material.train.class_names
+    with closing(Run.open(folder, material.identity(), data=data)) as run:
         done = run.results()
         if done is not None:
             return Demonstrated(folder, done, before=True)

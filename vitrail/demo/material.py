@@ -21,7 +21,7 @@ from vitrail.demo.settings import Demo
 from vitrail.errors import ConfigError, DataError, ImageError
 from vitrail.evaluators.feature_cache import model_digest
 from vitrail.evaluators.features import pixels, pixels_of
-from vitrail.evaluators.predict import find_images
+from vitrail.evaluators.image_files import find_images
 from vitrail.inspection.pictures import evenly
 from vitrail.models.vit import ViT
 from vitrail.runtime.device import Device, pick

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from vitrail.checkpoints.formats import load
+from vitrail.checkpoints.formats import as_model
 from vitrail.data import preprocess as pp
 from vitrail.data.bad_files import BadExample
 from vitrail.data.loader import Loader, Loading
@@ -33,11 +33,11 @@ from vitrail.evaluators.outcomes import Precision, Predictions, judge
 from vitrail.evaluators.real_labels import real_accuracy, real_sets
 from vitrail.evaluators.score import Score
 from vitrail.models.names import Model
-from vitrail.runtime.device import pick
 from vitrail.runtime.distributed import rank, world
 
 TOP = 5
 SCORES = ("top1", "top5", "loss", "ece")
+MOST_MISTAKES = 1000  # that are named
 PARALLEL = 5000  # images from which on decoding them in processes of their own is worth starting those
 MOST_WORKERS = 8
 
@@ -88,6 +88,19 @@ class Evaluation:
         if self.real is not None:
             yield Score("real", self.real, self.real_n)
 
+    def mistakes(self, source: Source) -> list[dict[str, Any]]:
+        """The surest MOST_MISTAKES by the names in the `source` that was evaluated on, the surest first."""
+        given = self.predictions
+        return [
+            {
+                "key": source.key(int(given.index[k])),
+                "true": self.class_names[given.label[k]],
+                "predicted": self.model_class_names[given.predicted[k]],
+                "probability": float(given.confidence[k]),
+            }
+            for k in given.mistakes()[:MOST_MISTAKES]
+        ]
+
     def as_json(self) -> dict[str, Any]:
         """All but the predictions; of the confusion matrix the cells that are not 0."""
         names = ("data", "n", "broken", "left_out", *SCORES, "real", "real_n")
@@ -101,6 +114,7 @@ class Evaluation:
                 for (i, j), n in zip(cells.tolist(), counts.tolist(), strict=True)
             ],
             "bad_files": [asdict(bad) for bad in self.bad],
+            "wrong": int((~self.predictions.right).sum()),
         }
 
 
@@ -126,8 +140,7 @@ def evaluate(
     stays on its device and in its mode; one from a path goes to the GPU where there is one.
     """
     source = open_split(data, split)
-    if not isinstance(model, nn.Module):
-        model = load(model).to(pick())
+    model = as_model(model)
     pipeline, classes = pipeline_of(model), map_classes(model, source, mapping)
     sets = None if real is None else real_sets(real, source, classes)
     kept = np.flatnonzero(classes.row[source.labels] >= 0)
@@ -214,10 +227,12 @@ def by_class(predictions: Predictions, names: list[str]) -> list[ClassScore]:
 
 def open_split(data: Source | str | Path, split: str | None) -> Source:
     """The part of the data to evaluate on; the test split, else validation, where nothing is said."""
-    if not isinstance(data, str | Path):
+    if isinstance(data, Source):
         if split is not None:
             raise ConfigError(f"split {split!r} of {data.name}, which is one split already: open another")
         return data
+    if not isinstance(data, str | Path):
+        raise ConfigError(f"data is a source, a path or a name, not of type {type(data).__name__}")
     return open_source(data, test_split_of(data) if split is None else split)
 
 

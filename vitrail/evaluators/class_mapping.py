@@ -1,7 +1,8 @@
 """Which of a model's classes is the right answer for an example: the classes of a data set -> those of a model.
 
     mapping            what is right for an example of a data class
-    None               the model's class of the same name; by order, where the model or the data names none
+    None               the model's class of the same name ("goldfish" and "n01443537" are "n01443537 goldfish"); by
+                       order, where the model or the data names none
     "order"            class k of the data is class k of the model, whatever they are called
     a JSON file        {data class: [model classes, names or indices], ...}: any of those listed; examples of a
                        class that is not in the file are left out. So ObjectNet is scored, by those of its classes
@@ -20,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from vitrail.data.foreign_files import read_json
+from vitrail.data.readers.class_names import forms
 from vitrail.data.sources import Source
 from vitrail.errors import ConfigError, DataError
 from vitrail.evaluators.predict import names_of
@@ -68,8 +70,13 @@ def one_to_one(names: list[str], row: np.ndarray) -> ClassMapping:
 
 
 def by_name(names: list[str], source: Source) -> ClassMapping:
-    place = places(names)
-    unknown = [name for name in source.class_names if name not in place]
+    """Names are the same as they stand; else in any of the forms that ImageNet's names have (`forms`)."""
+    exact, any_form = places([[name] for name in names]), places([forms(name) for name in names])
+    place = {
+        name: exact.get(name) or next((any_form[form] for form in forms(name) if form in any_form), [])
+        for name in source.class_names
+    }
+    unknown = [name for name in source.class_names if not place[name]]
     if unknown:
         raise DataError(
             f"{source.name}: {len(unknown):,} of its {len(source.class_names):,} classes are none of the model's "
@@ -89,7 +96,7 @@ def from_file(path: Path, names: list[str], source: Source) -> ClassMapping:
     if unknown:
         given = f"{len(unknown):,} of its {len(table):,} names are no class of {source.name}"
         raise DataError(f"{path}: {given}: {some(unknown)} (classes there: {some(source.class_names)})")
-    place = places(names)
+    place = places([[name] for name in names])
     answers = [
         indices(table[name], place, len(names), f"{path}, {name!r}") if name in table else []
         for name in source.class_names
@@ -118,9 +125,10 @@ def indices(given: Any, place: dict[str, list[int]], K: int, where: str) -> list
     return sorted(found)
 
 
-def places(names: list[str]) -> dict[str, list[int]]:
+def places(names: list[list[str]]) -> dict[str, list[int]]:
+    """Of each name, the classes that it means; a class may have several."""
     found: dict[str, list[int]] = {}
-    for index, name in enumerate(names):
+    for index, name in ((index, name) for index, given in enumerate(names) for name in given):
         found.setdefault(name, []).append(index)
     return found
 

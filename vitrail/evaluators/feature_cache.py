@@ -15,6 +15,7 @@ that is damaged is computed again. The device is not in the name: it moves a fea
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -35,7 +36,7 @@ from vitrail.errors import DataError
 from vitrail.evaluators.features import evaluation_mode, pipeline_of, representation
 from vitrail.models.names import Model
 from vitrail.runtime import distributed
-from vitrail.runtime.files import atomic_folder
+from vitrail.runtime.files import HOUR, atomic_folder, remove_unfinished
 from vitrail.runtime.log import note
 from vitrail.runtime.progress import progress
 
@@ -53,6 +54,7 @@ class Extraction:
     cache: str | Path | None = None  # a folder; None: nothing is kept, as in a training loop
     batch: int = 64
     workers: int = 0  # processes that decode
+    max_bad: float = 0.01  # part of the examples that may be broken
 
 
 EXTRACTION = Extraction()
@@ -111,16 +113,22 @@ def features_of(model: nn.Module, source: Source, extraction: Extraction = EXTRA
         folder = Path(extraction.cache).expanduser() / f"features-{digest(*about.values())}"
         found = read_entry(folder, about)
         if found is None:
-            write_entry(folder, about, rows_of(model, source, extraction))
+            remove_unfinished(folder.parent, r"features-[0-9a-f]+", HOUR)
+            try:
+                write_entry(folder, about, rows_of(model, source, extraction))
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise  # else another process was quicker: what it wrote is as good
             found = read_entry(folder, about)
             assert found is not None, folder
         x, index = found
     if not len(index):
         raise DataError(f"{source.name}: none of its {len(source):,} examples can be read")
-    if len(index) < len(source):
-        note(
-            f"{source.name}: {len(source) - len(index)} of {len(source):,} examples are broken, and left out"
-        )
+    if broken := len(source) - len(index):
+        said = f"{source.name}: {broken:,} of {len(source):,} examples are broken"
+        if broken > max(1, extraction.max_bad * len(source)):  # found when others were allowed, and cached
+            raise DataError(f"{said}, more than the {extraction.max_bad:.1%} that --max-bad allows")
+        note(f"{said}, and left out")
     return Features(x, source.labels[index], source.class_names, source.name)
 
 
@@ -138,7 +146,13 @@ def rows_of(
 ) -> Iterator[Rows]:
     """The features batch by batch, as the model makes them: those of one process of several."""
     call = representation(model, extraction.which)
-    loading = Loading(batch=extraction.batch * world, workers=extraction.workers, rank=rank, world=world)
+    loading = Loading(
+        batch=extraction.batch * world,
+        workers=extraction.workers,
+        rank=rank,
+        world=world,
+        max_bad=extraction.max_bad,
+    )
     loader = Loader(source, pipeline_of(model), loading, evaluation=True)
     parameter = next(model.parameters())
     batches = loader.batches(device=parameter.device)

@@ -1,7 +1,8 @@
 """Images -> what a model makes of them, batch by batch: features (n, D) or logits (n, classes).
 
-Images are paths, encoded bytes, PIL images, uint8 arrays (H, W, 3) or a data source. Each goes through the
-model's own preprocessing line, so that every user of a model sees the same pixels.
+Images are paths (of files, of folders of them, glob patterns), encoded bytes, PIL images, uint8 arrays (H, W, 3) or
+a data source. Each goes through the model's own preprocessing line, so that every user of a model sees the same
+pixels.
 
 `representation` says which features: what the classifier sees, or the tokens of any layer. Features of whole
 splits, for probes, are in feature_cache.py. B images, T tokens, D width, z_l (B, T, D) the tokens after layer l.
@@ -19,20 +20,26 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from vitrail.checkpoints.formats import as_model
 from vitrail.data import preprocess as pp
 from vitrail.data.decode import decode, rgb_pixels
 from vitrail.data.sources import Example, Source, read_image_file
 from vitrail.errors import CheckpointError, ConfigError, DataError, ImageError
+from vitrail.evaluators.image_files import find_images
 from vitrail.models.names import Model
 from vitrail.models.vit import ViT
 
 ImageLike = str | Path | bytes | Image.Image | np.ndarray
 BATCH = 32
+KINDS = "a path, encoded bytes, a PIL image, a uint8 array (H, W, 3)"
 WHICH = "pre_logits, token, mean, layer3 (any layer), layer3.token, layer3.mean"
 
 
-def features(model: Model, images_or_source: ImageLike | Sequence[ImageLike] | Source) -> np.ndarray:
-    """The model's representation of each image, float32 (n, D). The model stays on its device."""
+def features(
+    model: Model | str | Path, images_or_source: ImageLike | Sequence[ImageLike] | Source
+) -> np.ndarray:
+    """The model's representation of each image, float32 (n, D). A model stays on its device."""
+    model = as_model(model)
     made = [y.numpy() for y in outputs(model, each_image(images_or_source), model.features)]
     return np.concatenate(made) if made else np.zeros((0, model.config.width), np.float32)  # (n, D)
 
@@ -139,14 +146,18 @@ def pipeline_of(model: Model) -> pp.Pipeline:
     return pipeline
 
 
-def each_image(images: ImageLike | Iterable[ImageLike] | Source) -> Iterable[ImageLike]:
+def each_image(images: ImageLike | Iterable[ImageLike] | Source) -> Iterator[ImageLike]:
     if isinstance(images, Source):
-        return (pixels_of(images.read(i)) for i in range(len(images)))
-    if isinstance(images, str | Path | bytes | Image.Image):
-        return [images]
-    if isinstance(images, np.ndarray):
-        return list(images) if images.ndim == 4 else [images]
-    return images
+        yield from (pixels_of(images.read(i)) for i in range(len(images)))
+    elif isinstance(images, str | Path):
+        yield from find_images([str(images)])
+    elif isinstance(images, bytes | Image.Image) or (isinstance(images, np.ndarray) and images.ndim != 4):
+        yield images
+    elif isinstance(images, Iterable):
+        for image in images:
+            yield from find_images([str(image)]) if isinstance(image, str | Path) else [image]
+    else:
+        raise ConfigError(f"images are {KINDS}, or several of them, not of type {type(images).__name__}")
 
 
 def pixels(image: ImageLike) -> np.ndarray:
@@ -160,6 +171,8 @@ def pixels(image: ImageLike) -> np.ndarray:
         return decode(image)
     if isinstance(image, Image.Image):
         return rgb_pixels(image)
+    if not isinstance(image, np.ndarray):
+        raise ConfigError(f"an image is one of {KINDS}, not of type {type(image).__name__}")
     if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
         raise ImageError(f"an image array must be uint8 (H, W, 3), not {image.dtype} {image.shape}")
     return image

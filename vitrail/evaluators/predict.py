@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import glob
 import importlib.util
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from vitrail.checkpoints.formats import as_model
 from vitrail.data.foreign_files import read_json, read_text
-from vitrail.data.readers.class_folders import EXTENSIONS
 from vitrail.errors import ConfigError, DataError, ImageError
 from vitrail.evaluators.features import BATCH, ImageLike, each_image, outputs, pixels
 from vitrail.models.names import Model
@@ -18,10 +17,16 @@ from vitrail.models.names import Model
 Prediction = list[tuple[str, float]]  # (class name, probability), the most probable first
 
 
-def predict(model: Model, images: ImageLike | Iterable[ImageLike], top: int = 5) -> list[Prediction]:
-    """For each image the `top` classes with their probabilities (a softmax over all classes)."""
+def predict(
+    model: Model | str | Path, images: ImageLike | Iterable[ImageLike], top: int = 5
+) -> list[Prediction]:
+    """For each image the `top` classes with their probabilities (a softmax over all classes).
+
+    `images`: files, folders (the images in them, sorted) or glob patterns; bytes, PIL images, arrays.
+    """
     if top < 1:
         raise ConfigError(f"top must be at least 1, not {top}")
+    model = as_model(model)
     if not model.config.classes:
         raise ConfigError("this model has no classifier: load it with classes=, and train it, to predict")
     names = names_of(model)
@@ -60,30 +65,6 @@ def pixels_or_error(path: Path) -> np.ndarray | ImageError:
         return pixels(path)
     except ImageError as error:
         return error
-
-
-def find_images(given: Sequence[str]) -> list[Path]:
-    """Files as they are; the images in folders and below, hidden ones apart, and what glob patterns match; sorted."""
-    found: list[Path] = []
-    for text in given:
-        path = Path(text)
-        if path.is_dir():
-            matches = sorted(p for p in path.rglob("*") if is_image(p.relative_to(path)) and p.is_file())
-        elif any(c in text for c in "*?[") and not path.exists():
-            matches = sorted(Path(match) for match in glob.glob(text, recursive=True))  # noqa: PTH207 - absolute too
-        else:
-            matches = [path]
-        if not matches:
-            raise DataError(f"{text}: no images there (looked for {', '.join(sorted(EXTENSIONS))})")
-        found += matches
-    if not found:
-        raise DataError("no image was given: name files, folders or patterns")
-    return found
-
-
-def is_image(path: Path) -> bool:
-    """By its name; hidden files and folders are not for people (._photo.jpg, .thumbnails)."""
-    return path.suffix.lower() in EXTENSIONS and not any(part.startswith(".") for part in path.parts)
 
 
 def read_class_names(path: str | Path, classes: int) -> list[str]:

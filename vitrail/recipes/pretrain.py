@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from vitrail.checkpoints.formats import has_weights
 from vitrail.errors import ConfigError
@@ -13,12 +13,13 @@ from vitrail.runtime.device import Device
 from vitrail.runtime.distributed import rank
 from vitrail.runtime.log import note
 from vitrail.train.experiment import Experiment
+from vitrail.train.fields import typed
 from vitrail.train.folders import default_folder
 from vitrail.train.run import Trained, run
 
 
 def pretrain(
-    data: str,
+    data: str | Path,
     *,
     recipe: str = "small",
     out: str | Path | None = None,
@@ -26,7 +27,7 @@ def pretrain(
     **fields: Any,
 ) -> Trained:
     """Pre-train on `data`, by a recipe with any of its fields replaced: model="Ti/8@64", steps="30ep", rate=1e-3."""
-    experiment, left = with_fields(named(recipe).make(), {"data": str(data), **fields})
+    experiment, left = with_fields(named(recipe).make(), {"data": data, **fields})
     if left:
         raise ConfigError(f"an experiment has no field {', '.join(sorted(left))}")
     return by_recipe(recipe, experiment, default_out(recipe, experiment) if out is None else out, device)
@@ -47,12 +48,12 @@ def default_out(recipe: str, experiment: Experiment) -> Path:
 
 def with_fields(config: Any, fields: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """The config with the fields set wherever they are in it, and those that are nowhere."""
-    changes = {}
+    changes, annotations = {}, get_type_hints(type(config))
     for f in dataclasses.fields(config):
         value = getattr(config, f.name)
         if dataclasses.is_dataclass(value):
             changes[f.name], fields = with_fields(value, fields)
         elif f.name in fields:
             fields = dict(fields)
-            changes[f.name] = fields.pop(f.name)
+            changes[f.name] = typed(f.name, fields.pop(f.name), annotations[f.name])
     return dataclasses.replace(config, **changes), fields

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -61,6 +62,7 @@ class Progress:
     scores: dict[str, float] = field(default_factory=dict)
     stopped_early: bool = False
     seconds: float = 0.0
+    unevaluated: bool = False  # the step's evaluation is due, and not done
 
 
 @dataclass
@@ -78,6 +80,9 @@ class Measured:
         if self.ready is not None:
             self.ready.synchronize()
         return dict(zip(self.names, self.values.tolist(), strict=True))
+
+    def finite(self) -> bool:
+        return all(map(math.isfinite, self.row().values()))
 
 
 def on_host(values: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:

@@ -2,12 +2,14 @@
 
     run(experiment, out)        the whole of it; the same call again continues, or returns what was found
 
-A run folder holds run.json, metrics.jsonl, bad_files.jsonl, checkpoints/, model/ (a bundle), figures/. Choices
-look at the held-out part of train (`val`); the test split is evaluated once, when training is over.
+A run folder holds run.json, metrics.jsonl, bad_files.jsonl, mistakes.jsonl (of the test split, the surest first),
+checkpoints/, model/ (a bundle), figures/. Choices look at the held-out part of train (`val`); the test split is
+evaluated once, when training is over.
 """
 
 from __future__ import annotations
 
+import json
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +20,9 @@ import torch
 from vitrail.checkpoints.checkpoint import Checkpoint, to_model
 from vitrail.checkpoints.formats import has_weights, load, save
 from vitrail.checkpoints.run import Run
+from vitrail.data.sources import Source
 from vitrail.errors import Interrupted
-from vitrail.evaluators.accuracy import evaluate
+from vitrail.evaluators.accuracy import Evaluation, evaluate
 from vitrail.evaluators.feature_cache import model_digest
 from vitrail.inspection.drawing import loss_curve
 from vitrail.inspection.figures import draw_evaluation
@@ -27,6 +30,7 @@ from vitrail.models.cost import cost
 from vitrail.models.names import Model
 from vitrail.runtime.device import Device, name_of, peak_flops, pick
 from vitrail.runtime.distributed import barrier, gathered, group, rank, world
+from vitrail.runtime.files import atomic_file
 from vitrail.runtime.log import Board, note
 from vitrail.runtime.training_display import TrainingDisplay, Work
 from vitrail.train.assembly import Parts, assemble, evaluators_of
@@ -35,6 +39,8 @@ from vitrail.train.fit import fit
 from vitrail.train.parallel import distribute, whole
 from vitrail.train.plan import Outcome
 from vitrail.train.state import TrainState
+
+MISTAKES = "mistakes.jsonl"
 
 
 @dataclass(frozen=True)
@@ -53,8 +59,8 @@ def run(experiment: Experiment, out: str | Path, *, device: Device = "auto") -> 
     folder = Path(out)
     with group(pick(device)) as where:
         parts = assemble(experiment, where, folder)
-        with closing(Run.open(folder, experiment.identity(), keep=parts.training.keep)) as here:
-            here.note_data(parts.sources.fingerprint(), parts.sources.train.class_names)
+        keep, data = parts.training.keep, parts.sources.noted()
+        with closing(Run.open(folder, experiment.identity(), keep=keep, data=data)) as here:
             if has_weights(experiment.model.model):
                 here.note_start(model_digest(parts.model))
             done = here.results()
@@ -132,8 +138,10 @@ def concluded(parts: Parts, model: Model, outcome: Outcome, run: Run) -> dict[st
         measured = evaluate(model, test, batch=batch, workers=workers, max_bad=1.0)
         if rank() == 0:
             draw_evaluation(measured, test, run.path / "figures")
+            write_mistakes(measured, test, run.path / MISTAKES)
         results["test"] = {s.name: s.value for s in measured.scores()}
         results |= {"test_split": test.name, "test_examples": measured.n, "test_broken": measured.broken}
+        results |= {name: measured.as_json()[name] for name in ("per_class", "wrong")}
         model.metrics = {"val": outcome.scores, "test": results["test"]}
         publish(model, run.path)
     return results
@@ -145,6 +153,12 @@ def provenance_of(
     """The experiment, the step of the weights, by what code and on what, and the provenance of what it began from."""
     made = {"format": "trained", "experiment": experiment.identity(), "step": step, **evidence}
     return made | ({"start": start} if has_weights(experiment.model.model) else {})
+
+
+def write_mistakes(measured: Evaluation, test: Source, path: Path) -> None:
+    with atomic_file(path) as temporary:
+        lines = [json.dumps(one, ensure_ascii=False) + "\n" for one in measured.mistakes(test)]
+        temporary.write_text("".join(lines), encoding="utf-8")
 
 
 def publish(model: Model, folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from vitrail.data.sources import Source, open_source, unseen_split
+from vitrail.data.splits import check_apart, parse_split
 from vitrail.errors import ConfigError, DataError
 from vitrail.train.experiment import DataChoice
 
@@ -30,14 +31,25 @@ class Sources:
         split = unseen_split(choice.data, *seen) if choice.test == "auto" else choice.test
         test = None if split in NOTHING else open_source(choice.data, split)
         for other in (val, test):
-            if other is not None and other.class_names != train.class_names:
+            if other is None:
+                continue
+            if other.class_names != train.class_names:
                 raise DataError(different_classes(train, other))
+            check_apart(train, other)
         return cls(train, val, test)
 
-    def fingerprint(self) -> str:
-        """Changes when the data does."""
+    def noted(self) -> tuple[str, list[str]]:
+        """What a run remembers of its data: a fingerprint, which changes when it does, and the class names."""
         parts = (self.train, self.val, self.test)
-        return " ".join("-" if part is None else part.fingerprint() for part in parts)
+        made = " ".join("-" if part is None else part.fingerprint() for part in parts)
+        return made, self.train.class_names
+
+    def untested(self) -> list[str]:
+        """The classes that the test split has no images of; none where nothing is tested."""
+        if self.test is None:
+            return []
+        tested = set(self.test.labels.tolist())
+        return [name for label, name in enumerate(self.train.class_names) if label not in tested]
 
 
 def with_splits(choice: DataChoice) -> DataChoice:
@@ -45,10 +57,23 @@ def with_splits(choice: DataChoice) -> DataChoice:
     if choice.train != "auto":
         return replace(choice, val="none") if choice.val == "auto" else choice
     if choice.val != "auto":
-        return replace(choice, train="train")
+        return replace(choice, train=beside(choice.val))
     n = len(open_source(choice.data, "train"))
     part = f"{100 * (1 - held_part(n)):g}%"
     return replace(choice, train=f"train[:{part} per class]", val=f"train[{part}: per class]")
+
+
+def beside(val: str) -> str:
+    """Train, without the one slice of it that is held out."""
+    taken = [] if val in NOTHING else [part for part in parse_split(val) if part.name == "train"]
+    if len(taken) != 1:
+        return "train"
+    before, after = (
+        replace(taken[0], start=None, stop=taken[0].start),
+        replace(taken[0], start=taken[0].stop, stop=None),
+    )
+    left = [str(part) for part in (before, after) if part.start or part.stop]
+    return "+".join(left) or "train"
 
 
 def held_part(examples: int) -> float:

@@ -9,7 +9,7 @@ import statistics
 from dataclasses import dataclass
 from typing import Literal
 
-from vitrail.checkpoints.formats import has_weights, load
+from vitrail.checkpoints.formats import has_weights, read
 from vitrail.data import preprocess as pp
 from vitrail.data.decode import decode
 from vitrail.data.sources import Source, open_source
@@ -54,7 +54,7 @@ class Finetuning:
     layer_decay: float = 1.0  # factor of the rate from one layer to the one below
     # parts that stay as they are: body (all but the head), embedding, encoder.blocks.0
     freeze: tuple[str, ...] = ()
-    clip: float | None = None
+    clip: float | None = None  # largest global norm of the gradient; 0: none
     average: float = 0.0  # decay of the running average of the weights
     dropout: float | None = None
     drop_path: float | None = None
@@ -78,7 +78,8 @@ def resolved(asked: Finetuning, *, gpu: bool) -> Finetuning:
     check(asked)
     source = open_source(asked.data, asked.train)
     check_counts(source)
-    fields = PROTOCOLS[asked.protocol](facts_of(asked.model, source, gpu), asked.image_size)
+    facts = facts_of(asked.model, source, gpu, asked.image_size)
+    fields = PROTOCOLS[asked.protocol](facts, asked.image_size)
     if asked.optimizer == "adamw":
         fields |= ADAMW
     complete = dataclasses.replace(asked, **{k: v for k, v in fields.items() if getattr(asked, k) is None})
@@ -112,18 +113,24 @@ def check(asked: Finetuning) -> None:
         )
 
 
-def facts_of(model: str, source: Source, gpu: bool) -> Facts:
+def facts_of(model: str, source: Source, gpu: bool, image_size: int | None = None) -> Facts:
     if has_weights(model):
-        known = load(model)
+        known = read(model)
         config, line = known.config, known.preprocess
     else:
         config, line = config_of(model), "to_range(-1, 1)"
+    height, width = config.image_size
+    if height != width and image_size is None:
+        raise ConfigError(
+            f"{model} is for images of {height} x {width} pixels, and fine-tuning crops squares: --image-size "
+            f"{min(height, width)} resamples its positions to a square"
+        )
     stride = config.stride if isinstance(config, ViTConfig) else 1
     value = str(pp.Pipeline((), pp.parse(line).value_op))
     sizes = some_sizes(source)
     short = int(statistics.median(min(size) for size in sizes))
-    area = int(statistics.median(height * width for height, width in sizes))
-    return Facts(len(source), short, area, min(config.image_size), stride, value, gpu)
+    area = int(statistics.median(h * w for h, w in sizes))
+    return Facts(len(source), short, area, min(height, width), stride, value, gpu)
 
 
 def some_sizes(source: Source) -> list[tuple[int, int]]:

@@ -65,6 +65,7 @@ class Suite:
     rate: float | None = None
     sweep: bool = False  # choose the rate on a part held out of train
     workers: int | None = None  # processes that decode
+    max_bad: float = 0.01  # part of the images that may be broken before it stops
 
     def __post_init__(self) -> None:
         if self.seeds < 1:

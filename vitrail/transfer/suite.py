@@ -17,6 +17,7 @@ from typing import Any
 
 from vitrail.checkpoints.formats import load
 from vitrail.data.sources import Source, open_source, split_options, test_split_of
+from vitrail.data.splits import check_apart
 from vitrail.errors import ConfigError
 from vitrail.evaluators.feature_cache import Extraction, model_digest
 from vitrail.evaluators.fewshot import FewShot, check_shots, fitting_shots
@@ -49,6 +50,7 @@ class Cell:
         """Everything that can be found wrong is found here, before anything is computed."""
         split = suite.test_split or test_split_of(where, suite.train_split)
         train, test = open_source(where, suite.train_split), open_source(where, split)
+        check_apart(train, test)
         shots = suite.shots or fitting_shots(train)
         k: tuple[int, ...] = ()
         if "fewshot" in methods:
@@ -80,7 +82,7 @@ def transfer(
     cells = {name: Cell.open(where, suite, methods) for name, where in named(data).items()}
     loaded = load(model).to(pick(device))
     given = {"model": model, "weights": model_digest(loaded), "preprocess": loaded.preprocess}
-    extraction = Extraction(cache=folder / "features", workers=suite.workers or 0)
+    extraction = Extraction(cache=folder / "features", workers=suite.workers or 0, max_bad=suite.max_bad)
     for name, cell in cells.items():
         for method in methods:
             with claimed(folder / name / method, identity(given, cell, method, suite)) as piece:
@@ -131,7 +133,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "knn": (),
     "finetune": ("seeds", "protocol", "image_size", "steps", "batch", "rate", "sweep"),
 }
-Score = dict[str, Any]  # score, mean, std, n (runs), test_examples
+Entry = dict[str, Any]  # score, mean, std, n (runs), test_examples
 
 
 @dataclass(frozen=True)
@@ -147,27 +149,28 @@ class Work:
     device: Device
 
 
-def by_fewshot(work: Work) -> list[Score]:
+def by_fewshot(work: Work) -> list[Entry]:
     cell, seeds = work.cell, work.suite.seeds
     evaluator = FewShot(cell.train, cell.test, cell.shots, seeds, extraction=work.extraction)
     return [entry(made.name, made.value, made.std, seeds, made.n) for made in evaluator(work.loaded)]
 
 
-def by_linear(work: Work) -> list[Score]:
+def by_linear(work: Work) -> list[Entry]:
     probe = LinearProbe(work.cell.train, work.cell.test, work.suite.l2, work.extraction)
     l2, made = probe.chosen(work.loaded)
     return [{**entry("linear", made.value, None, 1, made.n), "l2": l2}]
 
 
-def by_knn(work: Work) -> list[Score]:
+def by_knn(work: Work) -> list[Entry]:
     evaluator = KNN(work.cell.train, work.cell.test, work.cell.k, extraction=work.extraction)
     k, value, n = evaluator.chosen(work.loaded)["weighted"]
     return [{**entry("knn", value, None, 1, n), "k": k}]
 
 
-def by_finetuning(work: Work) -> list[Score]:
+def by_finetuning(work: Work) -> list[Entry]:
     suite, fields = work.suite, {name: getattr(work.suite, name) for name in FIELDS["finetune"]}
-    fields |= {"train": suite.train_split, "test": work.cell.test_split, "workers": suite.workers}
+    fields |= {"train": suite.train_split, "test": work.cell.test_split}
+    fields |= {"workers": suite.workers, "max_bad": suite.max_bad}
     asked = Finetuning(work.cell.where, work.model, **fields)
     results = run_finetuning(asked, work.folder / "run", device=work.device).results
     top1 = results["scores"]["top1"]
@@ -175,7 +178,7 @@ def by_finetuning(work: Work) -> list[Score]:
     return [{**made, "rate": results["rate"], "steps": results["steps"]}]
 
 
-METHODS: dict[str, Callable[[Work], list[Score]]] = {
+METHODS: dict[str, Callable[[Work], list[Entry]]] = {
     "fewshot": by_fewshot,
     "linear": by_linear,
     "knn": by_knn,
@@ -183,7 +186,7 @@ METHODS: dict[str, Callable[[Work], list[Score]]] = {
 }
 
 
-def entry(score: str, mean: float, std: float | None, n: int, test_examples: int) -> Score:
+def entry(score: str, mean: float, std: float | None, n: int, test_examples: int) -> Entry:
     return {"score": score, "mean": mean, "std": std, "n": n, "test_examples": test_examples}
 
 
@@ -193,11 +196,15 @@ def collected(
     rows: list[dict[str, Any]] = []
     for name, cell in cells.items():
         for method in methods:
-            here = {"data": name, "method": method, "train_examples": len(cell.train)}
             beside = paper_score(row, name) if method == "finetune" else None
             found = results_in(folder / name / method)
             unfinished = {"score": method, "mean": None, "std": None, "n": 0, "test_examples": len(cell.test)}
-            for score in [unfinished] if found is None else found["scores"]:
+            scores = [unfinished] if found is None else found["scores"]
+            examples = [len(cell.train)] * len(scores)
+            if method == "fewshot" and found is not None:
+                examples = [shots * len(cell.train.class_names) for shots in cell.shots]
+            for n, score in zip(examples, scores, strict=True):
+                here = {"data": name, "method": method, "train_examples": n}
                 rows.append({**here, **score, "paper": beside})
     return rows
 

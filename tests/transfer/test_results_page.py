@@ -1,0 +1,51 @@
+from vitrail.transfer.results_page import results_page
+
+RESULTS = {
+    "rate": 0.01,
+    "sweep": {},
+    "dev": None,
+    "seeds": 1,
+    "steps": 200,
+    "scores": {"top1": {"mean": 0.5, "std": None, "values": [0.5]}},
+    "test_split": "photos:test",
+    "test_examples": 8,
+    "train_examples": 64,
+    "per_class": [
+        {"name": "ant", "n": 5, "accuracy": 0.8},
+        {"name": "n01234567_a|b", "n": 3, "accuracy": 0.0},
+    ],
+    "untested": [],
+    "wrong": 4,
+}
+
+
+def lines(**fields):
+    return results_page(RESULTS | fields).splitlines()
+
+
+def test_each_class_the_worst_first_and_where_the_mistakes_are():
+    said = lines()
+    at = said.index("| class | n | accuracy |")
+    assert said[at + 2 : at + 4] == [r"| a\|b | 3 | 0.0000 |", "| ant | 5 | 0.8000 |"]
+    assert said[-1] == "mistakes of the first seed: 4, by name in mistakes.jsonl"
+    assert (
+        lines(wrong=2345)[-1]
+        == "mistakes of the first seed: 2,345, by name in mistakes.jsonl, the surest 1,000"
+    )
+
+
+def test_what_was_not_tested():
+    assert "not tested: cat, dog" in lines(untested=["cat", "dog"])
+    assert not any(line.startswith("not tested") for line in lines())
+    said = lines(scores={}, test_split=None, per_class=[], wrong=None)
+    assert said[-1] == "rate 0.01, 200 steps, 64 training images, not tested"
+
+
+def test_how_the_rate_was_chosen():
+    sweep = {"0.001": {"val_top1": 0.5, "val_loss": 1.5}, "0.01": {"val_top1": 0.5, "val_loss": 1.25}}
+    said = lines(sweep=sweep, dev=0.1)
+    at = said.index("| rate | val_top1 | val_loss | on 10% of train |")
+    assert said[at + 2 : at + 4] == ["| 0.001 | 0.5000 | 1.5000 |  |", "| 0.01 | 0.5000 | 1.2500 | chosen |"]
+    assert said[-1].startswith("rates 0.001, 0.01 have the same val_top1 0.5000")
+    sweep["0.001"]["val_top1"] = 0.25
+    assert "same val_top1" not in lines(sweep=sweep, dev=0.1)[-1]
