@@ -43,7 +43,7 @@ Batch = dict[str, Tensor]
 # that up takes about a millisecond, so only the images are one.
 Made = tuple[Tensor, dict[str, np.ndarray], list[BadExample]]
 
-# What a random generator is for: the last word of its seed, so that no two purposes share a stream.
+# What a random generator of this file is for: the last word of its seed, so that no two share a stream.
 ORDER, EXAMPLE, MIX, MASK = range(4)
 
 
