@@ -148,6 +148,26 @@ def test_a_class_that_was_renamed_is_refused_and_other_files_are_said(tmp_path, 
     assert "began with other data: files were added, removed or changed since" in caplog.text
 
 
+def test_what_an_unfinished_run_went_on_with_is_recorded_and_too_little_is_refused(tmp_path, monkeypatch):
+    x, y = np.zeros((48, 16, 16, 3), np.uint8), np.arange(48) % 2
+    data = {"data": str(tmp_path / "some.npz"), "train": "train", "val": "none", "test": "none"}
+    made = experiment(data=data, steps="2ep", evaluate_every=0)
+
+    def goes_on(examples):
+        np.savez(tmp_path / "some.npz", x_train=x[:examples], y_train=y[:examples])
+        return run(made, tmp_path / "run", device="cpu")
+
+    stop_after(monkeypatch, 5)
+    with pytest.raises(Interrupted):
+        goes_on(48)
+    monkeypatch.undo()
+    with pytest.raises(TrainingError, match=r"stands at step \d, and with the data of now it has 6"):
+        goes_on(24)
+    done, card = goes_on(40), json.loads((tmp_path / "run/run.json").read_text())
+    assert len({card["data"], *card["later_data"]}) == 3
+    assert done.model().provenance["later_data"] == card["later_data"]
+
+
 def test_where_it_is_computed_may_change(whole):
     assert (
         run(experiment(save_every=5, data={"workers": 1}), whole.folder, device="cpu").results

@@ -173,7 +173,7 @@ class Run:
     def evidence(self) -> dict[str, Any]:
         """What a model of this run says of its making: the versions and the code that began it, its data's digest."""
         card = run_card.read_card(self.path)
-        return {name: card.get(name) for name in ("versions", "git", "data")}
+        return {name: card[name] for name in ("versions", "git", "data", run_card.LATER) if name in card}
 
     def note_start(self, weights: str) -> None:
         """Remember the digest of the weights that the run began from; other ones under the same name are refused."""

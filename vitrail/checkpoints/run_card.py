@@ -20,6 +20,7 @@ from vitrail.runtime.files import atomic_file
 from vitrail.runtime.log import note
 
 CARD = "run.json"
+LATER = "later_data"  # in it: digests of the data that an unfinished run went on with, where it had changed
 
 
 def write_new(folder: Path, config: dict[str, Any], about: dict[str, str]) -> None:
@@ -38,9 +39,13 @@ def read_card(folder: Path) -> dict[str, Any]:
     card = read_json(folder / CARD)
     if not isinstance(card.get("config"), dict):
         raise CheckpointError(f"{folder / CARD} has no config: it is not a run's")
-    for name in ("results", "versions"):
-        if not isinstance(card.get(name, {}), dict):
-            raise CheckpointError(f"{folder / CARD}: {name} is not an object; it was changed by hand")
+    for name, kind, word in (
+        ("results", dict, "an object"),
+        ("versions", dict, "an object"),
+        (LATER, list, "a list"),
+    ):
+        if name in card and not isinstance(card[name], kind):
+            raise CheckpointError(f"{folder / CARD}: {name} is not {word}; it was changed by hand")
     return card
 
 
@@ -75,7 +80,9 @@ def check_same(folder: Path, config: dict[str, Any], about: dict[str, str]) -> N
         )
     if other:
         note(f"{folder} began with other data: files were added, removed or changed since")
-    if about.keys() - card.keys():
+        if "results" not in card and about["data"] not in (later := card.get(LATER, [])):
+            write_card(folder, {**card, LATER: [*later, about["data"]]})
+    elif about.keys() - card.keys():
         write_card(folder, {**card, **about})
     began = card.get("versions", {})
     changed = [

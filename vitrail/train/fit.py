@@ -57,6 +57,11 @@ def fit(
     """Train until the plan is fulfilled, from where the run stands. `module`: what `distribute` made."""
     module = objective if module is None else module
     begin, progress = resumed(run, state)
+    if begin > plan.steps:
+        raise TrainingError(
+            f"the run stands at step {begin}, and with the data of now it has {plan.steps}: fewer examples make "
+            "fewer steps. Give it its data again, or another folder"
+        )
     if begin and rank() == 0:
         note(f"goes on from step {begin} of {plan.steps}")
     loop = Loop(objective, module, state, plan, run, list(evaluators), device, progress, display)
