@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vitrail.data.bad_files import BadFiles
-from vitrail.data.loader import Loader, Loading, Order
+from vitrail.data.loader import Loader, Loading
 from vitrail.data.masking import Masking
+from vitrail.data.order import Order
 from vitrail.data.preprocess import parse
 from vitrail.data.sources import Example, open_source
 from vitrail.errors import ConfigError, DataError, ImageError, TrainingError

@@ -69,14 +69,19 @@ class Run:
         *,
         keep: int = 2,
         data: tuple[str, Sequence[str]] | None = None,
+        start: str | None = None,
     ) -> Run:
-        """Begin a run, or go on with the one that is there; `keep` checkpoints are kept, and the best. `data`: its
-        fingerprint and class names. Other data than it began with is said; with other classes, or in another order,
-        the same labels would mean others: that is refused."""
+        """Begin a run, or go on with the one that is there; `keep` checkpoints are kept, and the best.
+
+        `data`: its fingerprint and class names. Other data than it began with is said; with other classes, or in
+        another order, the same labels would mean others: that is refused. `start`: the digest of the weights that it
+        begins from; other ones under the same name are refused.
+        """
         if keep < 1:
             raise ConfigError(f"keep {keep}: at least 1 checkpoint must be kept")
         run = cls(Path(path).expanduser(), keep)
         about = {} if data is None else {"data": data[0], "classes": digest(*data[1])}
+        about |= {} if start is None else {"start": start}
         try:
             with agreed(f"{run.path} cannot be opened"):
                 if rank() == 0:
@@ -174,19 +179,6 @@ class Run:
         """What a model of this run says of its making: the versions and the code that began it, its data's digest."""
         card = run_card.read_card(self.path)
         return {name: card[name] for name in ("versions", "git", "data", run_card.LATER) if name in card}
-
-    def note_start(self, weights: str) -> None:
-        """Remember the digest of the weights that the run began from; other ones under the same name are refused."""
-        with agreed(f"{self.path / run_card.CARD} cannot be written"):
-            if rank() == 0:
-                card = run_card.read_card(self.path)
-                if "start" not in card:
-                    run_card.write_card(self.path, {**card, "start": weights})
-                elif card["start"] != weights:
-                    raise ConfigError(
-                        f"{self.path} began from other weights, though their name is the same: what is in it is not "
-                        "theirs. Choose another folder, or put those weights back"
-                    )
 
     @property
     def _metrics(self) -> Path:

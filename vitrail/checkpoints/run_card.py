@@ -24,7 +24,7 @@ LATER = "later_data"  # in it: digests of the data that an unfinished run went o
 
 
 def write_new(folder: Path, config: dict[str, Any], about: dict[str, str]) -> None:
-    """`about`: digests of the data and of its classes; nothing for a run that has none."""
+    """`about`: digests of the data, of its classes, and of the weights that it begins from, where it has them."""
     card = {
         "config": config,
         "versions": versions(),
@@ -55,8 +55,8 @@ def write_card(folder: Path, card: dict[str, Any]) -> None:
 
 
 def check_same(folder: Path, config: dict[str, Any], about: dict[str, str]) -> None:
-    """A run goes on only with the config and the classes that it began with; with other versions or files it goes
-    on, and says so."""
+    """A run goes on only with the config, the classes and the weights that it began with; with other versions or
+    files it goes on, and says so."""
     card = read_card(folder)
     there, here = flat(card["config"]), flat(json.loads(json.dumps(config)))
     differ = [
@@ -64,8 +64,8 @@ def check_same(folder: Path, config: dict[str, Any], about: dict[str, str]) -> N
         for name in sorted(there.keys() | here.keys())
         if shown(there, name) != shown(here, name)
     ]
-    changed_data = [name for name, now in about.items() if card.get(name, now) != now]
-    other = "classes" if "classes" in changed_data else "data" if changed_data else ""
+    changed = [name for name, now in about.items() if card.get(name, now) != now]
+    other = next((name for name in ("classes", "data") if name in changed), "")
     if differ:
         raise ConfigError(
             f"{folder} "
@@ -78,18 +78,24 @@ def check_same(folder: Path, config: dict[str, Any], about: dict[str, str]) -> N
             f"{folder} began with other classes, or in another order: nothing in it fits the labels of now. Choose "
             "another folder, or give the classes their names again"
         )
+    if "start" in changed:
+        raise ConfigError(
+            f"{folder} began from other weights, though their name is the same: what is in it is not theirs. Choose "
+            "another folder, or put those weights back"
+        )
+    known = about | card
     if other:
         note(f"{folder} began with other data: files were added, removed or changed since")
         if "results" not in card and about["data"] not in (later := card.get(LATER, [])):
-            write_card(folder, {**card, LATER: [*later, about["data"]]})
-    elif about.keys() - card.keys():
-        write_card(folder, {**card, **about})
+            known[LATER] = [*later, about["data"]]
+    if known != card:
+        write_card(folder, known)
     began = card.get("versions", {})
-    changed = [
+    versions_then = [
         f"{name} {began[name]}, now {now}" for name, now in versions().items() if began.get(name, now) != now
     ]
-    if changed:
-        note(f"{folder} began with {', '.join(changed)}: its numbers may differ in the last digits")
+    if versions_then:
+        note(f"{folder} began with {', '.join(versions_then)}: its numbers may differ in the last digits")
 
 
 def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -32,6 +32,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from vitrail.data import augment
 from vitrail.data.bad_files import BadExample, BadFiles
 from vitrail.data.masking import Masking, draw_mask
+from vitrail.data.order import EXAMPLE, MASK, MIX, Order, generator, with_partners
 from vitrail.data.preprocess import Pipeline
 from vitrail.data.sources import Source
 from vitrail.data.workers import begin_worker, start_fork_server
@@ -42,9 +43,6 @@ Batch = dict[str, Tensor]
 # What a worker sends: images, all else, broken examples. A tensor crosses in memory that both sides share, and to set
 # that up takes about a millisecond, so only the images are one.
 Made = tuple[Tensor, dict[str, np.ndarray], list[BadExample]]
-
-# What a random generator of this file is for: the last word of its seed, so that no two share a stream.
-ORDER, EXAMPLE, MIX, MASK = range(4)
 
 
 @dataclass(frozen=True)
@@ -255,41 +253,9 @@ class Stream(Dataset[Made]):
         return {"image": x, **batch}
 
 
-class Order:
-    """position -> (epoch, index): each epoch a permutation of its own; without a seed, one pass in order."""
-
-    def __init__(self, n: int, seed: int | None) -> None:
-        self.n, self.seed = n, seed
-        self.permutations: dict[int, np.ndarray] = {}  # of the epochs in use
-
-    def at(self, position: int) -> tuple[int, int]:
-        """Past the end of a pass in order there is padding, index -1."""
-        epoch, place = divmod(position, self.n)
-        if self.seed is None:
-            return 0, place if not epoch else -1
-        if epoch not in self.permutations:
-            # A batch lies in one or two epochs, but for tiny data: keep the last few.
-            self.permutations = {e: p for e, p in self.permutations.items() if epoch - 2 <= e <= epoch + 2}
-            rng = generator(self.seed, epoch, 0, ORDER)
-            self.permutations[epoch] = rng.permutation(self.n).astype(np.int64)
-        return epoch, int(self.permutations[epoch][place])
-
-
 def as_it_is(made: Any) -> Any:
     """A step is a batch already, and its arrays stay arrays."""
     return made
-
-
-def generator(seed: int, epoch: int, index: int, purpose: int) -> np.random.Generator:
-    return np.random.default_rng((seed, epoch, index, purpose))
-
-
-def with_partners(slots: np.ndarray, partner: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Own slots -> slots to read, own first, and for each own one the row of its partner among them."""
-    beyond = np.setdiff1d(partner[slots], slots)
-    read = np.concatenate([slots, beyond])
-    row = {int(slot): i for i, slot in enumerate(read)}
-    return read, np.array([row[int(p)] for p in partner[slots]])
 
 
 def present(device: torch.device | str) -> torch.device:

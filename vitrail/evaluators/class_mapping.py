@@ -128,8 +128,9 @@ def indices(given: Any, place: dict[str, list[int]], K: int, where: str) -> list
 def places(names: list[list[str]]) -> dict[str, list[int]]:
     """Of each name, the classes that it means; a class may have several."""
     found: dict[str, list[int]] = {}
-    for index, name in ((index, name) for index, given in enumerate(names) for name in given):
-        found.setdefault(name, []).append(index)
+    for index, given in enumerate(names):
+        for name in given:
+            found.setdefault(name, []).append(index)
     return found
 
 

@@ -59,10 +59,9 @@ def run(experiment: Experiment, out: str | Path, *, device: Device = "auto") -> 
     folder = Path(out)
     with group(pick(device)) as where:
         parts = assemble(experiment, where, folder)
+        start = model_digest(parts.model) if has_weights(experiment.model.model) else None
         keep, data = parts.training.keep, parts.sources.noted()
-        with closing(Run.open(folder, experiment.identity(), keep=keep, data=data)) as here:
-            if has_weights(experiment.model.model):
-                here.note_start(model_digest(parts.model))
+        with closing(Run.open(folder, experiment.identity(), keep=keep, data=data, start=start)) as here:
             done = here.results()
             if done is None:
                 done = train(parts, here)
@@ -141,7 +140,8 @@ def concluded(parts: Parts, model: Model, outcome: Outcome, run: Run) -> dict[st
             write_mistakes(measured, test, run.path / MISTAKES)
         results["test"] = {s.name: s.value for s in measured.scores()}
         results |= {"test_split": test.name, "test_examples": measured.n, "test_broken": measured.broken}
-        results |= {name: measured.as_json()[name] for name in ("per_class", "wrong")}
+        told = measured.as_json()
+        results |= {name: told[name] for name in ("per_class", "wrong")}
         model.metrics = {"val": outcome.scores, "test": results["test"]}
         publish(model, run.path)
     return results

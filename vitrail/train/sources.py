@@ -68,12 +68,9 @@ def beside(val: str) -> str:
     taken = [] if val in NOTHING else [part for part in parse_split(val) if part.name == "train"]
     if len(taken) != 1:
         return "train"
-    before, after = (
-        replace(taken[0], start=None, stop=taken[0].start),
-        replace(taken[0], start=taken[0].stop, stop=None),
-    )
-    left = [str(part) for part in (before, after) if part.start or part.stop]
-    return "+".join(left) or "train"
+    (held,) = taken
+    left = (replace(held, start=None, stop=held.start), replace(held, start=held.stop, stop=None))
+    return "+".join(str(part) for part in left if part.start or part.stop) or "train"
 
 
 def held_part(examples: int) -> float:

@@ -91,10 +91,9 @@ def run_finetuning(asked: Finetuning, folder: Path, *, device: Device = "auto") 
     with group(pick(device)) as where:
         complete = resolved(asked, gpu=where.type == "cuda")
         experiment = experiment_of(complete)
-        sources, start = checked(complete, experiment, where, folder)
-        with closing(Run.open(folder, identity(complete), data=sources.noted())) as whole:
-            if has_weights(complete.model):
-                whole.note_start(model_digest(start))
+        sources, model = checked(complete, experiment, where, folder)
+        start = model_digest(model) if has_weights(complete.model) else None
+        with closing(Run.open(folder, identity(complete), data=sources.noted(), start=start)) as whole:
             done = whole.results()
             if done is None:
                 check_published(folder / "seeds" / str(complete.seed), folder)
