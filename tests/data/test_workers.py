@@ -61,7 +61,9 @@ def test_no_process_is_left_behind(tmp_path, how):
     output, errors = process.communicate(timeout=60)
     if how == "SIGTERM":
         # 20 batches more than the workers had prepared: they went on.
-        assert (process.returncode, output, errors) == (0, "served torch.Size([4])\n", "")
+        assert (process.returncode, output) == (0, "served torch.Size([4])\n"), errors
+        lines = errors.splitlines()  # multiprocessing may find a semaphore gone that it has not been told of yet
+        assert all("resource_tracker" in line or "warnings.warn" in line for line in lines), errors
     else:
         assert process.returncode != 0
     if how in ("an exception", "Ctrl-C"):
