@@ -62,7 +62,8 @@ def test_no_process_is_left_behind(tmp_path, how):
     if how == "SIGTERM":
         # 20 batches more than the workers had prepared: they went on.
         assert (process.returncode, output) == (0, "served torch.Size([4])\n"), errors
-        lines = errors.splitlines()  # multiprocessing may find a semaphore gone that it has not been told of yet
+        # Python's own tracker may find a semaphore gone of which it has not been told yet.
+        lines = errors.splitlines()
         assert all("resource_tracker" in line or "warnings.warn" in line for line in lines), errors
     else:
         assert process.returncode != 0
