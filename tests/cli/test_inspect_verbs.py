@@ -58,6 +58,21 @@ def test_models_of_the_same_name_go_by_their_paths(run, photos, tmp_path):
     assert run("a/m", photos, "--beside", "a/m")[0] == 2
 
 
+def test_a_model_beside_is_seen_at_the_same_size(run, photos, tmp_path):
+    for name in ("a", "b"):
+        vitrail.save(made("token"), tmp_path / name)
+    code, out, err = run("a", photos, "--beside", "b", "--image-size", 64, "--closely", 0, "--json")
+    assert code == 0, err
+    seen = json.loads(out)["attention_distance"]
+    assert seen["a"] == seen["b"]  # the same weights
+    vitrail.save(made("hybrid"), tmp_path / "h")
+    code, out, err = run("a", photos, "--beside", "h", "--image-size", 40)
+    assert (code, out) == (2, "") and "--beside h: image_size 40x40 is not a multiple of 32" in err
+    vitrail.save(vitrail.create("mu/8", image_size=32, heads=4, width=32), tmp_path / "c")
+    code, out, err = run("a", photos, "--beside", "c", "--heads", 2)
+    assert (code, out) == (2, "") and "--beside c: c has 4 heads, but heads=2 was asked for" in err
+
+
 def test_a_resnet_is_told_what_there_is_for_it(run, photos, tmp_path):
     vitrail.save(bit(), tmp_path / "m")
     code, out, err = run("m", photos / "0.png")

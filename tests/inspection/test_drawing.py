@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matplotlib.text import Text
 from PIL import Image
 
 from vitrail.errors import ConfigError
@@ -21,6 +22,26 @@ def has(path, colour, least=20):
     """At least so many pixels near a colour (#rrggbb)."""
     wanted = [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
     return (np.abs(pixels(path).astype(int) - wanted).max(axis=2) < 12).sum() >= least
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The figures that are saved."""
+    figures, save = [], drawing.save
+    monkeypatch.setattr(drawing, "save", lambda figure, path: (figures.append(figure), save(figure, path)))
+    return figures
+
+
+def words(figure):
+    return [text.get_text() for text in figure.findobj(Text)]
+
+
+def inside(figure):
+    """All words are on the page."""
+    figure.draw_without_rendering()  # places all words
+    boxes = [text.get_window_extent() for text in figure.findobj(Text) if text.get_text().strip()]
+    page = figure.bbox
+    return all(b.x0 >= 0 and b.y0 >= 0 and b.x1 <= page.x1 and b.y1 <= page.y1 for b in boxes)
 
 
 def training(n):
@@ -92,6 +113,28 @@ def test_confusion_matrix_of_other_shapes_is_refused(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_the_colours_of_a_confusion_matrix_say_their_scale(tmp_path, drawn):
+    drawing.confusion_matrix(np.eye(3, dtype=np.int64), ["a", "b", "c"], tmp_path / "c.png")
+    assert any("share" in said and "square-root scale" in said for said in words(drawn[0]))
+    assert inside(drawn[0])
+
+
+def test_attention_distances_name_their_layers(tmp_path, drawn):
+    layers = ["1 row", "1 column", "2 row", "2 column"]
+    panels = {
+        "axial": (np.ones((1, 4, 2)), layers),
+        "plain": (np.ones((3, 2, 1)), ["1", "2"]),
+        "deep": (np.ones((2, 60, 2)), [str(i) for i in range(1, 61)]),
+    }
+    drawing.attention_distances(panels, tmp_path / "d.png")
+    axial, plain, deep = drawn[0].axes
+    assert [label.get_text() for label in axial.get_xticklabels()] == layers
+    assert [label.get_text() for label in plain.get_xticklabels()] == ["1", "2"]
+    assert [label.get_text() for label in deep.get_xticklabels()][:3] == ["1", "4", "7"]
+    assert axial.get_xlim() == (0.5, 4.5) and plain.get_xlim() == (0.5, 2.5)
+    assert {"1 image, 2 heads", "3 images, 1 head"} <= set(words(drawn[0]))
+
+
 @settings(max_examples=4)
 @given(st.lists(st.text(max_size=40), min_size=2, max_size=3))
 def test_any_name_can_be_drawn(tmp_path_factory, names):
@@ -152,6 +195,22 @@ def test_labels_stand_above_and_below_a_picture_that_stays_as_it_is(tmp_path):
     for outside in (dark[: rows[0]], dark[rows[-1] + 1 :]):
         middle = made.shape[1] // 2
         assert outside[:, :middle].any() and outside[:, middle:].any()
+
+
+@pytest.mark.parametrize("shape", [(48, 48), (600, 150), (150, 600)])
+def test_a_page_is_as_wide_as_its_picture_and_all_words_are_on_it(tmp_path, drawn, shape):
+    drawing.labelled(
+        np.zeros((*shape, 3), np.uint8),
+        tmp_path / "p.png",
+        title="n01484850_great_white_shark.JPEG\nwhat the output looks at",
+        rows=["layer 1", "layer 2"],
+        columns=["1", "2"],
+        axes=("", "head"),
+        scale=(0, 1, "part of the tile's greatest weight"),
+    )
+    assert pixels(tmp_path / "p.png").shape[1] < shape[1] + 2.2 * drawing.DPI
+    assert inside(drawn[0])
+    assert "head" in words(drawn[0])
 
 
 def test_a_name_that_is_no_unicode_is_drawn(tmp_path):

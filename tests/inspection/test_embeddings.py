@@ -80,6 +80,18 @@ def test_similarity_of_learned_positions(overrides):
         assert not np.allclose(S, position_similarity(model, layer=1))
 
 
+@pytest.mark.parametrize(
+    ("at", "last", "allowed"),
+    [("stem", 0, "layer 0 alone"), ("every", 1, "layers 0 to 1"), ("shared", 1, "layers 0 to 1")],
+)
+def test_a_layer_that_is_not_there_is_refused(at, last, allowed):
+    model = vitrail.create("mu/8", image_size=16, depth=2, positions_at=at)
+    assert position_similarity(model, layer=last).shape == (2, 2, 2, 2)
+    for layer in (-1, last + 1, 99):
+        with pytest.raises(ConfigError, match=f"layer={layer} adds no position embeddings.*{allowed}"):
+            position_similarity(model, layer=layer)
+
+
 @pytest.mark.parametrize(("positions", "why"), [("none", "none at all"), ("relative", "inside attention")])
 def test_models_without_added_positions_are_refused(positions, why):
     with pytest.raises(ConfigError, match=why):

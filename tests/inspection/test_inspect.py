@@ -44,7 +44,8 @@ def test_a_resnet_has_filters_and_occlusion_and_a_sentence():
 
 def test_models_beside_each_other():
     seen = inspect(made("token"), pictures(2), name="a", beside={"b": made("hybrid"), "c": bit()}, closely=0)
-    assert list(seen.distances) == ["a", "b"]
+    assert list(seen.distances) == list(seen.compared) == ["a", "b"]
+    assert [c.image_size for c in seen.compared.values()] == [(32, 32), (64, 64)]
     assert seen.subjects == []
     assert seen.notes[0].startswith("c: a BiT ResNet")
 
@@ -63,7 +64,9 @@ def test_without_a_classifier_there_is_no_answer():
 @pytest.mark.parametrize(("classes", "what"), [(5, "probability falls"), (0, "features turn")])
 def test_the_caption_of_occlusion_says_what_falls_and_by_how_much(classes, what):
     seen = inspect(made("token", classes=classes), pictures(1))
-    captions = views_of(dataclasses.replace(seen.subjects[0], occlusion=np.array([[0.25, -1]])), seen.config)
+    falls = np.full((4, 4), -1.0)
+    falls[1, 2] = 0.25
+    captions = views_of(dataclasses.replace(seen.subjects[0], occlusion=falls), seen.config)
     assert f"occlusion: {what} by up to 0.25" in captions
 
 

@@ -45,10 +45,10 @@ def test_a_map_of_cells_for_every_model(kind):
 
 
 def test_cells_are_whole_patches_and_at_most_8_along_a_side():
-    assert cell_size(vitrail.create("Ti/16", image_size=224), 8) == 32
-    assert cell_size(vitrail.create("Ti/8", image_size=64), 8) == 8
-    assert cell_size(vitrail.create("Ti/16", image_size=(224, 448)), 8) == 64
-    assert cell_size(bit(), 8) == 32
+    assert cell_size(vitrail.create("Ti/16", image_size=224).config) == 32
+    assert cell_size(vitrail.create("Ti/8", image_size=64).config) == 8
+    assert cell_size(vitrail.create("Ti/16", image_size=(224, 448)).config) == 64
+    assert cell_size(bit().config) == 32
 
 
 def test_resnets_and_models_without_a_classifier_have_one_too():

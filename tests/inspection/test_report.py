@@ -1,6 +1,7 @@
 """The page: one file that needs nothing else, safe against the names in it; in a browser its controls work."""
 
 import base64
+import dataclasses
 import html.parser
 import io
 import json
@@ -139,11 +140,24 @@ def test_a_long_name_loses_its_middle(name):
 def test_maps_of_large_grids_are_averaged_down(tmp_path):
     seen = inspect(made("not square"), pictures(1), closely=1)
     (subject,) = seen.subjects
-    large = type(subject)(**{**vars(subject), "maps": np.random.default_rng(0).random((2, 3, 50, 30))})
+    large = dataclasses.replace(subject, maps=np.random.default_rng(0).random((2, 3, 51, 30)))
     small = small_maps(large)
     assert small.shape == (2, 4, 17, 10)
     np.testing.assert_allclose(small[1, 2, 3, 4], large.maps[1, 1, 9:12, 12:15].mean())
     np.testing.assert_allclose(small[:, 0], small[:, 1:].mean(axis=1))
+
+
+def test_cells_of_37_patches_lie_over_their_patches(tmp_path):
+    """Stretched over the image, a cell is bright where the patch is, and no attention is lost."""
+    (subject,) = inspect(made("token"), pictures(1)).subjects
+    maps = np.eye(37).reshape(1, 37, 37, 1).repeat(37, axis=3)  # head k: row k of patches
+    small = small_maps(dataclasses.replace(subject, maps=maps))[0, 1:, :, 0]  # (37, 19)
+    assert small.shape == (37, 19)
+    np.testing.assert_allclose(small.mean(axis=1), 1 / 37)
+    for k, cells in enumerate(small):
+        (bright,) = np.nonzero(cells > 1e-9)
+        assert bright[0] / 19 <= (k + 1e-6) / 37 and (k + 1 - 1e-6) / 37 <= (bright[-1] + 1) / 19
+        assert len(bright) <= 2
 
 
 def test_numbers_of_large_grids_are_of_patches(tmp_path):

@@ -9,19 +9,20 @@ from PIL import Image
 
 import vitrail
 from tests.randomise import randomise
-from vitrail.data.masking import Masking
+from vitrail.data.masking import MASKED, REPLACED, Masking
 from vitrail.data.sources import open_source
 from vitrail.objectives.masked_patches import MaskedPatches, colours_of
-from vitrail.train.patch_watch import PatchWatch, Prior, as_bytes
+from vitrail.train import patch_watch
+from vitrail.train.patch_watch import GREY, PatchWatch, Prior, as_bytes
 
 P, SIDE = 8, 16
 N = (SIDE // P) ** 2
 
 
-def watch(folder, target="mean", batch=8):
+def watch(folder, target="mean", batch=8, masking=Masking(N)):  # noqa: B008 - it is frozen
     objective = randomise(MaskedPatches(vitrail.create("mu/8", classes=0, image_size=SIDE), target)).eval()
     source = open_source("shapes?image_size=16&n=80", "validation")
-    return PatchWatch(objective, source, Masking(N), batch, folder)
+    return PatchWatch(objective, source, masking, batch, folder)
 
 
 def scores(made):
@@ -101,6 +102,28 @@ def test_painting_the_truth_gives_the_picture_back(tmp_path, target):
     chosen = torch.tensor([[0, 3], [1, 2]])
     painted = made.painted(x, chosen, made.objective.truth(2 * x - 1, chosen))
     torch.testing.assert_close(painted, x, rtol=0, atol=1e-6)
+
+
+def test_the_masked_row_is_what_the_model_sees(tmp_path, monkeypatch):
+    """Its patches have the embeddings that the encoder gets, but for masked ones, which are grey."""
+    made = watch(tmp_path, masking=Masking(N, masked=0.5, replaced=0.5))
+    batch = next(iter(made.loader.batches(device=torch.device("cpu"))))
+    assert (batch["corruption"] == MASKED).any() and (batch["corruption"] == REPLACED).any()
+    drawn = []
+    monkeypatch.setattr(patch_watch, "masked_patches", lambda *rows: drawn.append(rows[0]))
+    made.draw(batch)
+    row = torch.from_numpy(drawn[0]).permute(0, 3, 1, 2) / 255  # (n, 3, H, W)
+    model = made.objective.model
+    first = {name: t[: len(row)] for name, t in batch.items()}
+    with torch.no_grad():
+        seen, wanted = (
+            model.patches(2 * row - 1),
+            made.objective.corrupt(model.patches(first["image"]), first),
+        )
+    masked = first["corruption"] == MASKED  # (n, N)
+    torch.testing.assert_close(seen[~masked], wanted[~masked], rtol=0, atol=1e-4)
+    grey = as_bytes(torch.full((1, 1, 1, 1), GREY)).item()
+    assert (made.cut(torch.from_numpy(drawn[0]).permute(0, 3, 1, 2))[masked] == grey).all()
 
 
 def test_bytes():

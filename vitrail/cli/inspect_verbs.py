@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import Positional, arg
 
 from vitrail.cli.verb import COMMON, READING, Common, ModelPath, Reading, Shown
-from vitrail.errors import ConfigError
+from vitrail.errors import ConfigError, VitrailError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from vitrail.data.sources import Source
     from vitrail.evaluators.accuracy import Evaluation
     from vitrail.inspection.inspect import Inspection
+    from vitrail.models.names import Model
 
 PARTS = ("seeds", "sweep")  # folders of a fine-tuning, with runs in them
 IMAGES = 128  # of a data set, where no images are named: as many as the paper's Fig. 11 has
@@ -44,7 +45,7 @@ def inspect(
         data: a labelled data set, for scores, the confusion matrix, best and worst examples
         split: of the data set; its test or validation split where nothing is said
         mapping: a JSON file {data class: [model classes, ...]} where names differ; or `order`: class k is class k
-        beside: other models, whose attention distances are drawn beside this one's
+        beside: other models, whose attention distances are drawn beside this one's, at the same --image-size
         closely: how many of the images get maps, rollout and occlusion: of --data the surest mistakes, then any
     """
     from vitrail.checkpoints.formats import load
@@ -61,7 +62,7 @@ def inspect(
     report.check_own(folder)
     loaded = load(model, **reading.arguments()).to(device)
     name, *labels = labels_of((model, *beside))
-    others = {k: load(one).to(device) for k, one in zip(labels, beside, strict=True)}
+    others = {k: load_beside(one, reading).to(device) for k, one in zip(labels, beside, strict=True)}
     source, evaluation = (None, None) if data is None else evaluated(loaded, data, split, mapping)
     chosen, problems = images_of(images, source, evaluation, closely)
     seen = look(loaded, **chosen, name=name, beside=others, closely=closely)
@@ -80,6 +81,16 @@ def inspect(
     files = [[figure, str(path)] for figure, path in made.items()]
     after = [f"{note[:1].upper()}{note[1:]}." for note in seen.notes]
     return Shown(common, ["figure", "file"], files, result | {"errors": problems}, None, after, problems)
+
+
+def load_beside(model: str, reading: Reading) -> Model:
+    """As the first one: distances in pixels are compared at one size. What does not fit is said of this model."""
+    from vitrail.checkpoints.formats import load
+
+    try:
+        return load(model, **reading.arguments())
+    except VitrailError as error:
+        raise type(error)(f"--beside {model}: {error}") from error
 
 
 def as_json(seen: Inspection) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import findfont, fontManager, get_font
 from matplotlib.image import AxesImage
 from matplotlib.text import Text
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import PercentFormatter
 
 from vitrail.errors import ConfigError
 from vitrail.inspection.pictures import heat, tiled
@@ -46,6 +46,7 @@ FONTS = (
     "Droid Sans Fallback", "Hiragino Sans", "Hiragino Sans GB", "PingFang SC", "Apple SD Gothic Neo", "Yu Gothic",
     "MS Gothic", "Microsoft YaHei", "SimHei", "Malgun Gothic", "Arial Unicode MS",
 )  # fmt: skip
+MOST_LAYERS = 24  # with a name below the axis; of more, some
 MOST_CLASSES = 2_000  # of a confusion matrix that is drawn: a pixel or two for each
 
 
@@ -118,7 +119,7 @@ def confusion_matrix(confusion: np.ndarray, class_names: Sequence[str], path: Pa
     ax.set_title(f"{right:,} of {n:,} right: {right / max(n, 1):.1%}", color=INK, fontsize=heading)
     figure.text(0.5, 0.004 * heading / height, "predicted", color=INK, fontsize=heading, ha="center")
     figure.text(0.004 * heading / width, 0.5, "true", color=INK, fontsize=heading, va="center", rotation=90)
-    draw_scale(figure, image, ax, "share of the true class", heading)
+    draw_scale(figure, image, ax, "share of the true class\n(square-root scale)", heading)
     save(figure, path)
 
 
@@ -158,12 +159,12 @@ def masked_patches(masked: np.ndarray, predicted: np.ndarray, truth: np.ndarray,
     labelled(tiled(page, 160), path, rows=["masked", "predicted", "truth"] * bands)
 
 
-def attention_distances(panels: Mapping[str, np.ndarray], path: Path) -> None:
-    """Fig. 7 right and Fig. 11: a panel for each model, (n, L, h) distances in pixels, a dot for each head:
-    the mean over the n images."""
+def attention_distances(panels: Mapping[str, tuple[np.ndarray, Sequence[str]]], path: Path) -> None:
+    """Fig. 7 right and Fig. 11: a panel for each model, (n, L, h) distances in pixels and the names of its L layers;
+    a dot for each head: the mean over the n images."""
     figure = Figure(figsize=(0.8 + 4.2 * len(panels), 3.6), layout="constrained")
     axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-    for ax, (name, distances) in zip(axes, panels.items(), strict=True):
+    for ax, (name, (distances, layers)) in zip(axes, panels.items(), strict=True):
         n, L, h = distances.shape
         mean = distances.mean(axis=0)  # (L, h)
         for head in range(h):
@@ -171,10 +172,12 @@ def attention_distances(panels: Mapping[str, np.ndarray], path: Path) -> None:
             ax.plot(range(1, L + 1), mean[:, head], "o", **dot)
         ax.set_title(plain(name), color=INK, fontsize=11)
         ax.set_xlabel("layer")
-        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-        ax.annotate(
-            f"n = {n:,} images, {h} heads", (0.98, 0.02), xycoords="axes fraction", ha="right", fontsize=8
-        )
+        every = math.ceil(L / MOST_LAYERS)
+        turn = 90 if max(map(len, layers)) > 2 else 0  # "1 column" is longer than its place
+        ax.set_xticks(range(1, L + 1, every), layers[::every], fontsize=8, rotation=turn)
+        ax.set_xlim(0.5, L + 0.5)
+        of = f"{counted(n, 'image')}, {counted(h, 'head')}"
+        ax.annotate(of, (0.98, 0.02), xycoords="axes fraction", ha="right", fontsize=8)
         dress(ax)
     axes[0].set_ylabel("mean attention distance (pixels)")
     axes[0].set_ylim(bottom=0)
@@ -189,15 +192,18 @@ def labelled(
     rows: Sequence[str] = (),
     columns: Sequence[str] = (),
     above: Sequence[str] = (),
+    axes: tuple[str, str] = ("", ""),
     scale: tuple[float, float, str] | None = None,
 ) -> None:
-    """A picture, pixel for pixel, with labels along its sides, `columns` below it; `scale`: what its colours mean,
-    from, to, of what."""
+    """A picture, pixel for pixel, with labels along its sides, `columns` below it; `axes`: what is counted down and
+    across; `scale`: what its colours mean, from, to, of what. The title is broken into lines as wide as all that."""
     H, W = picture.shape[:2]
-    left = 0.25 + 0.085 * max(map(len, rows), default=0)  # inches, as the others
-    bottom, right = 0.35 if columns else 0.1, 0.9 if scale else 0.15
-    top = (0.45 if title else 0.1) + (0.3 if above else 0)
-    width, height = max(W / DPI + left + right, left + 0.08 * len(title)), H / DPI + bottom + top
+    left = 0.25 + 0.085 * max(map(len, rows), default=0) + 0.2 * bool(axes[0])  # inches, as the others
+    bottom, right = (0.35 if columns else 0.1) + 0.2 * bool(axes[1]), 1 if scale else 0.15
+    width = W / DPI + left + right
+    lines = wrapped(title, width - 0.35, 10)
+    top = 0.1 + (0.17 + 0.18 * len(lines) if lines else 0) + (0.3 if above else 0)
+    height = H / DPI + bottom + top
     figure = Figure(figsize=(width, height))
     ax = figure.add_axes((left / width, bottom / height, W / DPI / width, H / DPI / height))
     # For the scale; the picture has its own.
@@ -210,11 +216,24 @@ def labelled(
     for one in (ax, over):
         one.tick_params(length=0)
         one.spines[:].set_visible(False)
-    figure.text(left / width, 1 - 0.3 / height, plain(title), color=INK, fontsize=10)
+    ax.set_xlabel(axes[1], fontsize=8, color=INK)
+    ax.set_ylabel(axes[0], fontsize=8, color=INK)
+    figure.text(0.25 / width, 1 - 0.13 / height, plain("\n".join(lines)), color=INK, fontsize=10, va="top")
     if scale is not None:
         image.set_clim(*scale[:2])
-        draw_scale(figure, image, ax, scale[2], 8)
+        label = wrapped(scale[2], H / DPI + 2 * min(top, bottom), 8)
+        draw_scale(figure, image, ax, "\n".join(label), 8)
     save(figure, path)
+
+
+def wrapped(text: str, inches: float, size: float) -> list[str]:
+    """Lines of letters of `size` points that are about so long, 10 letters at least."""
+    letters = max(10, int(inches / (0.008 * size)))
+    return [line for part in text.split("\n") for line in textwrap.wrap(part, letters)]
+
+
+def counted(n: int, noun: str) -> str:
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
 def middles(n: int, length: int) -> np.ndarray:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitrail.errors import ConfigError
 from vitrail.evaluators.features import check_finite
@@ -23,6 +23,7 @@ from vitrail.inspection.record import with_attention
 from vitrail.models.hybrid import Hybrid
 from vitrail.models.names import Model
 from vitrail.models.resnet import BiT, StdConv, standardise
+from vitrail.models.vit import ViT
 
 COMPONENTS = 28  # as many as the paper shows
 
@@ -63,17 +64,10 @@ def first_layer(model: Model) -> tuple[Tensor, str]:
 def position_similarity(model: Model, layer: int = 0) -> np.ndarray:
     """(rows, columns, rows, columns): for each patch position, the cosine similarity of its E_pos to all of them.
 
-    The class token's row is left out. Where every layer adds a table of its own, that of `layer`.
+    The class token's row is left out. Where layers add a table, that of block `layer`, counted from 0.
     """
     vit = with_attention(model)
-    c, table = vit.config, vit.positions
-    if table is None and not vit.encoder.relative and len(vit.encoder.positions):
-        table = vit.encoder.positions[layer % len(vit.encoder.positions)]
-    if table is None:
-        why = {"none": "none at all", "relative": "relative ones, which live inside attention"}[c.positions]
-        raise ConfigError(
-            f"position similarity needs position embeddings that are added; this model has {why}"
-        )
+    c, table = vit.config, position_table(vit, layer)
     N = c.grid[0] * c.grid[1]
     nothing = torch.zeros(1, c.tokens, c.width).to(vit.embedding.weight)
     with torch.inference_mode():
@@ -81,3 +75,21 @@ def position_similarity(model: Model, layer: int = 0) -> np.ndarray:
     check_finite(E_pos, "position embeddings")
     E_pos = F.normalize(E_pos.double().cpu(), dim=1)
     return (E_pos @ E_pos.T).float().numpy().reshape(*c.grid, *c.grid)  # (rows, columns, rows, columns)
+
+
+def position_table(vit: ViT, layer: int) -> nn.Module:
+    """What adds E_pos before block `layer`; where it is added once, before all, that is block 0."""
+    c = vit.config
+    if c.positions in ("none", "relative"):
+        why = {"none": "none at all", "relative": "relative ones, which live inside attention"}[c.positions]
+        raise ConfigError(
+            f"position similarity needs position embeddings that are added; this model has {why}"
+        )
+    tables = [vit.positions] if vit.positions is not None else list(vit.encoder.positions)
+    last = 0 if vit.positions is not None else c.depth - 1
+    if not 0 <= layer <= last:
+        allowed = f"layers 0 to {last}" if last else "layer 0 alone"
+        raise ConfigError(
+            f"layer={layer} adds no position embeddings; in this model {allowed} can be asked for"
+        )
+    return tables[layer % len(tables)]  # one, or one for each layer

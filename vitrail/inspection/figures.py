@@ -19,6 +19,9 @@ from vitrail.evaluators.accuracy import Evaluation
 from vitrail.evaluators.features import pixels_of
 from vitrail.inspection import drawing, pictures
 from vitrail.inspection.inspect import Inspection, Subject
+from vitrail.inspection.occlusion import cell_size
+from vitrail.inspection.record import layer_names
+from vitrail.models.names import Config
 from vitrail.models.vit import ViTConfig
 
 EXAMPLES = 12  # best and worst, each
@@ -38,7 +41,7 @@ def draw_inspection(seen: Inspection, folder: Path) -> Figures:
         draw_positions(seen.positions, made["positions"])
     if seen.distances:
         made["attention_distance"] = folder / "attention_distance.png"
-        drawing.attention_distances(seen.distances, made["attention_distance"])
+        draw_distances(seen, made["attention_distance"])
     for number, subject in enumerate(seen.subjects, 1):
         name = f"image-{number:02}"
         made[name] = folder / f"{name}.png"
@@ -94,14 +97,26 @@ def without_middle(text: str, most: int) -> str:
 def draw_positions(similarity: np.ndarray, path: Path) -> None:
     rows, columns = similarity.shape[:2]
     down, across = (pictures.evenly(n, pictures.MOST_TILES) + 1 for n in (rows, columns))
+    some = "each" if len(down) == rows and len(across) == columns else f"{len(down)} x {len(across)}"
     drawing.labelled(
         pictures.position_page(similarity),
         path,
-        title=f"Similarity of position embeddings: a tile for each of {rows} x {columns} positions",
+        title=f"Similarity of position embeddings\na tile for {some} of {rows} x {columns} positions",
         rows=[str(i) for i in down],
         columns=[str(i) for i in across],
+        axes=("row", "column"),
         scale=(float(similarity.min()), 1.0, "cosine similarity"),
     )
+
+
+def draw_distances(seen: Inspection, path: Path) -> None:
+    """Pixels are compared across models: where there are more than one, each panel says of which image size."""
+    panels = {}
+    for name, distances in seen.distances.items():
+        c = seen.compared[name]
+        title = name if len(seen.distances) == 1 else f"{name}\n{c.image_size[0]} x {c.image_size[1]} pixels"
+        panels[title] = distances, layer_names(c)
+    drawing.attention_distances(panels, path)
 
 
 def draw_heads(subject: Subject, layers: Sequence[str], path: Path) -> None:
@@ -109,14 +124,15 @@ def draw_heads(subject: Subject, layers: Sequence[str], path: Path) -> None:
     drawing.labelled(
         pictures.map_page(subject.maps),
         path,
-        title=f"{subject.name}: what the output looks at, by layer and head",
+        title=f"{subject.name}\nwhat the output looks at",
         rows=[f"layer {layer}" for layer in layers],
         columns=[str(head + 1) for head in range(subject.maps.shape[1])],
-        scale=(0.0, 1.0, "of the greatest weight of the tile"),
+        axes=("", "head"),
+        scale=(0.0, 1.0, "part of the tile's greatest weight"),
     )
 
 
-def views_of(subject: Subject, config: Any) -> dict[str, np.ndarray]:
+def views_of(subject: Subject, config: Config) -> dict[str, np.ndarray]:
     """The image and what was found on it, by caption; uint8 (H, W, 3) each."""
     views = {"what the model sees": subject.picture}
     if isinstance(config, ViTConfig):
@@ -126,7 +142,7 @@ def views_of(subject: Subject, config: Any) -> dict[str, np.ndarray]:
         views["attention rollout"] = pictures.lit(subject.picture, subject.rollout)
     falls = "probability falls" if subject.top else "features turn"
     most = f"occlusion: {falls} by up to {max(0.0, subject.occlusion.max()):.2g}"
-    return views | {most: pictures.heated(subject.picture, subject.occlusion)}
+    return views | {most: pictures.heated(subject.picture, subject.occlusion, cell_size(config))}
 
 
 def heading(subject: Subject) -> str:

@@ -23,7 +23,7 @@ from vitrail.inspection.embeddings import Filters, filters, position_similarity
 from vitrail.inspection.occlusion import occlusion
 from vitrail.inspection.record import NOT_FOR_RESNETS, layer_names
 from vitrail.models.names import Config, Model
-from vitrail.models.vit import ViT
+from vitrail.models.vit import ViT, ViTConfig
 from vitrail.runtime.progress import progress
 
 
@@ -51,6 +51,7 @@ class Inspection:
     positions: np.ndarray | None  # (rows, columns, rows, columns)
     layers: list[str]  # names of the L layers of attention; none for a ResNet
     distances: dict[str, np.ndarray]  # model: (n, L, h) pixels; this one first, then those beside it
+    compared: dict[str, ViTConfig]  # the same models: what they are
     subjects: list[Subject]
     metrics: dict[str, object] = field(default_factory=dict)  # what the model's file says was measured of it
     notes: list[str] = field(default_factory=list)  # what is not there, and why
@@ -79,10 +80,10 @@ def inspect(
     assert len(names) == len(images) == len(known)
     positions, notes = positions_or_why(model)
     layers = layer_names(model.config) if isinstance(model, ViT) else []
-    distances = {}
+    distances, compared = {}, {}
     for label, one in {name: model, **(beside or {})}.items():
         if isinstance(one, ViT) and len(images):
-            distances[label] = all_distances(one, images, label)
+            distances[label], compared[label] = all_distances(one, images, label), one.config
         elif not isinstance(one, ViT) and one is not model:
             notes.append(f"{label}: {NOT_FOR_RESNETS}")
     near = list(zip(images, names, known, strict=True))[:closely]
@@ -97,6 +98,7 @@ def inspect(
         positions,
         layers,
         distances,
+        compared,
         subjects,
         dict(model.metrics),
         notes,

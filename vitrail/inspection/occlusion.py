@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitrail.evaluators.features import BATCH, ImageLike, outputs
-from vitrail.models.names import Model
+from vitrail.models.names import Config, Model
 from vitrail.models.vit import ViTConfig
 
 CELLS = 8  # along the longer side, at most
@@ -29,7 +29,7 @@ def occlusion(model: Model, image: ImageLike, cells: int = CELLS) -> np.ndarray:
 
     Below 0 where it rises. A model without a classifier: 1 - cosine similarity of the features, instead.
     """
-    (H, W), size = model.config.image_size, cell_size(model, cells)
+    (H, W), size = model.config.image_size, cell_size(model.config, cells)
     corners = [(top, left) for top in range(0, H, size) for left in range(0, W, size)]
 
     def call(x: Tensor) -> Tensor:
@@ -61,7 +61,7 @@ def fall(whole: Tensor, hidden: Tensor) -> Tensor:
     return whole.softmax(dim=1)[:, c] - hidden.softmax(dim=1)[:, c]  # (B,)
 
 
-def cell_size(model: Model, cells: int) -> int:
-    """Pixels of a side of a cell: whole patches."""
-    stride = model.config.stride if isinstance(model.config, ViTConfig) else RESNET_STRIDE
-    return stride * math.ceil(max(model.config.image_size) / stride / cells)
+def cell_size(config: Config, cells: int = CELLS) -> int:
+    """Pixels of a side of a cell: whole patches. At the right and below, cells may reach over the image's edge."""
+    stride = config.stride if isinstance(config, ViTConfig) else RESNET_STRIDE
+    return stride * math.ceil(max(config.image_size) / stride / cells)

@@ -85,12 +85,14 @@ def lit(image: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return np.round(image * light[..., None]).astype(np.uint8)  # (H, W, 3)
 
 
-def heated(image: np.ndarray, values: np.ndarray, strength: float = 0.6) -> np.ndarray:
-    """A map (rows, columns) in colours over a grey image (H, W, 3): values above 0, up to the greatest of them."""
+def heated(image: np.ndarray, values: np.ndarray, size: int, strength: float = 0.6) -> np.ndarray:
+    """A map (rows, columns) in colours over a grey image (H, W, 3): values above 0, up to the greatest of them.
+
+    `size`: pixels of a side of a cell; the last ones may reach over the edge, and are cut there.
+    """
     H, W = image.shape[:2]
-    top = max(float(values.max()), 1e-12)
-    cells = np.clip(values / top, 0, 1)
-    large = np.asarray(Image.fromarray(cells.astype(np.float32)).resize((W, H), Image.Resampling.NEAREST))
+    cells = values / max(float(values.max()), 1e-12)
+    large = cells.repeat(size, axis=0).repeat(size, axis=1)[:H, :W]  # (H, W)
     grey = image.mean(axis=2, keepdims=True)  # (H, W, 1)
     return np.round((1 - strength) * grey + strength * heat(large)).astype(np.uint8)  # (H, W, 3)
 

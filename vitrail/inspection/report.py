@@ -30,7 +30,7 @@ from vitrail.errors import ConfigError
 from vitrail.evaluators.accuracy import Evaluation
 from vitrail.inspection.figures import views_of
 from vitrail.inspection.inspect import Inspection, Subject
-from vitrail.inspection.pictures import SCALE, thumbnail, to_bytes
+from vitrail.inspection.pictures import MOST_TILES, SCALE, thumbnail, to_bytes
 from vitrail.models.cost import cost
 from vitrail.models.hybrid import HybridConfig
 from vitrail.models.resnet import BiTConfig
@@ -54,7 +54,8 @@ CAPTIONS = {
     "filters": ("Filters", "The principal components of what first sees the pixels (Fig. 7, left)."),
     "positions": (
         "Position embeddings",
-        "A tile for each patch position: how alike its embedding is to that of every position (Fig. 7, centre).",
+        f"A tile for each patch position, in a large grid for {MOST_TILES} x {MOST_TILES} of them: how alike its "
+        "embedding is to that of every position (Fig. 7, centre).",
     ),
     "attention_distance": (
         "Attention distance",
@@ -259,13 +260,18 @@ def maps_and_mean(subject: Subject) -> np.ndarray:
 
 
 def small_maps(subject: Subject) -> np.ndarray:
-    """The same with large grids averaged down."""
+    """The same with large grids averaged down, to cells that are all of one size and fill the image."""
     maps = maps_and_mean(subject)
     by = math.ceil(max(maps.shape[2:]) / MOST_CELLS)
-    rows, columns = (math.ceil(n / by) for n in maps.shape[2:])
-    padding = ((0, 0), (0, 0), (0, rows * by - maps.shape[2]), (0, columns * by - maps.shape[3]))
-    maps = np.pad(maps, padding, mode="edge")
-    return maps.reshape(*maps.shape[:2], rows, by, columns, by).mean(axis=(3, 5))  # (L, 1 + h, rows, columns)
+    down, across = (shares(n, math.ceil(n / by)) for n in maps.shape[2:])
+    return down @ maps @ across.T  # (L, 1 + h, rows, columns)
+
+
+def shares(n: int, cells: int) -> np.ndarray:
+    """(cells, n): how much of a cell each of n patches fills, both spread over the same length; rows sum to 1."""
+    ends = np.arange(1, cells + 1)[:, None] * n / cells  # (cells, 1), in patches
+    over = np.minimum(ends, np.arange(1, n + 1)) - np.maximum(ends - n / cells, np.arange(n))  # (cells, n)
+    return np.maximum(over, 0) * cells / n
 
 
 def atlas_uri(subject: Subject) -> str:

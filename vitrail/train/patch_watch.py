@@ -66,20 +66,23 @@ class PatchWatch:
         shown = y if self.objective.target == "pixels" else y.argmax(dim=-1)
         truth = self.objective.truth(first["image"], chosen)
         x = (first["image"] + 1) / 2  # (n, 3, H, W) in [0, 1]
-        masked = torch.where(first["corruption"] == MASKED, 1.0, 0.0)  # (n, N)
-        grid, P = self.objective.model.config.grid, self.objective.stride
-        covered = masked.unflatten(1, grid)[:, None]  # (n, 1, rows, columns)
-        covered = covered.repeat_interleave(P, 2).repeat_interleave(P, 3)  # (n, 1, H, W)
         masked_patches(
-            as_bytes(x * (1 - covered) + GREY * covered),
+            as_bytes(self.corrupted(x, first)),
             as_bytes(self.painted(x, chosen, shown)),
             as_bytes(self.painted(x, chosen, truth)),
             self.figures / "patches.png",
         )
 
+    def corrupted(self, x: Tensor, batch: Batch) -> Tensor:
+        """The images as the model sees them: masked patches grey, and in place of a replaced one the other."""
+        image = torch.arange(len(x), device=x.device)[:, None]  # (B, 1)
+        x_p = self.cut(x)[image, batch["other"]]  # (B, N, 3, P, P): a patch itself, or another
+        masked = (batch["corruption"] == MASKED)[..., None, None, None]  # (B, N, 1, 1, 1)
+        return self.joined(torch.where(masked, GREY, x_p))  # (B, 3, H, W)
+
     def painted(self, x: Tensor, chosen: Tensor, patches: Tensor) -> Tensor:
         """The images with the chosen patches replaced by classes of colour, or by pixels."""
-        P, grid = self.objective.stride, self.objective.model.config.grid
+        P = self.objective.stride
         B, n = chosen.shape
         if self.objective.target == "pixels":
             cells = ((patches.float() + 1) / 2).clamp(0, 1).view(B, n, 3, P, P)
@@ -87,11 +90,20 @@ class PatchWatch:
             k = 1 if self.objective.target == "mean" else 4
             cells = colours_of(patches).view(B, n, k, k, 3).permute(0, 1, 4, 2, 3)  # (B, n, 3, k, k)
             cells = cells.repeat_interleave(P // k, 3).repeat_interleave(P // k, 4)  # (B, n, 3, P, P)
-        x_p = x.unflatten(2, (grid[0], P)).unflatten(4, (grid[1], P)).permute(0, 2, 4, 1, 3, 5)
-        x_p = x_p.flatten(1, 2).clone()  # (B, N, 3, P, P)
+        x_p = self.cut(x).clone()  # (B, N, 3, P, P)
         x_p[torch.arange(B, device=x.device)[:, None], chosen] = cells.to(x_p.dtype)
-        x_p = x_p.unflatten(1, grid).permute(0, 3, 1, 4, 2, 5)  # (B, 3, rows, P, columns, P)
-        return x_p.flatten(4, 5).flatten(2, 3)  # (B, 3, H, W)
+        return self.joined(x_p)  # (B, 3, H, W)
+
+    def cut(self, x: Tensor) -> Tensor:
+        """Images (B, 3, H, W) -> their patches."""
+        P, (rows, columns) = self.objective.stride, self.objective.model.config.grid
+        x_p = x.unflatten(2, (rows, P)).unflatten(4, (columns, P))  # (B, 3, rows, P, columns, P)
+        return x_p.permute(0, 2, 4, 1, 3, 5).flatten(1, 2)  # (B, N, 3, P, P)
+
+    def joined(self, x_p: Tensor) -> Tensor:
+        """Patches (B, N, 3, P, P) -> images."""
+        x_p = x_p.unflatten(1, self.objective.model.config.grid)  # (B, rows, columns, 3, P, P)
+        return x_p.permute(0, 3, 1, 4, 2, 5).flatten(4, 5).flatten(2, 3)  # (B, 3, H, W)
 
 
 class Prior:
