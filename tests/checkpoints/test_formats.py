@@ -108,6 +108,27 @@ def test_heads_that_contradict_the_file(tmp_path):
         vitrail.load(tmp_path / "x.npz", heads=4)
 
 
+def test_convert_with_another_line(tmp_path, model):
+    """A line, or a preset at the model's size; scores that were measured with the old line are dropped."""
+    model.metrics = {"test": {"top1": 0.5}}
+    vitrail.save(model, tmp_path / "m")
+    lines = {
+        "big_vision_fewshot": "resize(18)|central_crop(16)|uint8(down)|to_range(-1, 1)",
+        "resize( 16 )|uint8|to_range(-1,1)": "resize(16)|uint8|to_range(-1, 1)",
+    }
+    for i, (given, line) in enumerate(lines.items()):
+        convert(tmp_path / "m", tmp_path / str(i), preprocess=given)
+        made = vitrail.load(tmp_path / str(i))
+        assert (made.preprocess, made.metrics) == (line, {})
+    for wrong, said in (
+        ("resize(32)|uint8|to_range(-1, 1)", r"makes images of \(32, 32\).*of \(16, 16\)"),
+        ("inception_crop(16)|uint8|to_range(-1, 1)", "draws at random.*big_vision_eval"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            convert(tmp_path / "m", tmp_path / "no", preprocess=wrong)
+        assert not (tmp_path / "no").exists()
+
+
 def test_convert_overwrites_nothing(tmp_path, model):
     vitrail.save(model, tmp_path / "m")
     (tmp_path / "there").write_text("mine")

@@ -29,6 +29,17 @@ def test_a_run_in_a_few_words(tmp_path):
     assert (made.best, made.best_step) == (0.9, 4)
 
 
+def test_the_rate_that_was_chosen_and_a_loss_in_its_own_sign(tmp_path):
+    run = Run.open(tmp_path / "a", {"rate": 0.01, "watch": "val_loss"})
+    run.save(3, {}, {}, score=-2.25)
+    run.save(4, {}, {}, score=-2.5)
+    assert (summary(run.path, "a").rate, summary(run.path, "a").watch) == (0.01, "val_loss")
+    assert (summary(run.path, "a").best, summary(run.path, "a").best_step) == (2.25, 3)
+    run.finish({"rate": 0.1, "sweep": {"0.001": {"val_top1": 0.5}}})
+    assert summary(run.path, "a").rate == 0.1
+    run.close()
+
+
 def test_states_of_a_run(tmp_path):
     run = trained(tmp_path / "a", {"model": "B/16", "seed": 1}, [])
     assert summary(run.path, "a").state == "no checkpoint"

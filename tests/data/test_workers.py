@@ -115,3 +115,15 @@ def test_a_worker_obeys_its_owner_alone(tmp_path):
     script.write_text(STUCK)
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines() == ["after a stranger's SIGTERM None", "after its owner's 1"], done.stderr
+
+
+def test_a_script_that_does_its_work_on_import_is_told_so(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import vitrail\n"
+        "model = vitrail.create('mu/16@32', classes=10)\n"
+        "vitrail.evaluate(model, 'shapes?n=40', split='test', mapping='order', workers=1)\n"
+    )
+    ended = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 1
+    assert 'put it below `if __name__ == "__main__":`' in ended.stderr

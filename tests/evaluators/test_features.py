@@ -7,7 +7,7 @@ from tests.evaluators.split import Split
 from tests.randomise import randomise
 from vitrail.errors import ConfigError
 from vitrail.evaluators.feature_cache import EXTRACTION, rows_of
-from vitrail.evaluators.features import representation
+from vitrail.evaluators.features import outputs, representation
 
 
 @pytest.fixture
@@ -67,9 +67,12 @@ def test_a_resnet_has_one_representation():
         representation(model, "mean")
 
 
-def test_public_features_are_the_pooled_ones(model):
+def test_public_features_are_what_the_classifier_sees(model):
     image = np.random.default_rng(0).integers(0, 256, (16, 16, 3), np.uint8)
-    assert vitrail.features(model, [image, image]).shape == (2, model.config.width)
+    made = vitrail.features(model, [image, image])
+    assert made.shape == (2, 5) and vitrail.features(model, []).shape == (0, 5)
+    logits = torch.cat(list(outputs(model, [image, image])))
+    torch.testing.assert_close(model.head.classifier(torch.from_numpy(made)), logits)
 
 
 def test_every_part_is_in_the_mode_in_which_it_was(model):

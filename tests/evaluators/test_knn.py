@@ -132,9 +132,16 @@ def test_the_evaluator_chooses_k_on_the_training_split():
         assert KNN(train, test, k=(k,)).chosen(model)[vote][1] == value
 
 
-@pytest.mark.parametrize("wrong", [{"k": ()}, {"k": (0,)}, {"temperature": 0.0}])
-def test_settings_that_make_no_sense(wrong):
-    with pytest.raises(ConfigError):
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"k": ()}, r"^k must .*at least 1, not \[\]$"),
+        ({"k": (5, 0)}, r"^k must .*at least 1, not \[5, 0\]$"),
+        ({"temperature": 0.0}, "^temperature must be finite and above 0, not 0$"),
+    ],
+)
+def test_settings_that_make_no_sense(wrong, said):
+    with pytest.raises(ConfigError, match=said):
         KNN(Split(6, named(3)), Split(6, named(3)), **wrong)
 
 

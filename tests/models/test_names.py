@@ -2,8 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vitrail.checkpoints.box import BOX
 from vitrail.errors import ConfigError
-from vitrail.models.names import MODELS, config_of
+from vitrail.models.names import BOXED, MODELS, config_of
 from vitrail.models.resnet import BiTConfig
 from vitrail.models.vit import VARIANTS
 
@@ -65,6 +66,14 @@ def test_an_unknown_name_suggests_the_nearest(wrong, near):
     with pytest.raises(ConfigError, match="unknown model") as caught:
         config_of(wrong)
     assert near in str(caught.value)
+
+
+def test_a_model_in_the_box_is_no_architecture():
+    assert tuple(BOX) == BOXED
+    with pytest.raises(ConfigError, match=r"in the box.* vitrail\.load\('ti8-64'\)"):
+        config_of("ti8-64")
+    with pytest.raises(ConfigError, match=r"did you mean ti8-64 \(in the box\)"):
+        config_of("ti8-46")
 
 
 def test_an_unknown_field_lists_the_fields():

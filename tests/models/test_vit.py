@@ -110,7 +110,8 @@ BAD = {
     "depth must be at most 1000, not 1001": {"depth": 1001},
     f"classes must be at most {2**24}, not {2**63}": {"classes": 2**63},
     "image_size=70000 is more than 65536 pixels": {"image_size": 70000},
-    "a width of 8 or more that 4 divides, not 6": {"positions": "2d", "width": 6, "heads": 2},
+    "an even width, half of it for x and half for y, not 5": {"positions": "2d", "width": 5, "heads": 1},
+    "a width of 8 or more that 4 divides, not 6": {"positions": "sincos", "width": 6, "heads": 2},
     "8 or more that 4 divides, not 4": {"positions": "sincos", "width": 4, "heads": 2},
 }
 

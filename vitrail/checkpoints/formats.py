@@ -17,7 +17,7 @@ from typing import Any
 from vitrail.checkpoints import bundle, google, huggingface, timm, torch_files, torchvision
 from vitrail.checkpoints.box import BOX, located
 from vitrail.checkpoints.checkpoint import Checkpoint, of_model, to_model
-from vitrail.data.preprocess import default_line
+from vitrail.data.preprocess import default_line, evaluation_line
 from vitrail.data.readers.class_folders import EXTENSIONS, HEIC
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.models.names import Model, build, config_of
@@ -93,15 +93,19 @@ def convert(
     image_size: Size | None = None,
     heads: int | None = None,
     resample: str = "official",
+    preprocess: str = "",
 ) -> Model:
     """Read anything, write `to`; an existing destination is refused. Returns the model that was read.
 
-    `precision`: what the weights of a bundle are stored in (bundle.PRECISIONS).
+    `precision`: what the weights of a bundle are stored in (bundle.PRECISIONS). `preprocess`: another line than its
+    own, or the name of a preset.
     """
     check_new(Path(destination))
     if precision != "float32" and to != "bundle":
         raise ConfigError(f"precision {precision!r} can be chosen for a bundle, not for {to}")
     model = load(source, classes=classes, image_size=image_size, heads=heads, resample=resample)
+    if preprocess:
+        model.preprocess, model.metrics = evaluation_line(preprocess, model.config.image_size), {}
     write(bundle.in_precision(of_model(model), precision), Path(destination), to)
     return model
 

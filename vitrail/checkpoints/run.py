@@ -70,18 +70,20 @@ class Run:
         keep: int = 2,
         data: tuple[str, Sequence[str]] | None = None,
         start: str | None = None,
+        used: dict[str, Any] | None = None,
     ) -> Run:
         """Begin a run, or go on with the one that is there; `keep` checkpoints are kept, and the best.
 
         `data`: its fingerprint and class names. Other data than it began with is said; with other classes, or in
         another order, the same labels would mean others: that is refused. `start`: the digest of the weights that it
-        begins from; other ones under the same name are refused.
+        begins from; other ones under the same name are refused. `used`: what settings became that the config leaves
+        open, for the record.
         """
         if keep < 1:
             raise ConfigError(f"keep {keep}: at least 1 checkpoint must be kept")
         run = cls(Path(path).expanduser(), keep)
-        about = {} if data is None else {"data": data[0], "classes": digest(*data[1])}
-        about |= {} if start is None else {"start": start}
+        about: dict[str, Any] = {} if data is None else {"data": data[0], "classes": digest(*data[1])}
+        about |= {name: value for name, value in (("start", start), ("used", used)) if value is not None}
         try:
             with agreed(f"{run.path} cannot be opened"):
                 if rank() == 0:
@@ -176,9 +178,12 @@ class Run:
         return run_card.read_card(self.path).get("results")
 
     def evidence(self) -> dict[str, Any]:
-        """What a model of this run says of its making: the versions and the code that began it, its data's digest."""
+        """What a model of this run says of its making: the versions and the code that began it, its data's digest,
+        what open settings became."""
         card = run_card.read_card(self.path)
-        return {name: card[name] for name in ("versions", "git", "data", run_card.LATER) if name in card}
+        return {
+            name: card[name] for name in ("versions", "git", "data", "used", run_card.LATER) if name in card
+        }
 
     @property
     def _metrics(self) -> Path:
@@ -187,7 +192,7 @@ class Run:
     def _place(self, step: int) -> Path:
         return place_of(self.path, step)
 
-    def _begin(self, config: dict[str, Any], about: dict[str, str]) -> None:
+    def _begin(self, config: dict[str, Any], about: dict[str, Any]) -> None:
         if (self.path / run_card.CARD).exists():
             run_card.check_same(self.path, config, about)
         else:

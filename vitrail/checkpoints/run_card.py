@@ -23,8 +23,9 @@ CARD = "run.json"
 LATER = "later_data"  # in it: digests of the data that an unfinished run went on with, where it had changed
 
 
-def write_new(folder: Path, config: dict[str, Any], about: dict[str, str]) -> None:
-    """`about`: digests of the data, of its classes, and of the weights that it begins from, where it has them."""
+def write_new(folder: Path, config: dict[str, Any], about: dict[str, Any]) -> None:
+    """`about`: digests of the data, of its classes, and of the weights that it begins from, and what open settings
+    became, where it has them."""
     card = {
         "config": config,
         "versions": versions(),
@@ -54,7 +55,7 @@ def write_card(folder: Path, card: dict[str, Any]) -> None:
         save_json(card, temporary)
 
 
-def check_same(folder: Path, config: dict[str, Any], about: dict[str, str]) -> None:
+def check_same(folder: Path, config: dict[str, Any], about: dict[str, Any]) -> None:
     """A run goes on only with the config, the classes and the weights that it began with; with other versions or
     files it goes on, and says so."""
     card = read_card(folder)

@@ -28,9 +28,10 @@ class Summary:
     model: str | None
     data: str | None
     steps: int | None  # planned
-    rate: float | None  # the one that was set, or else the highest that was used
+    rate: float | None  # the one that was chosen, or set, or else the highest that was used
     loss: float | None  # the last
-    best: float | None  # the highest score of a checkpoint, and its step
+    watch: str | None  # the score that checkpoints are judged by
+    best: float | None  # the best of a checkpoint, and its step
     best_step: int | None
     results: dict[str, float]  # the final scores
     seconds: float | None
@@ -59,9 +60,10 @@ def summary(run: Path, name: str) -> Summary:
         model=text(config, "model"),
         data=text(config, "data"),
         steps=None if steps is None else int(steps),
-        rate=number(config, "rate") or max(measured(rows, "rate"), default=None),
+        rate=number(ended, "rate") or number(config, "rate") or max(measured(rows, "rate"), default=None),
         loss=next(iter(measured(rows, "loss")[::-1]), None),
-        best=None if best_step is None else scores[best_step],
+        watch=text(config, "watch") or None,
+        best=None if best_step is None else abs(scores[best_step]),  # a loss is kept negative
         best_step=best_step,
         results={
             key: v

@@ -35,7 +35,7 @@ from vitrail.data.masking import Masking, draw_mask
 from vitrail.data.order import EXAMPLE, MASK, MIX, Order, generator, with_partners
 from vitrail.data.preprocess import Pipeline
 from vitrail.data.sources import Source
-from vitrail.data.workers import begin_worker, start_fork_server
+from vitrail.data.workers import UNGUARDED, begin_worker, start_fork_server
 from vitrail.errors import ConfigError, DataError, TrainingError
 from vitrail.runtime.device import Device, pick
 
@@ -147,6 +147,8 @@ class Loader:
         )
         try:
             yield from loader
+        except BrokenPipeError as error:
+            raise ConfigError(UNGUARDED) from error
         except RuntimeError as error:
             if not str(error).startswith("DataLoader worker (pid"):
                 raise

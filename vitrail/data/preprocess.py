@@ -155,6 +155,18 @@ class Pipeline:
         return Pipeline(self.pixel_ops[:first] + scaled, self.value_op)
 
 
+def evaluation_line(text: str, image_size: tuple[int, int]) -> str:
+    """A preset's line at that size, or a line as it is: one that makes images of that size, without chance."""
+    made = parse(PRESETS[text]).at(image_size) if text in PRESETS else parse(text)
+    if made.image_size != image_size or made.random:
+        drawn = "draws at random" if made.random else f"makes images of {made.image_size}"
+        raise ConfigError(
+            f"'{made}' {drawn}, and the model looks at images of {image_size}, the same each time; there is a line, "
+            f"or a name: {', '.join(name for name in PRESETS if not parse(PRESETS[name]).random)}"
+        )
+    return str(made)
+
+
 def parse(line: str) -> Pipeline:
     """The pipeline of a line. ConfigError names the op, its arguments, the ops there are, and the line."""
     if len(line) > MAX_LINE:

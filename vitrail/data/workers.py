@@ -16,12 +16,22 @@ import sys
 import threading
 from multiprocessing import forkserver, resource_tracker
 
+from vitrail.errors import ConfigError
+
 # Elsewhere Python cannot ask who sent a signal: there, any SIGTERM ends a worker.
 SENDER_IS_KNOWN = sys.platform == "linux"
 
 
+UNGUARDED = (
+    "a process that decodes ended as it began. Each of them imports the script that was started: where that does its "
+    'work on import, put it below `if __name__ == "__main__":`, or decode in the one process, by workers=0'
+)
+
+
 def start_fork_server(preload: str) -> None:
     """Start it, if there is none, with a module imported and SIGTERM blocked: both are passed on to the workers."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise ConfigError(UNGUARDED)  # we are in a worker, in the script that it imports
     forkserver.set_forkserver_preload([preload])
     resource_tracker.ensure_running()  # first: the fork server would start it, and that unblocks SIGTERM
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM] if SENDER_IS_KNOWN else [])

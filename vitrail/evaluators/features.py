@@ -38,10 +38,11 @@ WHICH = "pre_logits, token, mean, layer3 (any layer), layer3.token, layer3.mean"
 def features(
     model: Model | str | Path, images_or_source: ImageLike | Sequence[ImageLike] | Source
 ) -> np.ndarray:
-    """The model's representation of each image, float32 (n, D). A model stays on its device."""
+    """What the classifier sees of each image, float32 (n, D). A model stays on its device."""
     model = as_model(model)
-    made = [y.numpy() for y in outputs(model, each_image(images_or_source), model.features)]
-    return np.concatenate(made) if made else np.zeros((0, model.config.width), np.float32)  # (n, D)
+    made = [y.numpy() for y in outputs(model, each_image(images_or_source), representation(model))]
+    D = getattr(model.config, "pre_logits", 0) or model.config.width
+    return np.concatenate(made) if made else np.zeros((0, D), np.float32)  # (n, D)
 
 
 def outputs(

@@ -47,10 +47,10 @@ class KNN:
     name: str = ""  # of the data, before the names of the scores: pets -> pets_knn
 
     def __post_init__(self) -> None:
-        if not self.k or min(self.k) < 1 or not 0 < self.temperature < float("inf"):
-            raise ConfigError(
-                f"k {tuple(self.k)} must be at least 1, temperature {self.temperature} positive"
-            )
+        if not self.k or min(self.k) < 1:
+            raise ConfigError(f"k must be one or more whole numbers of at least 1, not {list(self.k)}")
+        if not 0 < self.temperature < float("inf"):
+            raise ConfigError(f"temperature must be finite and above 0, not {self.temperature:g}")
 
     def __call__(self, model: nn.Module) -> Iterator[Score]:
         for vote, (_, value, n) in self.chosen(model).items():

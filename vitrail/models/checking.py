@@ -24,8 +24,10 @@ MOST_STAGES, MOST_UNITS = 6, 1000  # of a ResNet; units of all its stages togeth
 def image_size(given: Any) -> tuple[int, int]:
     """One number for a square, or (height, width)."""
     size = (given, given) if is_whole(given) else tuple(given) if isinstance(given, tuple | list) else ()
-    if len(size) != 2 or not all(is_whole(n) and n >= 1 for n in size):
+    if len(size) != 2 or not all(map(is_whole, size)):
         raise ConfigError(f"image_size={given!r} is neither a whole number nor (height, width)")
+    if min(size) < 1:
+        raise ConfigError(f"image_size={given!r}: a side must have at least 1 pixel")
     if max(size) > MOST_PIXELS:
         raise ConfigError(f"image_size={given!r:.60} is more than {MOST_PIXELS} pixels along a side")
     return size[0], size[1]

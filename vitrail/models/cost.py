@@ -47,8 +47,10 @@ class Cost:
 
     def pretraining_flops(self, examples: int, epochs: float) -> float:
         """Of `epochs` passes over `examples` images; the paper's Table 6 gives these as exaFLOPs (1e18)."""
-        if not (examples >= 0 and 0 <= epochs < float("inf")):
-            raise ConfigError(f"{epochs:g} epochs of {examples:,} examples")
+        if examples < 0:
+            raise ConfigError(f"examples must be at least 0, not {examples:,}")
+        if not 0 <= epochs < float("inf"):
+            raise ConfigError(f"epochs must be finite and at least 0, not {epochs:g}")
         return self.training_flops * examples * epochs
 
 
@@ -61,10 +63,10 @@ def cost(config: Config) -> Cost:
 def accelerator_days(flops: float, peak_flops: float, utilisation: float) -> float:
     """Days of one accelerator. The paper's TPUv3 core: a peak of 61.5e12 (half a chip's 123e12) in bf16;
     its H/14 took 2,500 core-days for 14 epochs of JFT, a utilisation of 0.32, its L/16 680, 0.43."""
-    if not (peak_flops > 0 and 0 < utilisation <= 1):
-        raise ConfigError(
-            f"a peak of {peak_flops:g} at a utilisation of {utilisation:g}: it must be in (0, 1]"
-        )
+    if not 0 < peak_flops < float("inf"):
+        raise ConfigError(f"the peak must be finite and above 0, not {peak_flops / 1e12:g} TFLOP/s")
+    if not 0 < utilisation <= 1:
+        raise ConfigError(f"utilisation must be in (0, 1], not {utilisation:g}")
     return flops / (peak_flops * utilisation * 86_400)
 
 

@@ -31,6 +31,9 @@ PLAIN = (
 # What `vitrail models` lists; any other variant and patch size can be asked for.
 MODELS: tuple[str, ...] = (*PLAIN, *HYBRIDS, *BITS)
 
+# Models in the box (checkpoints/box.py), which come with weights; here so that a message can point to them.
+BOXED = ("ti8-64",)
+
 TIMM_SIZES = {
     "tiny": "Ti", "small": "S", "medium": "M", "base": "B", "large": "L", "huge": "H", "so400m": "So400m",
     "giant": "g", "giantopt": "g-opt", "gigantic": "G",
@@ -141,11 +144,18 @@ def timm_bit(text: str, size: tuple[int, int]) -> BiTConfig | None:
 
 
 def unknown_model(name: str) -> ConfigError:
+    if name in BOXED:
+        return ConfigError(
+            f"{name} is a model in the box, with its weights, and no architecture: vitrail.load({name!r}) loads it"
+        )
     spellings = {
         spelling.lower(): known for known in MODELS for spelling in (known, f"ViT-{known}", f"BiT-{known}")
     }
     for word, short in TIMM_SIZES.items():
         spellings |= {f"vit_{word}_patch{p}": f"{short}/{p}" for p in (8, 14, 16, 32)}
+    spellings |= {boxed: f"{boxed} (in the box)" for boxed in BOXED}
     near = [spellings[s] for s in difflib.get_close_matches(name.lower(), spellings, n=3, cutoff=0.4)]
     suggestion = f"; did you mean {' or '.join(dict.fromkeys(near))}?" if near else ""
-    return ConfigError(f"unknown model {name!r}{suggestion} (`vitrail models` lists them)")
+    return ConfigError(
+        f"unknown model {name!r}{suggestion} (a name is as B/16, L/16@512 or R50x1; `vitrail models` lists them)"
+    )

@@ -127,10 +127,12 @@ def check(config: ViTConfig) -> None:
         )
     if config.width % config.heads:
         raise ConfigError(f"width {config.width} is not divisible into {config.heads} heads")
-    if config.positions in ("2d", "sincos") and (config.width % 4 or config.width < 8):
+    if config.positions == "2d" and config.width % 2:
         raise ConfigError(
-            f"positions={config.positions!r} need a width of 8 or more that 4 divides, not {config.width}"
+            f"positions='2d' need an even width, half of it for x and half for y, not {config.width}"
         )
+    if config.positions == "sincos" and (config.width % 4 or config.width < 8):
+        raise ConfigError(f"positions='sincos' need a width of 8 or more that 4 divides, not {config.width}")
     if config.pool == "token" and not config.class_token:
         raise ConfigError("pool='token' needs the class token; use pool='mean' or 'attention' without it")
     if config.positions == "relative" and config.positions_at == "stem":
