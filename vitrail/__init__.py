@@ -1,7 +1,7 @@
 """vitrail: the Vision Transformer paper as working software.
 
     model = vitrail.load("ViT-B_16.npz")          anyone's checkpoint
-    vitrail.predict(model, "photo.jpg")           [[("tabby", 0.83), ...]]
+    vitrail.predict(model, "photo.jpg")           [[("tabby", 0.61), ...]]
     vitrail.save(model, "tabby/", to="bundle")
 
 Each name is imported when it is first used, so that `import vitrail` and the command line start at once.

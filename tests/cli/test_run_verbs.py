@@ -96,3 +96,16 @@ def test_a_broken_run_is_named_and_the_others_are_shown(two_runs):
 def test_a_folder_without_runs_is_an_error(tmp_path):
     with pytest.raises(ConfigError, match="no run below"):
         runs(str(tmp_path))
+
+
+def test_a_setting_that_one_run_leaves_open_is_compared(tmp_path):
+    for name, dropout in (("open", None), ("set", 0.3)):
+        Run.open(tmp_path / name, {"model": {"dropout": dropout}, "watch": "val_loss"}).close()
+    assert printed(runs(str(tmp_path)))[-2:] == ["open model.dropout None", "set model.dropout 0.3"]
+
+
+def test_the_best_says_of_what(tmp_path):
+    run = Run.open(tmp_path / "a", {"watch": "val_loss"})
+    run.save(20, {}, {}, score=-2.267)
+    run.close()
+    assert "val_loss 2.267 at 20" in " ".join(printed(runs(str(tmp_path))))

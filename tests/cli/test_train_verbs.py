@@ -1,9 +1,11 @@
 """pretrain and finetune, as the command line calls them: what is shown, and that the flags reach the experiment."""
 
 import json
+import re
 
 import pytest
 
+import vitrail
 from vitrail.cli.train_verbs import finetune_command, pretrain_command, word_after
 from vitrail.cli.verb import show
 from vitrail.errors import ConfigError
@@ -37,6 +39,16 @@ def test_a_dry_run_needs_no_data(capsys):
     assert "83.97" in made["claim"]
 
 
+def test_a_recipe_with_other_settings_makes_no_claim():
+    as_it_is = command("--recipe", "vit-b16-i1k", "--dry-run", "--workers", "3", "--device", "cpu")
+    assert as_it_is.result["changes"] == [] and len(as_it_is.after) == 1
+    other = command(
+        "--recipe", "vit-b16-i1k", "--dry-run", "--model", "Ti/16", "--rate", "1", "--device", "cpu"
+    )
+    assert other.result["changes"] == ["model", "rate"]
+    assert other.after[-1] == "This run is another, by: model, rate."
+
+
 def test_the_dry_run_of_b16_on_jft_has_the_papers_exaflops():
     shown = command("--recipe=vit-b16-jft", "--dry-run", "--device", "cpu")
     assert values(shown)["exaFLOPs"] == "223.7"  # the paper: 224
@@ -51,6 +63,37 @@ def test_the_dry_run_counts_the_users_data():
     assert shown.result["steps"] == round(2 * 3600 / 64)
     assert shown.result["seconds"] == pytest.approx(shown.result["flops"] / (2 * 1e12 * 0.4))
     assert shown.result["image_size"] == (32, 32)
+
+
+def test_the_dry_run_shows_what_the_model_and_the_data_fill_in():
+    shown = command(*TINY, "--dry-run", "--pool", "mean")
+    made = shown.result["experiment"]
+    assert {"image_size": 32, "pool": "mean", "dropout": 0.0, "drop_path": 0.0}.items() <= made[
+        "model"
+    ].items()
+    data = made["data"]
+    assert (data["train"], data["val"]) == ("train[:90% per class]", "train[90%: per class]")
+    assert data["test"] == "test"
+    assert data["preprocess"] == "inception_crop(32)|flip_lr|uint8|to_range(-1, 1)"
+    assert data["evaluate_preprocess"] == "resize_small(37)|central_crop(32)|uint8|to_range(-1, 1)"
+    assert values(shown)["preprocess"] == data["preprocess"]
+
+
+def test_the_dry_run_from_weights_shows_what_they_say():
+    box = vitrail.load("ti8-64")
+    made = command("--data", SHAPES, "--model", "ti8-64", "--dry-run").result["experiment"]
+    assert made["model"]["drop_path"] == box.config.drop_path == 0.1
+    assert (made["model"]["image_size"], made["data"]["evaluate_preprocess"]) == (64, box.preprocess)
+    given = ("--evaluate-preprocess", "resize(32)|to_range(0, 1)", "--image-size", "32", "--test", "none")
+    data = command("--data", SHAPES, "--model", "ti8-64", "--dry-run", *given).result["experiment"]["data"]
+    assert data["preprocess"] == "inception_crop(32)|flip_lr|uint8|to_range(0, 1)"
+    assert (data["evaluate_preprocess"], data["test"]) == ("resize(32)|to_range(0, 1)", "none")
+
+
+def test_the_dry_run_of_a_resnet_has_no_settings_of_a_vit():
+    made = command("--recipe", "r50x1-jft", "--dry-run").result["experiment"]
+    assert (made["model"]["image_size"], made["model"]["pool"]) == (224, None)
+    assert made["data"]["train"] == "auto"  # there is no data to look at
 
 
 def test_any_field_by_flag():
@@ -81,7 +124,41 @@ def test_the_list():
         "14ep",
         3e-4,
     )
-    assert "2,500 TPUv3-core-days" in first["cost"]
+    assert "2,500 TPUv3-core-days" in first["cost"] and "88.08%" in first["claim"]
+
+
+def test_the_list_has_a_line_for_each_recipe_at_80_columns(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    show(command("--recipe", "list"))
+    begun = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line.strip()]
+    assert [word for word in begun if word in RECIPES] == begun[2:-1] == list(RECIPES)
+
+
+@pytest.mark.parametrize("parse", [pretrain_command, finetune_command])
+def test_every_flag_has_its_text(capsys, monkeypatch, parse):
+    monkeypatch.setenv("COLUMNS", "100")
+    with pytest.raises(SystemExit):
+        parse(["--help"])
+    texts = help_texts(capsys.readouterr().out)
+    assert len(texts) > 40
+    bare = {flag for flag, text in texts.items() if text.startswith("(default")}
+    assert not bare
+    unsaid = {flag for flag, text in texts.items() if "(default: None)" in text and "None:" not in text}
+    assert unsaid == set()
+
+
+def help_texts(said):
+    """flag -> what --help says of it"""
+    flag, texts = "", {}
+    for line in said.splitlines():
+        entry = line.strip("│| ")
+        if entry.startswith("--"):
+            words, *text = re.split(" {2,}", entry, maxsplit=1)
+            flag = words.split()[0]
+            texts[flag] = "".join(text)
+        elif line[1:].startswith("   ") and flag:
+            texts[flag] = f"{texts[flag]} {entry}".strip()
+    return texts
 
 
 def test_help_shows_the_recipe(capsys):
@@ -163,3 +240,4 @@ def test_word_after():
     assert word_after("--recipe", ["--a", "--recipe", "b"]) == "b"
     assert word_after("--recipe", ["--recipe=c", "--d"]) == "c"
     assert word_after("--recipe", ["--recipes", "x"]) == word_after("--recipe", ["--recipe"]) == ""
+    assert word_after("--recipe", []) == ""

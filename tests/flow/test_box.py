@@ -50,7 +50,14 @@ def test_models_lists_the_box(run, vitrail_command):
     code, out, _ = vitrail_command("models")
     assert code == 0
     assert f"ti8-64, {one['about']}" in out
-    assert f"test top-1 {one['metrics']['test']['top1']:.2%}" in out
+    assert f"top-1 {one['metrics']['test']['top1']:.2%} on 10,000 validation images" in out
+
+
+def test_cost(run):
+    made = run("cost", "ti8-64")
+    assert made["parameters"] == sum(p.numel() for p in vitrail.load("ti8-64").parameters())
+    assert (made["model"], made["image_size"]) == ("ti8-64", [64, 64])
+    assert run("cost", "ti8-64", "--image-size", 96)["model"] == "ti8-64@96"
 
 
 def test_predict(run, photo):

@@ -56,6 +56,31 @@ def test_cost_has_the_papers_bill(run):
     assert "304,326,632" in run("cost", "L/16")[1]
 
 
+@pytest.mark.parametrize(
+    ("words", "name", "size"),
+    [
+        (["B/16@384"], "B/16@384", [384, 384]),
+        (["B/16@384", "--image-size", 224], "B/16@224", [224, 224]),
+        (["B/16", "--image-size", 224, 448], "B/16@224x448", [224, 448]),
+    ],
+)
+def test_cost_is_headed_by_the_size_that_it_is_of(run, words, name, size):
+    made = json.loads(run("cost", *words, "--json")[1])
+    assert (made["model"], made["image_size"]) == (name, size)
+    assert run("cost", *words)[1].split()[0] == name
+
+
+def test_cost_of_a_file_is_that_of_its_architecture(run, checkpoint, tmp_path):
+    vitrail.save(vitrail.load(checkpoint), tmp_path / "model")
+    (tmp_path / "run.json").touch()  # a run's folder
+    (tmp_path / "model" / "model.safetensors").unlink()  # the card of a bundle is enough
+    wanted = sum(p.numel() for p in vitrail.load(checkpoint).parameters())
+    for model in (checkpoint, tmp_path / "model", tmp_path):
+        code, out, err = run("cost", model, "--json")
+        assert code == 0, err
+        assert (json.loads(out)["parameters"], json.loads(out)["model"]) == (wanted, str(model))
+
+
 @pytest.mark.parametrize("to", ["bundle", "npz", "timm", "huggingface", "torchvision"])
 def test_convert_and_predict(run, checkpoint, photo, tmp_path, to):
     there = tmp_path / {"npz": "b.npz", "torchvision": "b.pth"}.get(to, "b")
@@ -151,6 +176,17 @@ def test_a_bad_checkpoint_is_one_line_and_nothing_is_written(run, checkpoint, tm
     [
         (["cost", "B/16", "--image-size", "225"], "not a multiple of 16"),
         (["cost", "ViT-Q/16"], "unknown model 'ViT-Q/16'; did you mean"),
+        (["cost", "foo"], "unknown model 'foo' (a name is as B/16, L/16@512"),
+        (["cost", "B/16@0"], "image_size=(0, 0): a side must have at least 1 pixel"),
+        (["cost", "B/16", "--peak-tflops", "0"], "the peak must be finite and above 0, not 0 TFLOP/s"),
+        (["cost", "B/16", "--utilisation", "2"], "utilisation must be in (0, 1], not 2"),
+        (["cost", "B/16", "--epochs", "-1"], "epochs must be finite and at least 0, not -1"),
+        (["cost", "B/16", "--examples", "-1"], "examples must be at least 0, not -1"),
+        (["pretrain", "--model", "ti8-46", "--dry-run"], "did you mean ti8-64 (in the box)"),
+        (["pretrain", "--dry-run", "--steps", "0"], "steps 0: a run has at least 1"),
+        (["cost", "B/16", "--batch", "0"], "batch must be at least 1, not 0"),
+        (["pretrain"], "no data: --data PATH"),
+        (["finetune"], "no data: --data PATH"),
         (["predict", "B/16", "x.png"], "names an architecture"),
     ],
 )
@@ -198,11 +234,6 @@ def test_a_place_that_cannot_be_written_is_one_line(run, checkpoint):
     assert err.startswith("error: ") and err.count("\n") == 1
 
 
-@pytest.mark.parametrize("words", [["--utilisation", "0"], ["--epochs", "-1"], ["--batch", "0"]])
-def test_costs_that_make_no_sense(run, words):
-    assert run("cost", "B/16", *words)[0] == 2
-
-
 @pytest.mark.parametrize("verb", ["knn", "fewshot", "inspect", "transfer", "data"])
 def test_a_verb_for_one_process_says_so_under_torchrun(verb, run, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -211,7 +242,9 @@ def test_a_verb_for_one_process_says_so_under_torchrun(verb, run, monkeypatch):
     assert f"error: {verb} is for one process" in err
 
 
-@pytest.mark.parametrize("words", [["models"], ["models", "--json"]])
+@pytest.mark.parametrize(
+    "words", [["models"], ["models", "--json"], ["models", "--help"], ["finetune", "--help"]]
+)
 def test_a_reader_that_has_seen_enough(words):
     """As in `vitrail models | head`."""
     command = [sys.executable, "-m", "vitrail", *words]

@@ -96,6 +96,10 @@ def test_a_recipe_that_goes_on_from_another_says_so_where_it_does_not(tmp_path, 
 def test_refused(tmp_path):
     with pytest.raises(ConfigError, match="no field epochs, lr"):
         vitrail.pretrain(DATA, lr=1, epochs=2, out=tmp_path / "run")
+    with pytest.raises(
+        ConfigError, match=r"no field modle; did you mean model\? \(its fields are .*weight_decay"
+    ):
+        vitrail.pretrain(DATA, modle="Ti/16", out=tmp_path / "run")
     with pytest.raises(ConfigError, match="did you mean vit-b16-i21k"):
         vitrail.pretrain(DATA, recipe="vit-b17-i21k", out=tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -22,11 +22,10 @@ def experiment(
     **training: Any,
 ) -> Experiment:
     """Any field replaced, by part."""
+    mixing = {} if objective.get("objective") == "masked" else {"mixup": 0.2, "cutmix": 1.0}
     return Experiment(
         replace(ModelChoice("mu/8@16", dropout=0.1, drop_path=0.1), **model),
-        replace(
-            DataChoice(DATA, "train[:80%]", "train[80%:]", batch=8, mixup=0.2, cutmix=1.0, workers=0), **data
-        ),
+        replace(DataChoice(DATA, "train[:80%]", "train[80%:]", batch=8, workers=0, **mixing), **data),
         replace(ObjectiveChoice(), **objective),
         replace(
             Training(

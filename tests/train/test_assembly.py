@@ -41,6 +41,22 @@ def test_training_and_the_model_see_images_of_the_same_values(tmp_path):
         assemble(experiment(data=both, objective={"objective": "masked"}), CPU, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        ({"objective": {"objective": "masked", "smoothing": 0.5}}, "masked does not use smoothing 0.5"),
+        ({"objective": {"objective": "masked"}, "data": {"cutmix": 1.0}}, "masked does not use cutmix 1.0"),
+        (
+            {"objective": {"corrupted": 0.9, "target": "grid"}},
+            "softmax does not use target grid, corrupted 0.9",
+        ),
+    ],
+)
+def test_a_setting_that_would_do_nothing_is_refused(tmp_path, parts, said):
+    with pytest.raises(ConfigError, match=said):
+        assemble(experiment(**parts), CPU, tmp_path)
+
+
 def test_each_process_may_meet_every_broken_example_and_the_first_counts_those_of_others(
     tmp_path, monkeypatch
 ):

@@ -29,7 +29,7 @@ def test_by_hand(duration, steps):
     assert in_steps(duration, examples=640, batch=64, total=200) == steps
 
 
-@given(st.integers(0, 10**9), COUNTS, COUNTS)
+@given(st.integers(1, 10**9), COUNTS, COUNTS)
 def test_a_number_is_that_many_steps_whatever_the_data(steps, examples, batch):
     assert in_steps(steps, examples=examples, batch=batch) == steps
     assert in_steps(f"{steps:_}", examples=examples, batch=batch) == steps
@@ -61,3 +61,8 @@ def test_what_is_no_duration(bad):
 def test_the_length_of_a_run_is_no_part_of_itself():
     with pytest.raises(ConfigError, match=r"'5%' is not a duration: .*\(90ep\)$"):
         in_steps("5%", examples=64, batch=8)
+
+
+def test_a_run_has_a_step():
+    with pytest.raises(ConfigError, match="steps 0: a run has at least 1"):
+        in_steps(0, examples=64, batch=8)

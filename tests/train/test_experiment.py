@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from vitrail.errors import ConfigError
 from vitrail.train.experiment import DataChoice, Experiment, ModelChoice, Training
 from vitrail.train.optim import Optimization
+from vitrail.train.schedule import Schedule
 
 
 def test_durations_become_steps():
@@ -49,16 +50,28 @@ def test_a_run_of_no_steps_is_refused():
 
 
 def test_the_schedule_has_every_field():
-    fields = {"rate": 0.3, "decay": "linear", "end_rate": 0.1, "stairs": (3, 4)}
-    made = Training(steps=10, warmup=2, **fields).schedule()
-    assert (made.rate, made.steps, made.decay, made.warmup, made.end, made.stairs) == (
-        0.3,
-        10,
-        "linear",
-        2,
-        0.1,
-        (3, 4),
-    )
+    fields = {"rate": 0.3, "decay": "stairs", "end_rate": 0.1, "stairs": (3, "40%", "0.1ep")}
+    made = Training(steps=10, warmup=2, **fields).in_steps(examples=500, batch=10).schedule()
+    assert made == Schedule(0.3, 10, "stairs", 2, 0.1, (3, 4, 5))
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"clip": -1.0}, "clip -1.0: it must be at least 0"),  # it would climb the loss
+        ({"clip": float("nan")}, "clip nan"),
+        ({"end_rate": -1.0}, "end_rate -1.0: it must be at least 0"),
+        ({"accumulate": 0}, "accumulate 0: it must be at least 1"),
+        ({"patience": -1}, "patience -1"),
+        ({"max_skipped": -1}, "max_skipped -1"),
+        ({"patience": 3}, "patience 3 without a score to watch"),
+        ({"decay": "stairs"}, r"decay stairs with stairs \[\]"),
+        ({"decay": "cosine", "stairs": (5,)}, r"decay cosine with stairs \[5\]"),
+    ],
+)
+def test_what_would_harm_or_do_nothing_is_refused(fields, said):
+    with pytest.raises(ConfigError, match=said):
+        Training(**fields)
 
 
 SAME = [

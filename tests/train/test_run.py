@@ -49,6 +49,12 @@ def test_what_a_run_leaves_behind(whole):
     card = json.loads((whole.folder / "run.json").read_text())
     assert card["results"] == whole.results
     assert card["config"]["model"]["model"] == "mu/8@16"
+    used = card["used"]  # what was left open
+    assert (used["train"], used["test"]) == ("shapes:shape:train[:80%]", "shapes:shape:test")
+    assert used["preprocess"] == "inception_crop(16)|flip_lr|uint8|to_range(-1, 1)"
+    assert used["evaluate_preprocess"] == whole.model().preprocess
+    assert (used["config"]["dropout"], used["config"]["depth"]) == (0.1, whole.model().config.depth)
+    assert whole.model().provenance["used"] == used
     assert whole.results["val_split"] == "shapes:shape:train[80%:]"
     assert whole.results["test_examples"] == len(vitrail_source("test"))
     assert {p.name for p in (whole.folder / "figures").iterdir()} >= {"loss.png", "confusion.png"}

@@ -21,7 +21,7 @@ from vitrail.train import run as running
 from vitrail.train.sources import Sources
 from vitrail.transfer import finetune
 from vitrail.transfer.finetune import default_out
-from vitrail.transfer.finetuning import Finetuning, facts_of, resolved, some_sizes
+from vitrail.transfer.finetune_settings import Finetuning, facts_of, resolved, some_sizes
 from vitrail.transfer.results_page import results_page
 
 DATA = "shapes?image_size=16&n=80"

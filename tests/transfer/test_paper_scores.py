@@ -8,7 +8,12 @@ from vitrail.transfer.paper_scores import PAPER, paper_model, paper_score
     ("name", "row"),
     [
         ("models/imagenet21k_ViT-B_16.npz", "B/16 i21k"),
-        ("vit-l16-jft", "L/16 JFT"),
+        ("vit-l16-jft", "L/16 JFT 7ep"),
+        ("vit-l16-jft-14ep", "L/16 JFT"),
+        ("r152x2-jft", "R152x2 JFT 7ep"),
+        ("r50-l16-jft", "R50+L/16 JFT 7ep"),
+        ("vit-l32-jft", "L/32 JFT"),
+        ("vit_b16_in21k_masked", None),
         ("vit_h14_in21k", "H/14 i21k"),
         ("r50-b16-jft", "R50+B/16 JFT"),
         ("R50+ViT-B_32-jft.npz", "R50+B/32 JFT"),

@@ -34,6 +34,8 @@ def test_paper(name):
     assert made["rate"] in rates
     assert (made["batch"], made["optimizer"], made["decay"], made["clip"]) == (512, "sgd", "cosine", 1.0)
     assert (made["weight_decay"], made["image_size"]) == (0.0, 384)
+    assert (made["dropout"], made["drop_path"]) == (0.0, 0.0)  # whatever the checkpoint was pre-trained with
+    assert "dropout" not in paper(facts(examples, stride=1), None)
 
 
 @pytest.mark.parametrize(("examples", "rate"), [(19_999, 0.01), (20_000, 0.03), (1_281_167, 0.03)])
@@ -51,11 +53,19 @@ HYPERRULE = {
 }
 
 
+def in_all_steps(durations, total):
+    return tuple(in_steps(duration, examples=1, batch=1, total=total) for duration in durations)
+
+
 @pytest.mark.parametrize("name", HYPERRULE)
 def test_hyperrule(name):
     examples, steps, stairs, mixup = HYPERRULE[name]
     made = bit(facts(examples, stride=1), None)
-    assert (made["steps"], made["decay"], made["stairs"], made["mixup"]) == (steps, "stairs", stairs, mixup)
+    assert (made["steps"], made["decay"], made["mixup"]) == (steps, "stairs", mixup)
+    assert in_all_steps(made["stairs"], steps) == stairs
+    assert in_all_steps(made["stairs"], 2 * steps) == tuple(
+        2 * at for at in stairs
+    )  # --steps moves them along
     assert (made["batch"], made["rate"], made["optimizer"]) == (512, 0.003, "sgd")
     warmup = in_steps(made["warmup"], examples=examples, batch=512, total=steps)
     assert warmup == (100 if steps == 500 else 500)
@@ -87,7 +97,8 @@ def test_every_protocol_says_everything_and_its_lines_make_the_size(
 ):
     given_facts = Facts(examples, short_side, short_side**2, multiple(image_size, stride), stride, RANGE, gpu)
     made = PROTOCOLS[protocol](given_facts, asked)
-    assert made.keys() - {"stairs"} == paper(given_facts, asked).keys()
+    open_in_some = {"stairs", "dropout", "drop_path"}
+    assert made.keys() - open_in_some == paper(given_facts, asked).keys() - open_in_some
     size = made["image_size"]
     assert size % stride == 0 and (asked is None or size == asked)
     assert pp.parse(made["preprocess"]).image_size == (size, size)

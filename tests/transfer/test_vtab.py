@@ -124,6 +124,7 @@ def test_the_rate_is_chosen_on_val_and_seeds_have_a_spread(pair, tmp_path):
     trained = json.loads((tmp_path / "tasks/svhn/final/1/run.json").read_text())
     assert trained["config"]["data"]["train"] == "train[0:16]+train[36:40]"
     assert trained["config"]["data"]["val"] == "none"
+    assert trained["config"]["model"]["dropout"] == trained["config"]["model"]["drop_path"] == 0.0
     chosen = json.loads((tmp_path / "tasks/svhn/choices/0.01/run.json").read_text())
     assert chosen["config"]["data"]["train"] == "train[0:16]" and chosen["config"]["data"]["test"] == "none"
     assert (tmp_path / "tasks/svhn/final/0/model").exists()

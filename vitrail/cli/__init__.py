@@ -40,7 +40,7 @@ def data() -> Shown:
 
 
 def pretrain() -> Shown:
-    """Train a model from scratch, by labels or by masked patches; --recipe names a published experiment."""
+    """Train a model by labels or by masked patches, from scratch or on from weights; --recipe: as published."""
     raise AssertionError("its flags depend on --recipe: train_verbs.py parses them")
 
 
@@ -81,7 +81,18 @@ TOGETHER = {"pretrain", "finetune", "evaluate"}
 
 def main(arguments: list[str] | None = None) -> None:
     """Parse, run, print; the only place that exits."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        try:
+            answer(list(sys.argv[1:] if arguments is None else arguments))
+        finally:
+            print(end="", flush=True)  # --help has printed, and is on its way out
+    except BrokenPipeError:
+        # Who reads it has seen enough, as `head`; Python would write once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)  # as rich does where it prints a table
+
+
+def answer(given: list[str]) -> None:
     speaks = os.environ.get("RANK", "0") == "0"  # of the processes that torchrun starts, one
     try:
         with interruptible():
@@ -90,6 +101,8 @@ def main(arguments: list[str] | None = None) -> None:
         if speaks:
             print(visible(str(error)), file=sys.stderr)
         sys.exit(128 + signal.Signals[error.by] if error.by in signal.Signals.__members__ else 1)
+    except BrokenPipeError:
+        raise
     except (VitrailError, OSError) as error:  # OSError: a place that cannot be written or read
         print(visible(f"error: {error}"), file=sys.stderr)
         sys.exit(2)
@@ -100,13 +113,8 @@ def main(arguments: list[str] | None = None) -> None:
         return
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # for names in a script that it has no letters for
-    try:
-        show(shown)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # Who reads it has seen enough, as `head`; Python would write once more at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)  # as rich does where it prints a table
+    show(shown)
+    print(end="", flush=True)  # before what is said of problems
     for problem in shown.problems:
         print(visible(f"error: {problem}"), file=sys.stderr)
     if shown.problems:

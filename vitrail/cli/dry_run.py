@@ -5,29 +5,85 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import Any
 
+import torch
+
+from vitrail.checkpoints.checkpoint import at_image_size
+from vitrail.checkpoints.formats import has_weights, read
+from vitrail.checkpoints.run_card import flat
 from vitrail.cli.train_flags import Pretrain
 from vitrail.cli.verb import Shown
-from vitrail.data.sources import open_source
+from vitrail.data.preprocess import default_line
+from vitrail.data.sources import open_source, unseen_split
+from vitrail.models.names import Model, build
 from vitrail.recipes.recipe import Recipe
 from vitrail.runtime.device import peak_flops, pick
-from vitrail.train.assembly import check_fits
-from vitrail.train.estimate import TPU_V3_CORE, Accelerators, Estimate, estimate
+from vitrail.train.assembly import check_fits, training_line
+from vitrail.train.estimate import TPU_V3_CORE, Accelerators, Estimate, estimate, model_config
 from vitrail.train.experiment import Experiment
-from vitrail.train.sources import with_splits
+from vitrail.train.sources import NOTHING, with_splits
 
 
 def dry_run(given: Pretrain, known: Recipe) -> Shown:
-    """The experiment with every duration in steps, and what it needs."""
-    experiment = given.experiment
+    """The experiment with all that is known of it, every duration in steps, and what it needs."""
+    experiment = with_data(given.experiment)
     examples, classes, counted = examples_of(experiment, known)
     on, where = accelerators(given)
     made = estimate(experiment, examples, classes, on)
-    resolved = replace(experiment, training=experiment.training.in_steps(examples, experiment.data.batch))
+    resolved = with_model(experiment)
+    resolved = replace(resolved, training=experiment.training.in_steps(examples, experiment.data.batch))
     rows = [*config_rows(asdict(resolved)), ["needs", "data", counted], *need_rows(made, on, where)]
+    others = changes(given.experiment, known)
     result: dict[str, Any] = {"recipe": known.name, "claim": known.claim, "command": known.command}
+    result |= {"changes": others}
     result |= {"experiment": asdict(resolved), "examples": examples, "classes": classes}
     result |= {**asdict(made), "exaflops": made.exaflops, "memory_bytes": made.memory_bytes, **asdict(on)}
-    return Shown(given.common, ["", "", ""], rows, result, after=[known.claim])
+    after = [known.claim, *([f"This run is another, by: {', '.join(others)}."] if others else [])]
+    return Shown(given.common, ["", "", ""], rows, result, after=after)
+
+
+def changes(experiment: Experiment, known: Recipe) -> list[str]:
+    """The settings that are not the recipe's, but for where its data lies: its claim is not about such a run."""
+    ours, theirs = (flat(one.identity()) for one in (experiment, known.make()))
+    return [name.split(".")[-1] for name in ours if name != "data.data" and ours[name] != theirs[name]]
+
+
+def with_data(experiment: Experiment) -> Experiment:
+    """With the splits that are meant, where there is data to look at."""
+    if not experiment.data.data:
+        return experiment
+    choice = with_splits(experiment.data)
+    if choice.test == "auto":
+        seen = [split for split in (choice.train, choice.val) if split not in NOTHING]
+        choice = replace(choice, test=unseen_split(choice.data, *seen) or "none")
+    return replace(experiment, data=choice)
+
+
+def with_model(experiment: Experiment) -> Experiment:
+    """With what the model itself says where nothing else is given."""
+    model, choice, data = outline(experiment), experiment.model, experiment.data
+    H, W = model.config.image_size
+    own = asdict(model.config) | {"image_size": H if H == W else None, "head_bias": 0.0}
+    left = [name for name, value in asdict(choice).items() if value is None and name in own]
+    choice = replace(choice, **{name: own[name] for name in left})
+    data = replace(
+        data, preprocess=data.preprocess or training_line(model), evaluate_preprocess=model.preprocess
+    )
+    return replace(experiment, model=choice, data=data)
+
+
+def outline(experiment: Experiment) -> Model:
+    """The model with its preprocessing line, but no weights."""
+    choice = experiment.model
+    if has_weights(choice.model):
+        start = at_image_size(read(choice.model, image_size=choice.image_size), choice.image_size)
+        config, line = start.config, start.preprocess
+    else:
+        config = model_config(experiment, classes=0)
+        line = default_line(config.image_size)
+    with torch.device("meta"):
+        model = build(config)
+    model.preprocess = experiment.data.evaluate_preprocess or line
+    return model
 
 
 def examples_of(experiment: Experiment, known: Recipe) -> tuple[int, int, str]:
@@ -36,8 +92,7 @@ def examples_of(experiment: Experiment, known: Recipe) -> tuple[int, int, str]:
         data = known.data
         text = f"{data.name}, as published: {data.examples:,} examples, {data.classes:,} classes"
         return data.examples, data.classes, text
-    choice = with_splits(experiment.data)
-    source = open_source(choice.data, choice.train)
+    source = open_source(experiment.data.data, experiment.data.train)
     check_fits(experiment, source)
     examples, classes = len(source), len(source.class_names)
     return examples, classes, f"{source.name}: {examples:,} examples, {classes:,} classes"

@@ -65,7 +65,7 @@ def evaluate(
         loaded = load(model, **reading.arguments()).to(device)
         made = run(loaded, source, mapping=mapping, real=real, **vars(passing))
         first = rank() == 0
-    result = {"model": model, **made.as_json()}
+    result = {"model": model, "preprocess": loaded.preprocess, **made.as_json()}
     shown = Shown(common, ["", f">{source.name}"], rows_of(made), result, after=lines_of(made))
     if out is not None and first:
         mistakes = made.mistakes(source)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
 from vitrail.cli.verb import COMMON, READING, Common, Format, ModelPath, Reading, Shown, size_of
 from vitrail.errors import ConfigError
+
+if TYPE_CHECKING:
+    from vitrail.models.names import Config
 
 
 def models(*, image_size: int | None = None, classes: int = 1000, common: Common = COMMON) -> Shown:
@@ -35,7 +38,8 @@ def models(*, image_size: int | None = None, classes: int = 1000, common: Common
     box = contents()
     after += [
         f"In the box, with its weights: {one['name']}, {one['about']}; {one['bytes'] / 1e6:.1f} MB, "
-        f"test top-1 {one['metrics']['test']['top1']:.2%}."
+        # Tiny-ImageNet has labels for its validation images only: these were the run's test split.
+        f"top-1 {one['metrics']['test']['top1']:.2%} on 10,000 validation images."
         for one in box
     ]
     return Shown(common, columns, rows, {"models": result, "box": box}, after=after)
@@ -65,7 +69,7 @@ def cost(
     """What a model costs: parameters, FLOPs, memory, and the bill of pre-training it.
 
     Args:
-        model: a name such as B/16 or L/16@512
+        model: a name such as B/16 or L/16@512; or a name in the box, a bundle, a run, anyone's checkpoint
         image_size: pixels of a side; one number, or height and width
         batch: images in a training step, for the memory
         examples: images in the pre-training set (JFT: 303 million)
@@ -74,10 +78,8 @@ def cost(
         utilisation: part of the peak that training reaches
     """
     from vitrail.models import cost as costs
-    from vitrail.models.names import config_of
 
-    size = size_of(image_size)
-    config = config_of(model, **({} if size is None else {"image_size": size}))
+    config, name = config_and_name(model, image_size)
     if batch < 1:
         raise ConfigError(f"batch must be at least 1, not {batch}")
     c = costs.cost(config)
@@ -97,7 +99,7 @@ def cost(
         [f"accelerator-days ({peak_tflops:g} TFLOP/s at {utilisation:.0%})", f"{days:,.1f}"],
     ]
     result = {
-        "model": model,
+        "model": name,
         "image_size": [H, W],
         "parameters": c.parameters,
         "tokens": c.tokens,
@@ -108,7 +110,38 @@ def cost(
         "pretraining_exaflops": flops / 1e18,
         "accelerator_days": days,
     }
-    return Shown(common, ["", f">{model}"], rows, result)
+    return Shown(common, ["", f">{name}"], rows, result)
+
+
+def config_and_name(model: str, image_size: tuple[int, ...]) -> tuple[Config, str]:
+    """Of an architecture or of weights, and what it is called at the size that was asked for."""
+    from dataclasses import replace
+
+    from vitrail.checkpoints.formats import has_weights
+    from vitrail.models import checking
+    from vitrail.models.names import config_of, split_size
+
+    stored = has_weights(model)
+    config = stored_config(model, image_size) if stored else config_of(model)
+    if not image_size:
+        return config, model
+    H, W = checking.image_size(size_of(image_size))
+    name = model if stored else split_size(model)[0]
+    return replace(config, image_size=(H, W)), f"{name}@{H}" if H == W else f"{name}@{H}x{W}"
+
+
+def stored_config(model: str, image_size: tuple[int, ...]) -> Config:
+    """Of what vitrail.load takes; a bundle's card has it, other files have to be read."""
+    from vitrail.checkpoints import bundle
+    from vitrail.checkpoints.box import located
+    from vitrail.checkpoints.checkpoint import config_from_json
+    from vitrail.checkpoints.formats import read
+
+    path = located(model)
+    if path is not None and bundle.recognises(path):
+        card = path / bundle.CARD
+        return config_from_json(bundle.read_card(card)["architecture"], str(card))
+    return read(model, image_size=size_of(image_size)).config
 
 
 def convert(
@@ -119,6 +152,7 @@ def convert(
     precision: Literal["float32", "float16"] = "float32",
     classes: int | None = None,
     resample: str = "official",
+    preprocess: str = "",
     reading: Reading = READING,
     common: Common = COMMON,
 ) -> Shown:
@@ -131,12 +165,15 @@ def convert(
         precision: what the weights of a bundle are stored in: float16 is half as large, and rounds
         classes: another number of outputs: a new head of zeros, or with 0 none
         resample: official, bilinear, bicubic, bicubic_antialias or bicubic_corners
+        preprocess: what is done to an image before the model sees it, instead of its own: a line, or a preset's name
+            such as big_vision_fewshot
     """
     from vitrail.checkpoints.formats import convert as run
     from vitrail.models.cost import cost
 
     made = run(
-        source, destination, to=to, precision=precision, classes=classes, resample=resample, **reading.arguments()
+        source, destination, to=to, precision=precision, classes=classes, resample=resample, preprocess=preprocess,
+        **reading.arguments(),
     )  # fmt: skip
     config, parameters = made.config, cost(made.config).parameters
     H, W = config.image_size

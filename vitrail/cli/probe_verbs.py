@@ -59,7 +59,7 @@ def fewshot(
 
     loaded, train, test, extraction = opened(model, data, probing, common)
     evaluator = FewShot(train, test, shots or fitting_shots(train), seeds, SWEEP if sweep else l2, extraction)
-    shown = begin(model, train, test, probing, common, ["std", "seeds", "l2"])
+    shown = begin(model, loaded, train, test, probing, common, ["std", "seeds", "l2"])
     for runs in evaluator.runs(loaded):
         made, values = score(runs), sorted({run.l2 for run in runs})
         std, chosen = "-" if made.std is None else f"{made.std:.2%}", " ".join(f"{v:g}" for v in values)
@@ -89,7 +89,7 @@ def knn(
 
     loaded, train, test, extraction = opened(model, data, probing, common)
     evaluator = KNN(train, test, k, temperature, extraction)
-    shown = begin(model, train, test, probing, common, ["k"])
+    shown = begin(model, loaded, train, test, probing, common, ["k"])
     for vote, (best, value, n) in evaluator.chosen(loaded).items():
         add(shown, Score(f"knn {vote}", value, n), [str(best)], k=best)
     return shown
@@ -114,7 +114,7 @@ def linear(
 
     loaded, train, test, extraction = opened(model, data, probing, common)
     evaluator = LinearProbe(train, test, l2, extraction)
-    shown = begin(model, train, test, probing, common, ["l2"])
+    shown = begin(model, loaded, train, test, probing, common, ["l2"])
     best, score = evaluator.chosen(loaded)
     add(shown, score, [f"{best:g}"], l2=best)
     return shown
@@ -140,11 +140,11 @@ def opened(
 
 
 def begin(
-    model: str, train: Source, test: Source, probing: Probing, common: Common, columns: list[str]
+    name: str, model: Model, train: Source, test: Source, probing: Probing, common: Common, columns: list[str]
 ) -> Shown:
     """A table without rows, and what its numbers stand on."""
-    result: dict[str, Any] = {"model": model, "train": train.name, "test": test.name, "which": probing.which}
-    result["scores"] = []
+    result: dict[str, Any] = {"model": name, "preprocess": model.preprocess, "which": probing.which}
+    result |= {"train": train.name, "test": test.name, "scores": []}
     after = [f"{train.name} ({len(train):,}) -> {test.name} ({len(test):,}), features {probing.which}"]
     headings = ["", ">accuracy", *(f">{column}" for column in columns), ">test examples"]
     return Shown(common, headings, [], result, after=after)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
@@ -41,16 +41,16 @@ def runs(folder: Annotated[Positional[str], arg(metavar="DIR")], *, common: Comm
             problems.append(str(error))
     differ = differences(found)
     tables = [table(*fitting(list(COLUMNS), [cells(run) for run in found], Console().width))]
-    compared = {name: values for name, values in differ.items() if comparable(values)}
+    compared = [name for name in differ if comparable(name, found)]
     if compared:
-        rows = [[run.name, settings(compared, i)] for i, run in enumerate(found)]
+        rows = [[run.name, settings(compared, run)] for run in found]
         tables.append(table(["", "what differs"], rows))
     result = {"runs": [asdict(run) for run in found], "differences": differ, "errors": problems}
     return Shown(common, [], [], result, body=Group(*tables), problems=problems)
 
 
 def cells(run: Summary) -> list[str]:
-    best = "-" if run.best is None else f"{run.best:.4g} at {run.best_step:,}"
+    best = "-" if run.best is None else f"{run.watch or ''} {run.best:.4g} at {run.best_step:,}".lstrip()
     return [
         run.name,
         run.state,
@@ -76,15 +76,18 @@ def final_score(results: dict[str, float]) -> str:
     return "-"
 
 
-def comparable(values: list[Any]) -> bool:
+def comparable(name: str, runs: list[Summary]) -> bool:
     """Whether a setting says how runs differ: two that have it have it otherwise."""
-    return len({json.dumps(value) for value in values if value is not None}) > 1
+    return len({json.dumps(run.config[name]) for run in runs if name in run.config}) > 1
 
 
-def settings(compared: dict[str, list[Any]], i: int) -> str:
-    """Those of run i."""
-    had = {name: values[i] for name, values in compared.items() if values[i] is not None}
-    return "  ".join(f"{name} {v if isinstance(v, str) else json.dumps(v)}" for name, v in had.items()) or "-"
+def settings(compared: list[str], run: Summary) -> str:
+    """Those that it has; None as the flags write it."""
+    had = {name: run.config[name] for name in compared if name in run.config}
+    return (
+        "  ".join(f"{name} {v if isinstance(v, str | None) else json.dumps(v)}" for name, v in had.items())
+        or "-"
+    )
 
 
 def fitting(columns: list[str], rows: list[list[str]], width: int) -> tuple[list[str], list[list[str]]]:

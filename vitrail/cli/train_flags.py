@@ -8,19 +8,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from vitrail.cli.verb import COMMON, Common
-from vitrail.recipes.pretraining import small
+from vitrail.recipes.table_3 import small
 from vitrail.train.estimate import UTILISATION
 from vitrail.train.experiment import Experiment
-from vitrail.transfer.finetuning import Finetuning
+from vitrail.transfer.finetune_settings import Finetuning
 
 
 @dataclass(frozen=True)
 class Pretrain:
     recipe: str = ""  # a published experiment to begin from; `list` shows them
-    out: str = ""  # the run's folder; runs/DATA-RECIPE where nothing is said
+    # the run's folder; where nothing is said runs/DATA-RECIPE, or without a recipe and for small runs/DATA-MODEL
+    out: str = ""
     dry_run: bool = False  # show the resolved experiment and what it needs; nothing is trained
     processes: int = 1  # for --dry-run: accelerators that share the batch
-    peak_tflops: float | None = None  # for --dry-run: of one of them; this machine's, or a TPUv3 core's
+    peak_tflops: float | None = None  # for --dry-run: of one; None: this machine's, or a TPUv3 core's
     utilisation: float = UTILISATION  # for --dry-run: part of the peak that training reaches
     experiment: Experiment = field(default_factory=small)
     common: Common = COMMON

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from vitrail.cli.verb import Common, Shown
@@ -11,8 +12,8 @@ if TYPE_CHECKING:
 
 
 def pretrain_command(words: list[str]) -> Shown:
-    """Train a model: from scratch, by labels or by masked patches. --recipe names a published experiment, and any
-    of its fields can be set by flag."""
+    """Train a model by labels or by masked patches: from scratch, or on from the weights of --model PATH. --recipe
+    names a published experiment, and any of its fields can be set by flag."""
     import tyro
 
     from vitrail.cli.train_flags import Pretrain
@@ -42,7 +43,7 @@ def pretrain_command(words: list[str]) -> Shown:
 
 def word_after(flag: str, words: list[str]) -> str:
     """--flag WORD or --flag=WORD; nothing where it is not there."""
-    for here, following in zip(words, [*words[1:], ""], strict=True):
+    for here, following in pairwise([*words, ""]):
         if here == flag or here.startswith(f"{flag}="):
             return following if here == flag else here.removeprefix(f"{flag}=")
     return ""
@@ -72,18 +73,18 @@ def pretrain(given: Pretrain) -> Shown:
 
 
 def recipe_list(common: Common) -> Shown:
-    """Name, model, data, epochs, rate, claim."""
+    """Name, model, data, length, rate; the claim, which is a sentence, only in the JSON."""
     from vitrail.recipes.names import RECIPES
 
     rows, result = [], []
     for name, known in RECIPES.items():
         experiment = known.make()
         steps, rate, model = experiment.training.steps, experiment.training.rate, experiment.model.model
-        rows.append([name, model, known.data.name, str(steps), f"{rate:g}", known.claim])
+        rows.append([name, model, known.data.name, str(steps), f"{rate:g}"])
         result.append({"name": name, "model": model, "data": known.data.name, "steps": steps, "rate": rate})
         result[-1] |= {"claim": known.claim, "command": known.command, "cost": known.cost}
-    columns = ["name", "model", "data", ">length", ">rate", "claim"]
-    after = ["vitrail pretrain --recipe NAME --dry-run shows everything about one; --help its flags."]
+    columns = ["name", "model", "data", ">length", ">rate"]
+    after = ["vitrail pretrain --recipe NAME --dry-run shows all of one, with its claim; --help its flags."]
     return Shown(common, columns, rows, {"recipes": result}, after=after)
 
 
@@ -94,7 +95,7 @@ def finetune_command(words: list[str]) -> Shown:
 
     from vitrail.cli.train_flags import Finetune
     from vitrail.recipes.names import finetuning_recipe
-    from vitrail.transfer.finetuning import Finetuning
+    from vitrail.transfer.finetune_settings import Finetuning
 
     name = word_after("--recipe", words)
     if name == "list":

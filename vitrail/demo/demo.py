@@ -38,7 +38,7 @@ from vitrail.runtime.files import atomic_file
 from vitrail.runtime.interrupts import interruptible
 from vitrail.runtime.log import note
 from vitrail.transfer.finetune import run_finetuning
-from vitrail.transfer.finetuning import Finetuning
+from vitrail.transfer.finetune_settings import Finetuning
 
 TOP = 3  # classes that are kept of each picture
 RANDOM = "random weights"

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from vitrail.data.preprocess import PRESETS
-from vitrail.recipes.pretraining import ADAM, BATCH, HEAD_BIAS, WARMUP
 from vitrail.recipes.recipe import I1K, I21K, DataSet, Recipe
+from vitrail.recipes.table_3 import ADAM, BATCH, HEAD_BIAS, WARMUP
 from vitrail.train.experiment import DataChoice, Experiment, ModelChoice, ObjectiveChoice, Training
 
 # level: (the training line, p of mixup)

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from vitrail.recipes.pretraining import ADAM, BATCH, WARMUP
 from vitrail.recipes.recipe import JFT, Recipe
+from vitrail.recipes.table_3 import ADAM, BATCH, WARMUP
 from vitrail.train.experiment import DataChoice, Experiment, ModelChoice, ObjectiveChoice, Training
 
 

@@ -8,10 +8,10 @@ from typing import TypeVar
 
 from vitrail.errors import ConfigError
 from vitrail.recipes.augreg import AUGREG
-from vitrail.recipes.finetuning import FINETUNING, FinetuningRecipe
 from vitrail.recipes.masked_patches import MASKED
-from vitrail.recipes.pretraining import PRETRAINING, SMALL
 from vitrail.recipes.recipe import Recipe
+from vitrail.recipes.table_3 import PRETRAINING, SMALL
+from vitrail.recipes.table_4 import FINETUNING, FinetuningRecipe
 from vitrail.recipes.tiny_imagenet import TINY_IMAGENET
 
 T = TypeVar("T")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -29,7 +30,7 @@ def pretrain(
     """Pre-train on `data`, by a recipe with any of its fields replaced: model="Ti/8@64", steps="30ep", rate=1e-3."""
     experiment, left = with_fields(named(recipe).make(), {"data": data, **fields})
     if left:
-        raise ConfigError(f"an experiment has no field {', '.join(sorted(left))}")
+        raise unknown_fields(sorted(left), sorted(field_names(experiment)))
     return by_recipe(recipe, experiment, default_out(recipe, experiment) if out is None else out, device)
 
 
@@ -42,7 +43,7 @@ def by_recipe(recipe: str, experiment: Experiment, out: str | Path, device: Devi
 
 
 def default_out(recipe: str, experiment: Experiment) -> Path:
-    """runs/photos-vit-b16-i21k"""
+    """runs/photos-vit-b16-i21k; without a recipe, and for small, which any model is trained by, runs/photos-b-16"""
     return default_folder(experiment.data.data, experiment.model.model if recipe in ("", "small") else recipe)
 
 
@@ -57,3 +58,20 @@ def with_fields(config: Any, fields: dict[str, Any]) -> tuple[Any, dict[str, Any
             fields = dict(fields)
             changes[f.name] = typed(f.name, fields.pop(f.name), annotations[f.name])
     return dataclasses.replace(config, **changes), fields
+
+
+def field_names(config: Any) -> list[str]:
+    """What `with_fields` can set."""
+    names = []
+    for f in dataclasses.fields(config):
+        value = getattr(config, f.name)
+        names += field_names(value) if dataclasses.is_dataclass(value) else [f.name]
+    return names
+
+
+def unknown_fields(unknown: list[str], known: list[str]) -> ConfigError:
+    near = [match for name in unknown for match in difflib.get_close_matches(name, known, n=1)]
+    suggestion = f"; did you mean {' and '.join(near)}?" if near else ""
+    return ConfigError(
+        f"an experiment has no field {', '.join(unknown)}{suggestion} (its fields are {', '.join(known)})"
+    )

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from vitrail.recipes.pretraining import ADAM
 from vitrail.recipes.recipe import DataSet, Recipe
+from vitrail.recipes.table_3 import ADAM
 from vitrail.train.experiment import DataChoice, Experiment, ModelChoice, ObjectiveChoice, Training
 
 TINY = DataSet("Tiny-ImageNet", 95_000, 200)  # what is trained on, of 100,000

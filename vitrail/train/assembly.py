@@ -5,7 +5,7 @@ so that whatever does not fit together is found before anything is written.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,12 @@ class Parts:
     def evaluation_batch(self) -> int:
         """Images at a time on this process: what fits in training fits in evaluation."""
         return evaluation_batch(self.experiment)
+
+    def used(self) -> dict[str, Any]:
+        """What the settings became that an experiment may leave open."""
+        splits = {name: source and source.name for name, source in vars(self.sources).items()}
+        lines = {"preprocess": str(self.loader.stream.pipeline), "evaluate_preprocess": self.model.preprocess}
+        return {**splits, **lines, "config": asdict(self.model.config)}
 
 
 def assemble(experiment: Experiment, device: torch.device, folder: Path) -> Parts:
@@ -120,11 +126,24 @@ def check_fits(experiment: Experiment, train: Source) -> None:
             f"a batch of {batch} on {world()} processes cannot be accumulated in {training.accumulate} equal parts"
         )
     check_groups(training.parallel, training.replicas)
+    check_used(experiment)
     if training.tensorboard:
         summary_writer()  # an error where it is not installed
     known = watchable(experiment)
     if training.watch and training.watch not in known:
         raise ConfigError(f"watch {training.watch!r} is not among the scores: {', '.join(known) or 'none'}")
+
+
+def check_used(experiment: Experiment) -> None:
+    """What the objective does not look at, or is misled by, is refused: run.json would say that it acted."""
+    masked = experiment.objective.objective == "masked"
+    settings = vars(experiment.objective) | vars(experiment.data)
+    unused = ("smoothing", "mixup", "cutmix") if masked else ("target", "corrupted", "masked", "replaced")
+    fresh = vars(ObjectiveChoice()) | vars(DataChoice())
+    if given := [f"{name} {settings[name]}" for name in unused if settings[name] != fresh[name]]:
+        raise ConfigError(
+            f"the objective {experiment.objective.objective} does not use {', '.join(given)}: leave it out"
+        )
 
 
 def objective_of(choice: ObjectiveChoice, model: Model) -> nn.Module:

@@ -16,6 +16,8 @@ def in_steps(duration: Duration, *, examples: int, batch: int, total: int | None
     """The duration in steps of a global `batch`, for `examples` training examples and a run of `total` steps."""
     text = str(duration).strip().replace("_", "")
     if text.isdecimal():
+        if total is None and not int(text):
+            raise ConfigError(f"steps {duration}: a run has at least 1")
         return int(text)
     if match := _EPOCHS.fullmatch(text):
         return round(float(match[1]) * examples / batch)

@@ -23,10 +23,10 @@ from vitrail.errors import ConfigError
 
 @dataclass(frozen=True)
 class Optimization:
-    optimizer: Literal["adamw", "sgd"] = "adamw"
-    momentum: float = 0.9  # of sgd; Adam's first beta
-    beta2: float = 0.999  # Adam's second
-    weight_decay: float = 0.0  # on kernels
+    optimizer: Literal["adamw", "sgd"] = "adamw"  # how the weights follow their gradients
+    momentum: float = 0.9  # decay of sgd's momentum; Adam's first beta
+    beta2: float = 0.999  # decay of Adam's second moment
+    weight_decay: float = 0.0  # decay of the kernels (not of biases, norms, positions), scaled by the rate
     layer_decay: float = 1.0  # factor of the rate from one layer to the one below
     freeze: tuple[str, ...] = ()  # parts that stay as they are: prefixes of parameter names, or `body`
 

@@ -38,6 +38,7 @@ from vitrail.train.experiment import Experiment
 from vitrail.train.fit import fit
 from vitrail.train.parallel import distribute, whole
 from vitrail.train.plan import Outcome
+from vitrail.train.sources import remarks
 from vitrail.train.state import TrainState
 
 MISTAKES = "mistakes.jsonl"
@@ -60,8 +61,11 @@ def run(experiment: Experiment, out: str | Path, *, device: Device = "auto") -> 
     with group(pick(device)) as where:
         parts = assemble(experiment, where, folder)
         start = model_digest(parts.model) if has_weights(experiment.model.model) else None
-        keep, data = parts.training.keep, parts.sources.noted()
-        with closing(Run.open(folder, experiment.identity(), keep=keep, data=data, start=start)) as here:
+        here = Run.open(
+            folder, experiment.identity(), keep=parts.training.keep, data=parts.sources.noted(), start=start,
+            used=parts.used(),
+        )  # fmt: skip
+        with closing(here):
             done = here.results()
             if done is None:
                 done = train(parts, here)
@@ -74,7 +78,8 @@ def train(parts: Parts, run: Run) -> dict[str, Any]:
     """One run in an open folder: its results."""
     objective, plan, device, first = parts.objective, parts.plan, parts.device, rank() == 0
     if first:
-        note(f"{described(parts)}, on {device}")
+        for remark in (*remarks(parts.experiment.data, parts.sources), f"{described(parts)}, on {device}"):
+            note(remark)
     module = distribute(objective, plan.parallel, plan.replicas, device, plan.bf16)
     if plan.compile:
         objective.compile(mode="reduce-overhead" if plan.graphs else None)

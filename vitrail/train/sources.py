@@ -12,6 +12,7 @@ from vitrail.train.experiment import DataChoice
 # Table 4 and BiT-HyperRule tell data sets apart by size: examples below which a set is small, and medium.
 SMALL, MEDIUM = 20_000, 500_000
 NOTHING = (None, "", "none")  # in the place of a split
+NAMED = 5  # classes in a note
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,22 @@ class Sources:
             return []
         tested = set(self.test.labels.tolist())
         return [name for label, name in enumerate(self.train.class_names) if label not in tested]
+
+
+def remarks(choice: DataChoice, sources: Sources) -> list[str]:
+    """What a person may not have meant."""
+    made, train = [], sources.train
+    there = set(train.labels.tolist())
+    absent = [name for label, name in enumerate(train.class_names) if label not in there]
+    if absent:
+        more = f" and {len(absent) - NAMED:,} more" if len(absent) > NAMED else ""
+        made.append(
+            f"{train.name} has no image of {len(absent):,} of {len(train.class_names):,} classes, which cannot be "
+            f"learnt: {', '.join(absent[:NAMED])}{more}"
+        )
+    if choice.val == "auto" and sources.val is None:
+        made.append("--train without --val: nothing is held out to choose by (--val 'train[90%:]' for one)")
+    return made
 
 
 def with_splits(choice: DataChoice) -> DataChoice:

@@ -41,7 +41,7 @@ from vitrail.train.folders import default_folder
 from vitrail.train.run import MISTAKES, Trained, run
 from vitrail.train.sources import NOTHING, Sources
 from vitrail.transfer.estimate import advise
-from vitrail.transfer.finetuning import Finetuning, experiment_of, held_out, resolved, with_rate
+from vitrail.transfer.finetune_settings import Finetuning, experiment_of, held_out, resolved, with_rate
 from vitrail.transfer.results_page import results_page, tie
 
 PUBLISHED = ("model", "figures")  # of the first seed's run

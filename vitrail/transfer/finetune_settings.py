@@ -34,43 +34,44 @@ class Finetuning:
 
     data: str = ""  # a folder of images, Parquet or tar shards, or a name
     model: str = ""  # ti8-64 (in the box), a bundle, anyone's checkpoint; an architecture: from scratch
+    # what fills in the fields that are None: default is for photographs, paper is Table 4, bit is BiT-HyperRule
     protocol: Literal["default", "paper", "bit"] = "default"
-    train: str = "train"
-    test: str = "auto"  # evaluated once for each seed; auto: the test or validation split; none
+    train: str = "train"  # split that is trained on
+    test: str = "auto"  # split that is evaluated once for each seed, or none; auto: test or validation
     sweep: bool = False  # choose the rate on a part held out of train
-    rates: tuple[float, ...] | None = None  # to choose from
-    dev: float | None = None  # the part that is held out for it
+    rates: tuple[float, ...] | None = None  # what --sweep chooses from; None: by the protocol
+    dev: float | None = None  # part of train that --sweep holds out; None: 10%, 2% or 1%, by size
     seeds: int = 1  # runs, for mean and spread
-    seed: int = 0  # the first of them
-    image_size: int | None = None  # pixels of a side
-    steps: Duration | None = None
-    batch: int | None = None
-    rate: float | None = None  # the highest learning rate
-    warmup: Duration | None = None
-    decay: Decay | None = None
-    stairs: tuple[int, ...] | None = None
-    optimizer: Literal["sgd", "adamw"] | None = None
-    weight_decay: float | None = None
+    seed: int = 0  # seed of the first run
+    image_size: int | None = None  # pixels of a side; None: by the protocol
+    steps: Duration | None = None  # length: steps (500) or passes over the data (20ep); None: by the protocol
+    batch: int | None = None  # examples in a step, of all processes together; None: by the protocol
+    rate: float | None = None  # the highest learning rate; None: by the protocol
+    warmup: Duration | None = None  # how long the rate rises from 0, as 100 or 10%; None: by the protocol
+    decay: Decay | None = None  # how the rate falls after the warm-up; None: by the protocol
+    stairs: tuple[Duration, ...] | None = None  # where the rate drops to a tenth; None: by the protocol
+    optimizer: Literal["sgd", "adamw"] | None = None  # what takes the steps; None: sgd
+    weight_decay: float | None = None  # decay of the kernels; None: 0
     layer_decay: float = 1.0  # factor of the rate from one layer to the one below
     # parts that stay as they are: body (all but the head), embedding, encoder.blocks.0
     freeze: tuple[str, ...] = ()
-    clip: float | None = None  # largest global norm of the gradient; 0: none
-    average: float = 0.0  # decay of the running average of the weights
-    dropout: float | None = None
-    drop_path: float | None = None
-    mixup: float | None = None
-    smoothing: float = 0.0
+    clip: float | None = None  # largest global norm of the gradient; 0: no clipping; None: by the protocol
+    average: float = 0.0  # decay of the running average of the weights, as 0.9999; 0: none
+    dropout: float | None = None  # part of the activations that is dropped; None: the model's own
+    drop_path: float | None = None  # stochastic depth, the rate of the last layer; None: the model's own
+    mixup: float | None = None  # images are mixed, by Beta(p, p) for this p; None: by the protocol
+    smoothing: float = 0.0  # part of each target that is spread over all classes
     accumulate: int = 1  # parts that a batch is computed in
     recompute: bool = False  # activation checkpointing: less memory, a third more time
     parallel: Parallel = "ddp"  # with several processes: whole copies, or shards (fsdp)
     replicas: int = 1  # with fsdp: groups of processes that hold copies of the shards
-    precision: Literal["auto", "float32", "bf16"] = "auto"  # auto: bf16 on CUDA
+    precision: Literal["auto", "float32", "bf16"] = "auto"  # auto: bf16 on CUDA, else float32
     compile: Switch = "auto"  # auto: on for CUDA; graphs: as CUDA graphs, for small models on one GPU
-    preprocess: str | None = None  # training line
-    evaluate_preprocess: str | None = None  # the line that is stored with the model
+    preprocess: str | None = None  # line of training; None: by the protocol
+    evaluate_preprocess: str | None = None  # line that is stored with the model; None: by the protocol
     max_bad: float = 0.01  # part of the images that may be broken before the run stops
-    workers: int | None = None  # processes that decode
-    resident: bool = False  # images stay on the device and are augmented there; for small ones
+    workers: int | None = None  # processes that decode; None: on CUDA one for each core, at most 16, else 0
+    resident: bool = False  # keep the images on the device and augment them there; for small ones
 
 
 def resolved(asked: Finetuning, *, gpu: bool) -> Finetuning:
@@ -82,6 +83,8 @@ def resolved(asked: Finetuning, *, gpu: bool) -> Finetuning:
     fields = PROTOCOLS[asked.protocol](facts, asked.image_size)
     if asked.optimizer == "adamw":
         fields |= ADAMW
+    if asked.decay not in (None, "stairs"):
+        fields.pop("stairs", None)
     complete = dataclasses.replace(asked, **{k: v for k, v in fields.items() if getattr(asked, k) is None})
     assert complete.batch is not None and complete.dev is not None
     left = int(len(source) * (1 - complete.dev)) - len(source.class_names) if asked.sweep else len(source)

@@ -44,6 +44,7 @@ def paper(facts: Facts, image_size: int | None) -> dict[str, Any]:
         "weight_decay": 0.0,
         "clip": 1.0,
         "mixup": 0.0,
+        **no_dropout(facts),
         "preprocess": f"inception_crop({size})|flip_lr|{facts.value_op}",
         "evaluate_preprocess": f"resize({size})|{facts.value_op}",
     }
@@ -52,14 +53,13 @@ def paper(facts: Facts, image_size: int | None) -> dict[str, Any]:
 def bit(facts: Facts, image_size: int | None) -> dict[str, Any]:
     resize, crop = (160, 128) if facts.area < 96 * 96 else (512, 480)
     size = image_size or multiple(crop, facts.stride)
-    small, medium = facts.examples < SMALL, facts.examples < MEDIUM
-    stairs = (200, 300, 400) if small else (3000, 6000, 9000) if medium else (6000, 12_000, 18_000)
+    small = facts.examples < SMALL
     return {
         "image_size": size,
         "batch": 512,
         **length(facts),
         "decay": "stairs",
-        "stairs": stairs,
+        "stairs": ("40%", "60%", "80%") if small else ("30%", "60%", "90%"),  # of 500; of 10,000 or 20,000
         "optimizer": "sgd",
         "rate": 0.003,
         "rates": (0.001, 0.003, 0.01, 0.03),
@@ -67,6 +67,7 @@ def bit(facts: Facts, image_size: int | None) -> dict[str, Any]:
         "weight_decay": 0.0,
         "clip": 0.0,
         "mixup": 0.0 if small else 0.1,
+        **no_dropout(facts),
         "preprocess": f"resize({round(size * resize / crop)})|random_crop({size})|flip_lr|{facts.value_op}",
         "evaluate_preprocess": f"resize({size})|{facts.value_op}",
     }
@@ -102,6 +103,11 @@ def length(facts: Facts) -> dict[str, Any]:
     return (
         {"steps": 10_000, "warmup": "5%"} if facts.examples < MEDIUM else {"steps": 20_000, "warmup": "2.5%"}
     )
+
+
+def no_dropout(facts: Facts) -> dict[str, Any]:
+    """Whatever the checkpoint was trained with; a ResNet has none."""
+    return {} if facts.stride == 1 else {"dropout": 0.0, "drop_path": 0.0}
 
 
 def photo_size(facts: Facts) -> int:

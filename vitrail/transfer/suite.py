@@ -27,7 +27,7 @@ from vitrail.runtime.device import Device, pick
 from vitrail.runtime.log import note
 from vitrail.transfer.claim import alone, check_own, claimed, results_in
 from vitrail.transfer.finetune import run_finetuning
-from vitrail.transfer.finetuning import Finetuning, check_counts
+from vitrail.transfer.finetune_settings import Finetuning, check_counts
 from vitrail.transfer.linear import LinearProbe
 from vitrail.transfer.paper_scores import paper_model, paper_score
 from vitrail.transfer.settings import SUITE, Method, Suite

@@ -112,15 +112,16 @@ class Lines:
     image_size: int
     value_op: str  # the end of its preprocessing line, as to_range(-1, 1)
     weights: str  # digest; "fresh" for an architecture's name
+    dropout: float | None  # none, whatever it was trained with; None: a ResNet has no such thing
 
     @classmethod
     def of(cls, model: str, protocol: Protocol) -> Lines:
         loaded = loaded_or_fresh(model)
         config = loaded.config
-        stride = config.stride if isinstance(config, ViTConfig) else 1
+        stride, dropout = (config.stride, 0.0) if isinstance(config, ViTConfig) else (1, None)
         value = str(pp.Pipeline((), pp.parse(loaded.preprocess).value_op))
         weights = model_digest(loaded) if has_weights(model) else "fresh"
-        return cls(protocol.image_size or multiple(384, stride), value, weights)
+        return cls(protocol.image_size or multiple(384, stride), value, weights, dropout)
 
     def training(self, crop: bool, flip: bool) -> str:
         size = self.image_size
@@ -233,7 +234,8 @@ def experiment(
         save_every="10%",
         keep=1,
     )
-    return Experiment(ModelChoice(model, lines.image_size), examples, ObjectiveChoice(), training, seed)
+    choice = ModelChoice(model, lines.image_size, dropout=lines.dropout, drop_path=lines.dropout)
+    return Experiment(choice, examples, ObjectiveChoice(), training, seed)
 
 
 def tidy(folder: Path, *, keep_models: bool) -> None:
