@@ -62,7 +62,7 @@ def remarks(choice: DataChoice, sources: Sources) -> list[str]:
         more = f" and {len(absent) - NAMED:,} more" if len(absent) > NAMED else ""
         made.append(
             f"{train.name} has no image of {len(absent):,} of {len(train.class_names):,} classes, which cannot be "
-            f"learnt: {', '.join(absent[:NAMED])}{more}"
+            f"learnt: {', '.join(absent[:NAMED])}{more} (`train[:25% per class]` takes a part of each)"
         )
     if choice.val == "auto" and sources.val is None:
         made.append("--train without --val: nothing is held out to choose by (--val 'train[90%:]' for one)")
