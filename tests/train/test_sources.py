@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from vitrail.errors import ConfigError
-from vitrail.train.experiment import DataChoice
+from vitrail.train.experiment import DataChoice, Experiment, ObjectiveChoice
 from vitrail.train.sources import Sources, remarks
 
 
@@ -73,15 +73,16 @@ def test_what_may_not_be_meant_is_said(tmp_path, two_splits):
     x, y = np.zeros((80, 4, 4, 3), np.uint8), np.arange(80) // 8
     np.savez(tmp_path / "ordered.npz", x_train=x, y_train=y)
 
-    def said(data, **parts):
-        choice = DataChoice(data, **parts)
-        return remarks(choice, Sources.open(choice))
+    def said(data, objective="softmax", **parts):
+        made = Experiment(data=DataChoice(data, **parts), objective=ObjectiveChoice(objective))
+        return remarks(made, Sources.open(made.data))
 
     ordered = str(tmp_path / "ordered.npz")
     assert said(ordered, train="train[:25%]", val="train[25%:]") == [
         "ordered:train[:25%] has no image of 7 of 10 classes, which cannot be learnt: 3, 4, 5, 6, 7 and 2 more "
         "(`train[:25% per class]` takes a part of each)"
     ]
+    assert said(ordered, "masked", train="train[:25%]", val="train[25%:]") == []  # that looks at no label
     assert said(ordered) == said(two_splits) == said(ordered, train="train", val="none") == []
     (held,) = said(two_splits, train="train")
     assert held.startswith("--train without --val: nothing is held out")

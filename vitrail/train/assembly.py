@@ -62,7 +62,7 @@ class Parts:
 
     def used(self) -> dict[str, Any]:
         """What the settings became that an experiment may leave open."""
-        splits = {name: source and source.name for name, source in vars(self.sources).items()}
+        splits = {name: None if of is None else of.name for name, of in vars(self.sources).items()}
         lines = {"preprocess": str(self.loader.stream.pipeline), "evaluate_preprocess": self.model.preprocess}
         return {**splits, **lines, "config": asdict(self.model.config)}
 

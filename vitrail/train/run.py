@@ -78,7 +78,7 @@ def train(parts: Parts, run: Run) -> dict[str, Any]:
     """One run in an open folder: its results."""
     objective, plan, device, first = parts.objective, parts.plan, parts.device, rank() == 0
     if first:
-        for remark in (*remarks(parts.experiment.data, parts.sources), f"{described(parts)}, on {device}"):
+        for remark in (*remarks(parts.experiment, parts.sources), f"{described(parts)}, on {device}"):
             note(remark)
     module = distribute(objective, plan.parallel, plan.replicas, device, plan.bf16)
     if plan.compile:

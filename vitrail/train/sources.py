@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from vitrail.data.sources import Source, open_source, unseen_split
 from vitrail.data.splits import check_apart, parse_split
 from vitrail.errors import ConfigError, DataError
-from vitrail.train.experiment import DataChoice
+from vitrail.train.experiment import DataChoice, Experiment
 
 # Table 4 and BiT-HyperRule tell data sets apart by size: examples below which a set is small, and medium.
 SMALL, MEDIUM = 20_000, 500_000
@@ -53,18 +53,18 @@ class Sources:
         return [name for label, name in enumerate(self.train.class_names) if label not in tested]
 
 
-def remarks(choice: DataChoice, sources: Sources) -> list[str]:
+def remarks(experiment: Experiment, sources: Sources) -> list[str]:
     """What a person may not have meant."""
     made, train = [], sources.train
     there = set(train.labels.tolist())
     absent = [name for label, name in enumerate(train.class_names) if label not in there]
-    if absent:
+    if absent and experiment.objective.objective != "masked":
         more = f" and {len(absent) - NAMED:,} more" if len(absent) > NAMED else ""
         made.append(
             f"{train.name} has no image of {len(absent):,} of {len(train.class_names):,} classes, which cannot be "
             f"learnt: {', '.join(absent[:NAMED])}{more} (`train[:25% per class]` takes a part of each)"
         )
-    if choice.val == "auto" and sources.val is None:
+    if experiment.data.val == "auto" and sources.val is None:
         made.append("--train without --val: nothing is held out to choose by (--val 'train[90%:]' for one)")
     return made
 
