@@ -19,8 +19,8 @@ help:  ## this list
 demo: .venv/.ready  ## the main job: the model in the box classifies, is measured, fine-tuned and explained (vitrail-demo/)
 	$(BIN)/vitrail demo
 
-test: .venv/.ready-test  ## the test suite
-	$(BIN)/python -m pytest
+test: .venv/.ready-test  ## the test suite, in two processes
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 check: .venv/.ready-check  ## lint and types
 	$(BIN)/ruff check .

@@ -112,7 +112,7 @@ def test_nothing_in_a_file_is_run(zipped: bool, tmp_path: Path) -> None:
         [torch.zeros(3)],
         torch.zeros(3),
     ],
-    ids=str,
+    ids=range(10),
 )
 def test_only_names_and_plain_tensors(content: Any, tmp_path: Path) -> None:
     (tmp_path / "a.pth").write_bytes(torch_bytes(content))

@@ -1,5 +1,6 @@
 """Workers serve their owner, whatever signals pass, and end with it."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -7,6 +8,12 @@ import sys
 import time
 
 import pytest
+
+from vitrail.data.loader import Loader, Loading
+from vitrail.data.preprocess import parse
+from vitrail.data.sources import open_source
+from vitrail.data.workers import start_fork_server
+from vitrail.errors import ConfigError
 
 READING = """
 import multiprocessing, signal, time
@@ -117,13 +124,21 @@ def test_a_worker_obeys_its_owner_alone(tmp_path):
     assert done.stdout.splitlines() == ["after a stranger's SIGTERM None", "after its owner's 1"], done.stderr
 
 
-def test_a_script_that_does_its_work_on_import_is_told_so(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import vitrail\n"
-        "model = vitrail.create('mu/16@32', classes=10)\n"
-        "vitrail.evaluate(model, 'shapes?n=40', split='test', mapping='order', workers=1)\n"
-    )
-    ended = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120)
-    assert ended.returncode == 1
-    assert 'put it below `if __name__ == "__main__":`' in ended.stderr
+def test_a_script_that_does_its_work_on_import_is_told_so(monkeypatch):
+    """In the worker that imports it, and in the owner, whose pipe to that worker breaks."""
+    monkeypatch.setattr(multiprocessing.current_process(), "_inheriting", True, raising=False)
+    with pytest.raises(ConfigError, match='below `if __name__ == "__main__":`'):
+        start_fork_server("vitrail.data.loader")
+
+
+def test_a_pipe_that_breaks_as_a_worker_begins(monkeypatch):
+    monkeypatch.setattr("vitrail.data.loader.start_fork_server", lambda preload: None)
+    monkeypatch.setattr("vitrail.data.loader.DataLoader.__iter__", broken_pipe)
+    source = open_source("shapes?n=40&image_size=16", "train")
+    loader = Loader(source, parse("resize(16)|to_range(-1, 1)"), Loading(batch=2, workers=1))
+    with pytest.raises(ConfigError, match='below `if __name__ == "__main__":`'):
+        next(loader.batches())
+
+
+def broken_pipe(self):
+    raise BrokenPipeError
