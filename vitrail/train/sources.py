@@ -59,14 +59,18 @@ def remarks(experiment: Experiment, sources: Sources) -> list[str]:
     there = set(train.labels.tolist())
     absent = [name for label, name in enumerate(train.class_names) if label not in there]
     if absent and experiment.objective.objective != "masked":
-        more = f" and {len(absent) - NAMED:,} more" if len(absent) > NAMED else ""
         made.append(
             f"{train.name} has no image of {len(absent):,} of {len(train.class_names):,} classes, which cannot be "
-            f"learnt: {', '.join(absent[:NAMED])}{more} (`train[:25% per class]` takes a part of each)"
+            f"learnt: {some_of(absent)} (`train[:25% per class]` takes a part of each)"
         )
     if experiment.data.val == "auto" and sources.val is None:
         made.append("--train without --val: nothing is held out to choose by (--val 'train[90%:]' for one)")
     return made
+
+
+def some_of(names: list[str]) -> str:
+    more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more
 
 
 def with_splits(choice: DataChoice) -> DataChoice:

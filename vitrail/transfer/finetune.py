@@ -39,13 +39,12 @@ from vitrail.train.experiment import INCIDENTAL, Experiment
 from vitrail.train.fields import typed
 from vitrail.train.folders import default_folder
 from vitrail.train.run import MISTAKES, Trained, run
-from vitrail.train.sources import NOTHING, Sources
+from vitrail.train.sources import NOTHING, Sources, some_of
 from vitrail.transfer.estimate import advise
 from vitrail.transfer.finetune_settings import Finetuning, experiment_of, held_out, resolved, with_rate
 from vitrail.transfer.results_page import results_page, tie
 
 PUBLISHED = ("model", "figures")  # of the first seed's run
-NAMED = 5  # classes in a note
 
 
 @dataclass(frozen=True)
@@ -130,10 +129,9 @@ def describe(f: Finetuning, sources: Sources) -> None:
     note(", ".join(words) + cut)
     if missing := sources.untested():
         assert sources.test is not None
-        more = f" and {len(missing) - NAMED:,} more" if len(missing) > NAMED else ""
         note(
             f"{sources.test.name} has no images of {len(missing):,} of {len(sources.train.class_names):,} classes, "
-            f"which will not be tested: {', '.join(missing[:NAMED])}{more}"
+            f"which will not be tested: {some_of(missing)}"
         )
 
 
