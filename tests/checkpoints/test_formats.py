@@ -121,7 +121,11 @@ def test_convert_with_another_line(tmp_path, model):
         made = vitrail.load(tmp_path / str(i))
         assert (made.preprocess, made.metrics) == (line, {})
     for wrong, said in (
-        ("resize(32)|uint8|to_range(-1, 1)", r"makes images of \(32, 32\).*of \(16, 16\)"),
+        (
+            "resize(32)|uint8|to_range(-1, 1)",
+            r"makes images of \(32, 32\), and the model looks at \(16, 16\)",
+        ),
+        ("resize(16)|uint8", "does not say the range of values"),
         ("inception_crop(16)|uint8|to_range(-1, 1)", "draws at random.*big_vision_eval"),
     ):
         with pytest.raises(ConfigError, match=said):

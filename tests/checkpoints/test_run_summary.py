@@ -30,7 +30,7 @@ def test_a_run_in_a_few_words(tmp_path):
 
 
 def test_the_rate_that_was_chosen_and_a_loss_in_its_own_sign(tmp_path):
-    run = Run.open(tmp_path / "a", {"rate": 0.01, "watch": "val_loss"})
+    run = Run.open(tmp_path / "a", {"training": {"rate": 0.01, "watch": "val_loss"}})
     run.save(3, {}, {}, score=-2.25)
     run.save(4, {}, {}, score=-2.5)
     assert (summary(run.path, "a").rate, summary(run.path, "a").watch) == (0.01, "val_loss")

@@ -7,6 +7,7 @@ from rich.console import Console
 from vitrail.checkpoints.run import Run
 from vitrail.cli.run_verbs import final_score, runs
 from vitrail.errors import ConfigError
+from vitrail.train.experiment import Experiment, Training
 
 
 @pytest.fixture
@@ -105,7 +106,7 @@ def test_a_setting_that_one_run_leaves_open_is_compared(tmp_path):
 
 
 def test_the_best_says_of_what(tmp_path):
-    run = Run.open(tmp_path / "a", {"watch": "val_loss"})
+    run = Run.open(tmp_path / "a", Experiment(training=Training(watch="val_loss")).identity())
     run.save(20, {}, {}, score=-2.267)
     run.close()
     assert "val_loss 2.267 at 20" in " ".join(printed(runs(str(tmp_path))))

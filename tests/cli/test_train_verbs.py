@@ -49,6 +49,25 @@ def test_a_recipe_with_other_settings_makes_no_claim():
     assert other.after[-1] == "This run is another, by: model, rate."
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["--model", "ti8-64", "--pool", "mean", "--pre-logits"],
+            "pool, pre_logits cannot be set for weights",
+        ),
+        (
+            ["--objective", "masked", "--smoothing", "0.1"],
+            "masked does not use smoothing 0.1: set smoothing 0.0",
+        ),
+        (["--patience", "3"], "patience 3 without a score to watch"),
+    ],
+)
+def test_the_dry_run_refuses_what_the_run_would(words, said):
+    with pytest.raises(ConfigError, match=said):
+        command("--dry-run", "--device", "cpu", *words)
+
+
 def test_the_dry_run_of_b16_on_jft_has_the_papers_exaflops():
     shown = command("--recipe=vit-b16-jft", "--dry-run", "--device", "cpu")
     assert values(shown)["exaFLOPs"] == "223.7"  # the paper: 224

@@ -32,6 +32,14 @@ def test_loaded_weights_get_a_new_head_of_zeros(tmp_path, more, given):
     assert all(torch.equal(w, before[name]) for name, w in made.state_dict().items() if "head." not in name)
 
 
+def test_no_dropout_is_none_of_attention_either(tmp_path):
+    old = vitrail.create("mu/8@16", classes=3, dropout=0.1, attention_dropout=0.3)
+    vitrail.save(old, tmp_path / "old")
+    for given, left in ((0.0, 0.0), (0.2, 0.3), (None, 0.3)):
+        choice = {"model": str(tmp_path / "old"), "dropout": given}
+        assert model_of(experiment(model=choice), open_source(DATA, "train")).config.attention_dropout == left
+
+
 def test_training_and_the_model_see_images_of_the_same_values(tmp_path):
     with pytest.raises(ConfigError, match=r"normalize.*to_range\(-1, 1\)' end in different values"):
         assemble(experiment(data=NORMALIZED), CPU, tmp_path)
@@ -44,7 +52,10 @@ def test_training_and_the_model_see_images_of_the_same_values(tmp_path):
 @pytest.mark.parametrize(
     ("parts", "said"),
     [
-        ({"objective": {"objective": "masked", "smoothing": 0.5}}, "masked does not use smoothing 0.5"),
+        (
+            {"objective": {"objective": "masked", "smoothing": 0.5}},
+            "masked does not use smoothing 0.5: set smoothing 0.0",
+        ),
         ({"objective": {"objective": "masked"}, "data": {"cutmix": 1.0}}, "masked does not use cutmix 1.0"),
         (
             {"objective": {"corrupted": 0.9, "target": "grid"}},

@@ -65,13 +65,15 @@ def test_the_schedule_has_every_field():
         ({"patience": -1}, "patience -1"),
         ({"max_skipped": -1}, "max_skipped -1"),
         ({"patience": 3}, "patience 3 without a score to watch"),
+        ({"decay": "stairs", "steps": 30, "stairs": (5, 31)}, r"stairs at \[5, 31\].*the 30 steps"),
+        ({"decay": "stairs", "stairs": (9, 5)}, r"stairs at \[9, 5\]: they must rise"),
         ({"decay": "stairs"}, r"decay stairs with stairs \[\]"),
         ({"decay": "cosine", "stairs": (5,)}, r"decay cosine with stairs \[5\]"),
     ],
 )
 def test_what_would_harm_or_do_nothing_is_refused(fields, said):
     with pytest.raises(ConfigError, match=said):
-        Training(**fields)
+        Training(**fields).in_steps(examples=1000, batch=10)
 
 
 SAME = [

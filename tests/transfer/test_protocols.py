@@ -12,8 +12,8 @@ from vitrail.transfer.protocols import PROTOCOLS, Facts, bit, default, multiple,
 RANGE = "to_range(-1, 1)"
 
 
-def facts(examples=50_000, short_side=500, area=250_000, image_size=224, stride=16, gpu=True):
-    return Facts(examples, short_side, area, image_size, stride, RANGE, gpu)
+def facts(examples=50_000, short_side=500, area=250_000, image_size=224, stride=16, gpu=True, **more):
+    return Facts(examples, short_side, area, image_size, stride, RANGE, gpu, **more)
 
 
 # Table 4 and appendix B.1.1: training examples, steps, rates, part held out to choose
@@ -35,7 +35,7 @@ def test_paper(name):
     assert (made["batch"], made["optimizer"], made["decay"], made["clip"]) == (512, "sgd", "cosine", 1.0)
     assert (made["weight_decay"], made["image_size"]) == (0.0, 384)
     assert (made["dropout"], made["drop_path"]) == (0.0, 0.0)  # whatever the checkpoint was pre-trained with
-    assert "dropout" not in paper(facts(examples, stride=1), None)
+    assert "dropout" not in paper(facts(examples, has_dropout=False), None)
 
 
 @pytest.mark.parametrize(("examples", "rate"), [(19_999, 0.01), (20_000, 0.03), (1_281_167, 0.03)])

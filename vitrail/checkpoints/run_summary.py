@@ -62,7 +62,7 @@ def summary(run: Path, name: str) -> Summary:
         steps=None if steps is None else int(steps),
         rate=number(ended, "rate") or number(config, "rate") or max(measured(rows, "rate"), default=None),
         loss=next(iter(measured(rows, "loss")[::-1]), None),
-        watch=text(config, "watch") or None,
+        watch=next((v for key, v in config.items() if key.split(".")[-1] == "watch" and v), None),
         best=None if best_step is None else abs(scores[best_step]),  # a loss is kept negative
         best_step=best_step,
         results={

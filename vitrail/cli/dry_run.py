@@ -17,7 +17,7 @@ from vitrail.data.sources import open_source, unseen_split
 from vitrail.models.names import Model, build
 from vitrail.recipes.recipe import Recipe
 from vitrail.runtime.device import peak_flops, pick
-from vitrail.train.assembly import check_fits, training_line
+from vitrail.train.assembly import check_fits, check_for_weights, check_used, training_line
 from vitrail.train.estimate import TPU_V3_CORE, Accelerators, Estimate, estimate, model_config
 from vitrail.train.experiment import Experiment
 from vitrail.train.sources import NOTHING, with_splits
@@ -25,6 +25,7 @@ from vitrail.train.sources import NOTHING, with_splits
 
 def dry_run(given: Pretrain, known: Recipe) -> Shown:
     """The experiment with all that is known of it, every duration in steps, and what it needs."""
+    check_used(given.experiment)
     experiment = with_data(given.experiment)
     examples, classes, counted = examples_of(experiment, known)
     on, where = accelerators(given)
@@ -75,6 +76,7 @@ def outline(experiment: Experiment) -> Model:
     """The model with its preprocessing line, but no weights."""
     choice = experiment.model
     if has_weights(choice.model):
+        check_for_weights(choice)
         start = at_image_size(read(choice.model, image_size=choice.image_size), choice.image_size)
         config, line = start.config, start.preprocess
     else:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import Positional, arg
 
 from vitrail.cli.verb import COMMON, READING, Common, ModelPath, Reading, Shown
-from vitrail.errors import ConfigError, VitrailError
+from vitrail.errors import CheckpointError, ConfigError, VitrailError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -84,11 +84,15 @@ def inspect(
 
 
 def load_beside(model: str, reading: Reading) -> Model:
-    """As the first one: distances in pixels are compared at one size. What does not fit is said of this model."""
+    """At the size of the first one: distances in pixels are compared. --heads is for a file that does not tell."""
     from vitrail.checkpoints.formats import load
 
+    asked = reading.arguments()
     try:
-        return load(model, **reading.arguments())
+        try:
+            return load(model, image_size=asked["image_size"])
+        except CheckpointError:
+            return load(model, **asked)
     except VitrailError as error:
         raise type(error)(f"--beside {model}: {error}") from error
 

@@ -158,12 +158,15 @@ class Pipeline:
 def evaluation_line(text: str, image_size: tuple[int, int]) -> str:
     """A preset's line at that size, or a line as it is: one that makes images of that size, without chance."""
     made = parse(PRESETS[text]).at(image_size) if text in PRESETS else parse(text)
-    if made.image_size != image_size or made.random:
-        drawn = "draws at random" if made.random else f"makes images of {made.image_size}"
-        raise ConfigError(
-            f"'{made}' {drawn}, and the model looks at images of {image_size}, the same each time; there is a line, "
-            f"or a name: {', '.join(name for name in PRESETS if not parse(PRESETS[name]).random)}"
-        )
+    wrong = {
+        "draws at random": made.random,
+        "does not say the range of values, as to_range(-1, 1) does": made.value_op is None,
+        f"makes images of {made.image_size}, and the model looks at {image_size}": made.image_size
+        != image_size,
+    }
+    if said := [text for text, is_so in wrong.items() if is_so]:
+        known = ", ".join(name for name in PRESETS if not parse(PRESETS[name]).random)
+        raise ConfigError(f"'{made}' {' and '.join(said)}; it may be another line, or a name: {known}")
     return str(made)
 
 

@@ -31,7 +31,8 @@ UNGUARDED = (
 def start_fork_server(preload: str) -> None:
     """Start it, if there is none, with a module imported and SIGTERM blocked: both are passed on to the workers."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
-        raise ConfigError(UNGUARDED)  # we are in a worker, in the script that it imports
+        # Python's own mark of a worker that is still importing the script; Python would say it less clearly.
+        raise ConfigError(UNGUARDED)
     forkserver.set_forkserver_preload([preload])
     resource_tracker.ensure_running()  # first: the fork server would start it, and that unblocks SIGTERM
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM] if SENDER_IS_KNOWN else [])

@@ -41,7 +41,8 @@ def features(
     """What the classifier sees of each image, float32 (n, D). A model stays on its device."""
     model = as_model(model)
     made = [y.numpy() for y in outputs(model, each_image(images_or_source), representation(model))]
-    D = getattr(model.config, "pre_logits", 0) or model.config.width
+    hidden = model.config.pre_logits if isinstance(model, ViT) else 0
+    D = hidden or model.config.width
     return np.concatenate(made) if made else np.zeros((0, D), np.float32)  # (n, D)
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import textwrap
+import unicodedata
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -228,7 +229,8 @@ def labelled(
 
 def wrapped(text: str, inches: float, size: float) -> list[str]:
     """Lines of letters of `size` points that are about so long, 10 letters at least."""
-    letters = max(10, int(inches / (0.008 * size)))
+    wide = any(unicodedata.east_asian_width(letter) in "WF" for letter in text)  # Chinese, Japanese, Korean
+    letters = max(10, int(inches / (0.008 * size * (2 if wide else 1))))
     return [line for part in text.split("\n") for line in textwrap.wrap(part, letters)]
 
 

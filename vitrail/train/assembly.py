@@ -95,8 +95,7 @@ def model_of(experiment: Experiment, train: Source) -> Model:
     fields = ("pool", "dropout", "drop_path", "head_bias")
     given = {name: getattr(choice, name) for name in fields if getattr(choice, name) is not None}
     if has_weights(choice.model):
-        if choice.pre_logits:
-            given["pre_logits"] = True
+        check_for_weights(choice)
         model = with_new_head(choice, classes, given)
     else:
         if choice.pre_logits:
@@ -108,10 +107,18 @@ def model_of(experiment: Experiment, train: Source) -> Model:
     return model
 
 
-def with_new_head(choice: ModelChoice, classes: int, given: dict[str, Any]) -> Model:
-    """Stored weights under another head, with other dropout; what would need other weights is refused."""
-    if fixed := [name for name in given if name not in ("dropout", "drop_path")]:
+def check_for_weights(choice: ModelChoice) -> None:
+    """What would need other weights than those that are loaded is refused."""
+    if fixed := [
+        name for name in ("pool", "head_bias", "pre_logits") if getattr(choice, name) not in (None, False)
+    ]:
         raise ConfigError(f"{', '.join(fixed)} cannot be set for weights that are loaded")
+
+
+def with_new_head(choice: ModelChoice, classes: int, given: dict[str, Any]) -> Model:
+    """Stored weights under another head, with other dropout; 0 is none at all, of attention's too."""
+    if given.get("dropout") == 0:
+        given = {**given, "attention_dropout": 0.0}
     checkpoint = with_classes(read(choice.model, image_size=choice.image_size), 0)
     checkpoint = replace(checkpoint, config=replace(checkpoint.config, **given))
     return to_model(checkpoint, classes=classes, image_size=choice.image_size)
@@ -140,9 +147,11 @@ def check_used(experiment: Experiment) -> None:
     settings = vars(experiment.objective) | vars(experiment.data)
     unused = ("smoothing", "mixup", "cutmix") if masked else ("target", "corrupted", "masked", "replaced")
     fresh = vars(ObjectiveChoice()) | vars(DataChoice())
-    if given := [f"{name} {settings[name]}" for name in unused if settings[name] != fresh[name]]:
+    if given := [name for name in unused if settings[name] != fresh[name]]:
+        said = ", ".join(f"{name} {settings[name]}" for name in given)
+        without = ", ".join(f"{name} {fresh[name]}" for name in given)
         raise ConfigError(
-            f"the objective {experiment.objective.objective} does not use {', '.join(given)}: leave it out"
+            f"the objective {experiment.objective.objective} does not use {said}: set {without}"
         )
 
 

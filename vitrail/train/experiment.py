@@ -90,7 +90,8 @@ class Training:
     max_skipped: int = 10  # batches that may be skipped before the run stops
     tensorboard: bool = False  # also write the curves for TensorBoard, into the run's folder
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """What would harm, or do nothing."""
         least = {"clip": 0, "end_rate": 0, "accumulate": 1, "patience": 0, "max_skipped": 0}
         for name, lowest in least.items():
             if not getattr(self, name) >= lowest:
@@ -105,6 +106,7 @@ class Training:
 
     def in_steps(self, examples: int, batch: int) -> Training:
         """The same with every duration in steps."""
+        self.check()
         steps = in_steps(self.steps, examples=examples, batch=batch)
         if steps < 1:
             raise ConfigError(
@@ -121,11 +123,16 @@ class Training:
             raise ConfigError(
                 f"a warm-up of {self.warmup} ({warmup} steps) leaves nothing of a run of {steps}"
             )
+        stairs = [resolved(at) for at in self.stairs]
+        if stairs != sorted(stairs) or max(stairs, default=0) > steps:
+            raise ConfigError(
+                f"stairs at {stairs}: they must rise, and lie within the {steps} steps of the run"
+            )
         return dataclasses.replace(
             self,
             steps=steps,
             warmup=warmup,
-            stairs=tuple(map(resolved, self.stairs)),
+            stairs=tuple(stairs),
             log_every=max(1, resolved(self.log_every)),
             evaluate_every=resolved(self.evaluate_every),
             save_every=resolved(self.save_every),

@@ -64,7 +64,10 @@ def remarks(experiment: Experiment, sources: Sources) -> list[str]:
             f"learnt: {some_of(absent)} (`train[:25% per class]` takes a part of each)"
         )
     if experiment.data.val == "auto" and sources.val is None:
-        made.append("--train without --val: nothing is held out to choose by (--val 'train[90%:]' for one)")
+        made.append(
+            "--train without --val: nothing is held out to choose by; --train 'train[:90% per class]' --val "
+            "'train[90%: per class]' would"
+        )
     return made
 
 

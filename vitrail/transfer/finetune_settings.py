@@ -57,8 +57,8 @@ class Finetuning:
     freeze: tuple[str, ...] = ()
     clip: float | None = None  # largest global norm of the gradient; 0: no clipping; None: by the protocol
     average: float = 0.0  # decay of the running average of the weights, as 0.9999; 0: none
-    dropout: float | None = None  # part of the activations that is dropped; None: the model's own
-    drop_path: float | None = None  # stochastic depth, the rate of the last layer; None: the model's own
+    dropout: float | None = None  # part of the activations that is dropped; None: the model's; paper, bit: 0
+    drop_path: float | None = None  # stochastic depth of the last layer; None: the model's; paper, bit: 0
     mixup: float | None = None  # images are mixed, by Beta(p, p) for this p; None: by the protocol
     smoothing: float = 0.0  # part of each target that is spread over all classes
     accumulate: int = 1  # parts that a batch is computed in
@@ -128,12 +128,12 @@ def facts_of(model: str, source: Source, gpu: bool, image_size: int | None = Non
             f"{model} is for images of {height} x {width} pixels, and fine-tuning crops squares: --image-size "
             f"{min(height, width)} resamples its positions to a square"
         )
-    stride = config.stride if isinstance(config, ViTConfig) else 1
+    stride, has_dropout = (config.stride, True) if isinstance(config, ViTConfig) else (1, False)
     value = str(pp.Pipeline((), pp.parse(line).value_op))
     sizes = some_sizes(source)
     short = int(statistics.median(min(size) for size in sizes))
     area = int(statistics.median(h * w for h, w in sizes))
-    return Facts(len(source), short, area, min(height, width), stride, value, gpu)
+    return Facts(len(source), short, area, min(height, width), stride, value, gpu, has_dropout)
 
 
 def some_sizes(source: Source) -> list[tuple[int, int]]:

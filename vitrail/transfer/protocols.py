@@ -27,6 +27,7 @@ class Facts:
     stride: int  # pixels from one patch to the next; 1 for ResNets
     value_op: str  # the end of the model's preprocessing line, as to_range(-1, 1)
     gpu: bool
+    has_dropout: bool = True  # a ResNet has none
 
 
 def paper(facts: Facts, image_size: int | None) -> dict[str, Any]:
@@ -106,8 +107,8 @@ def length(facts: Facts) -> dict[str, Any]:
 
 
 def no_dropout(facts: Facts) -> dict[str, Any]:
-    """Whatever the checkpoint was trained with; a ResNet has none."""
-    return {} if facts.stride == 1 else {"dropout": 0.0, "drop_path": 0.0}
+    """Whatever the checkpoint was trained with."""
+    return {"dropout": 0.0, "drop_path": 0.0} if facts.has_dropout else {}
 
 
 def photo_size(facts: Facts) -> int:

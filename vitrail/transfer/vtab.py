@@ -144,7 +144,8 @@ def identity(model: str, lines: Lines, protocol: Protocol, place: Path) -> dict[
     files = sorted(path for path in place.rglob("*") if path.is_file() and path.name != "manifest.csv")
     fingerprint = digest_files((str(path.relative_to(place)), path) for path in files)
     data = {"data": str(place), "fingerprint": fingerprint}
-    return {"model": model, **dataclasses.asdict(lines), **settings, **data}
+    asked = {k: v for k, v in dataclasses.asdict(lines).items() if k != "dropout"}  # which the weights decide
+    return {"model": model, **asked, **settings, **data}
 
 
 def examples(place: Path, name: str, sizes: Sizes, folder: Path, wanted: Path | None) -> tuple[TaskData, str]:
