@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
 from vitrail.checkpoints import run_metrics
@@ -62,7 +63,7 @@ def summary(run: Path, name: str) -> Summary:
         steps=None if steps is None else int(steps),
         rate=number(ended, "rate") or number(config, "rate") or max(measured(rows, "rate"), default=None),
         loss=next(iter(measured(rows, "loss")[::-1]), None),
-        watch=next((v for key, v in config.items() if key.split(".")[-1] == "watch" and v), None),
+        watch=outermost(config, "watch", str) or None,
         best=None if best_step is None else abs(scores[best_step]),  # a loss is kept negative
         best_step=best_step,
         results={
@@ -95,12 +96,12 @@ def measured(rows: list[dict[str, Any]], name: str) -> list[float]:
 
 
 def number(settings: dict[str, Any], name: str) -> float | None:
-    """The first number of that name, at any depth, the outermost first."""
-    found = [
-        key
-        for key, value in settings.items()
-        if key.split(".")[-1] == name and isinstance(value, int | float)
-    ]
+    return outermost(settings, name, int | float)
+
+
+def outermost(settings: dict[str, Any], name: str, kind: type | UnionType) -> Any:
+    """The first setting of that name and kind, at any depth, the outermost first."""
+    found = [k for k, value in settings.items() if k.split(".")[-1] == name and isinstance(value, kind)]
     return settings[min(found, key=lambda key: key.count("."))] if found else None
 
 

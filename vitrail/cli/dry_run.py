@@ -13,14 +13,14 @@ from vitrail.checkpoints.run_card import flat
 from vitrail.cli.train_flags import Pretrain
 from vitrail.cli.verb import Shown
 from vitrail.data.preprocess import default_line
-from vitrail.data.sources import open_source, unseen_split
+from vitrail.data.sources import open_source
 from vitrail.models.names import Model, build
 from vitrail.recipes.recipe import Recipe
 from vitrail.runtime.device import peak_flops, pick
 from vitrail.train.assembly import check_fits, check_for_weights, check_used, training_line
 from vitrail.train.estimate import TPU_V3_CORE, Accelerators, Estimate, estimate, model_config
 from vitrail.train.experiment import Experiment
-from vitrail.train.sources import NOTHING, with_splits
+from vitrail.train.sources import with_splits, with_test
 
 
 def dry_run(given: Pretrain, known: Recipe) -> Shown:
@@ -52,11 +52,7 @@ def with_data(experiment: Experiment) -> Experiment:
     """With the splits that are meant, where there is data to look at."""
     if not experiment.data.data:
         return experiment
-    choice = with_splits(experiment.data)
-    if choice.test == "auto":
-        seen = [split for split in (choice.train, choice.val) if split not in NOTHING]
-        choice = replace(choice, test=unseen_split(choice.data, *seen) or "none")
-    return replace(experiment, data=choice)
+    return replace(experiment, data=with_test(with_splits(experiment.data)))
 
 
 def with_model(experiment: Experiment) -> Experiment:

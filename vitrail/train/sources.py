@@ -25,12 +25,10 @@ class Sources:
     def open(cls, choice: DataChoice) -> Sources:
         if not choice.data:
             raise ConfigError("no data: --data PATH (a folder of images, Parquet or tar shards), or a name")
-        choice = with_splits(choice)
+        choice = with_test(with_splits(choice))
         train = open_source(choice.data, choice.train)
         val = held_out(choice)
-        seen = [split for split in (choice.train, choice.val) if split not in NOTHING]
-        split = unseen_split(choice.data, *seen) if choice.test == "auto" else choice.test
-        test = None if split in NOTHING else open_source(choice.data, split)
+        test = None if choice.test in NOTHING else open_source(choice.data, choice.test)
         for other in (val, test):
             if other is None:
                 continue
@@ -47,17 +45,13 @@ class Sources:
 
     def untested(self) -> list[str]:
         """The classes that the test split has no images of; none where nothing is tested."""
-        if self.test is None:
-            return []
-        tested = set(self.test.labels.tolist())
-        return [name for label, name in enumerate(self.train.class_names) if label not in tested]
+        return [] if self.test is None else without_images(self.test)
 
 
 def remarks(experiment: Experiment, sources: Sources) -> list[str]:
     """What a person may not have meant."""
     made, train = [], sources.train
-    there = set(train.labels.tolist())
-    absent = [name for label, name in enumerate(train.class_names) if label not in there]
+    absent = without_images(train)
     if absent and experiment.objective.objective != "masked":
         made.append(
             f"{train.name} has no image of {len(absent):,} of {len(train.class_names):,} classes, which cannot be "
@@ -69,6 +63,12 @@ def remarks(experiment: Experiment, sources: Sources) -> list[str]:
             "'train[90%: per class]' would"
         )
     return made
+
+
+def without_images(source: Source) -> list[str]:
+    """Its classes that nothing in it is of."""
+    there = set(source.labels.tolist())
+    return [name for label, name in enumerate(source.class_names) if label not in there]
 
 
 def some_of(names: list[str]) -> str:
@@ -85,6 +85,14 @@ def with_splits(choice: DataChoice) -> DataChoice:
     n = len(open_source(choice.data, "train"))
     part = f"{100 * (1 - held_part(n)):g}%"
     return replace(choice, train=f"train[:{part} per class]", val=f"train[{part}: per class]")
+
+
+def with_test(choice: DataChoice) -> DataChoice:
+    """Likewise for test, once train and val are known: a split that nothing else has seen, or none."""
+    if choice.test != "auto":
+        return choice
+    seen = [split for split in (choice.train, choice.val) if split not in NOTHING]
+    return replace(choice, test=unseen_split(choice.data, *seen) or "none")
 
 
 def beside(val: str) -> str:
