@@ -11,16 +11,19 @@ else
   install = PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check
 endif
 
-.PHONY: help demo test check bench clean
+.PHONY: help demo test test-long check bench clean
 
 help:  ## this list
-	@grep -E '^[a-z]+:.*##' Makefile | sed 's/:.*##/\t/'
+	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*##/\t/'
 
 demo: .venv/.ready  ## the main job: the model in the box classifies, is measured, fine-tuned and explained (vitrail-demo/)
 	$(BIN)/vitrail demo
 
 test: .venv/.ready-test  ## the test suite, in two processes
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+
+test-long: .venv/.ready-test  ## the tests that take long: damage, kills, limits of time and memory
+	$(BIN)/python -m pytest --numprocesses 2 --dist load -m long
 
 check: .venv/.ready-check  ## lint and types
 	$(BIN)/ruff check .
