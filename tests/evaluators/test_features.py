@@ -8,6 +8,7 @@ from tests.randomise import randomise
 from vitrail.errors import ConfigError
 from vitrail.evaluators.feature_cache import EXTRACTION, rows_of
 from vitrail.evaluators.features import outputs, representation
+from vitrail.models.encoder import Layout
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def test_token_and_mean_are_of_what_the_encoder_makes(model, x):
 def test_a_layer_is_what_goes_into_the_next(model, x, layer):
     z = model.tokens(model.patches(x))
     for block in model.encoder.blocks[:layer]:
-        z = block(z)
+        z = block(z, Layout(model.config.grid))
     torch.testing.assert_close(representation(model, f"layer{layer}")(x), z[:, 0])
     torch.testing.assert_close(representation(model, f"layer{layer}.token")(x), z[:, 0])
     torch.testing.assert_close(representation(model, f"layer{layer}.mean")(x), z[:, 1:].mean(dim=1))

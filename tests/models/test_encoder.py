@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.randomise import randomise
-from vitrail.models.encoder import attention_weights
+from vitrail.models.encoder import Layout, attention_weights
 from vitrail.models.names import build, config_of
 
 TINY = {
@@ -16,6 +16,7 @@ TINY = {
     "image_size": (16, 24),
     "classes": 5,
 }
+LAYOUT = Layout((2, 3))
 
 
 def test_attention_weights_are_a_softmax_over_keys():
@@ -35,7 +36,7 @@ def test_recorded_and_fused_paths_agree(positions, pool, block):
     model = randomise(build(config_of("B/16", **TINY, positions=positions, pool=pool, block=block))).eval()
     x, record = torch.randn(2, 3, 16, 24), {}
     z = model.tokens(model.patches(x))
-    torch.testing.assert_close(model.encode(z, record), model.encode(z), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(model.encode(z, record=record), model.encode(z), rtol=1e-4, atol=1e-5)
     rows = [
         f"block{i}{part}.attention"
         for i in range(2)
@@ -50,8 +51,8 @@ def test_a_block_is_equations_2_and_3():
     model = randomise(build(config_of("B/16", **TINY))).eval()
     z = torch.randn(2, 7, 24)
     block = model.encoder.blocks[0]
-    middle = z + block.attention(block.norm1(z))
-    torch.testing.assert_close(block(z), middle + block.mlp(block.norm2(middle)))
+    middle = z + block.attention(block.norm1(z), LAYOUT)
+    torch.testing.assert_close(block(z, LAYOUT), middle + block.mlp(block.norm2(middle)))
 
 
 def test_axial_attention_mixes_rows_then_columns():
@@ -62,7 +63,7 @@ def test_axial_attention_mixes_rows_then_columns():
     moved[0, 1] = torch.randn(24)  # row 0, column 1 of a 2 x 3 grid
     records = [{}, {}]
     for record, input in zip(records, (z, moved), strict=True):
-        block(input, None, record, "b")
+        block(input, LAYOUT, None, record, "b")
     rows_changed = (records[0]["b.row.z"] - records[1]["b.row.z"]).abs().amax(dim=(1, 2)) > 1e-12  # rows
     assert rows_changed.tolist() == [True, False]
     all_changed = (records[0]["b.z"] - records[1]["b.z"]).abs().amax(dim=2) > 1e-12
@@ -74,10 +75,10 @@ def test_axial_halves_are_plain_blocks_along_each_axis():
     block, z = model.encoder.blocks[0], torch.randn(2, 6, 24)
     expected = z.reshape(2, 2, 3, 24).clone()
     for b, row in itertools.product(range(2), range(2)):
-        expected[b, row] = block.row(expected[b, row][None])[0]
+        expected[b, row] = block.row(expected[b, row][None], LAYOUT)[0]
     for b, column in itertools.product(range(2), range(3)):
-        expected[b, :, column] = block.column(expected[b, :, column][None])[0]
-    torch.testing.assert_close(block(z), expected.reshape(2, 6, 24), rtol=1e-4, atol=1e-5)
+        expected[b, :, column] = block.column(expected[b, :, column][None], LAYOUT)[0]
+    torch.testing.assert_close(block(z, LAYOUT), expected.reshape(2, 6, 24), rtol=1e-4, atol=1e-5)
 
 
 def test_dropout_and_stochastic_depth_act_in_training_only():
@@ -93,9 +94,9 @@ def test_each_rate_alone_has_an_effect(field):
     assert not torch.equal(model(x), model(x))
 
 
-def dropped_out(module, input, kept):
+def dropped_out(module, *inputs, kept):
     """Whether training zeroes about half of what evaluation gives, and keeps the others times `kept`."""
-    whole, dropped = module.eval()(input), module.train()(input)
+    whole, dropped = module.eval()(*inputs), module.train()(*inputs)
     zeros = dropped == 0
     torch.testing.assert_close(dropped, torch.where(zeros, 0.0, kept * whole))
     return zeros.float().mean().item()
@@ -103,7 +104,7 @@ def dropped_out(module, input, kept):
 
 def test_dropout_after_the_projection_of_the_heads():
     attention = randomise(build(config_of("B/16", **TINY, dropout=0.5))).encoder.blocks[0].attention
-    assert dropped_out(attention, torch.randn(20, 7, 24), kept=2) == pytest.approx(0.5, abs=0.05)
+    assert dropped_out(attention, torch.randn(20, 7, 24), LAYOUT, kept=2) == pytest.approx(0.5, abs=0.05)
 
 
 def test_dropout_after_each_of_the_two_layers_of_the_mlp():
@@ -143,6 +144,6 @@ def test_gelu_is_tanh_or_exact_as_the_config_says():
 def test_stochastic_depth_of_an_axial_block_drops_for_a_whole_example():
     model = randomise(build(config_of("B/16", **TINY, pool="mean", block="axial", drop_path=0.5))).train()
     half = model.encoder.blocks[1].row  # 2 rows of 3 patches
-    dropped = half.branch(torch.ones(100 * 2, 3, 24)).unflatten(0, (100, 2))[:, :, 0, 0]
+    dropped = half.branch(torch.ones(100 * 2, 3, 24), group=2).unflatten(0, (100, 2))[:, :, 0, 0]
     assert torch.equal(dropped[:, 0], dropped[:, 1])
     assert set(dropped.unique().tolist()) == {0.0, 2.0}

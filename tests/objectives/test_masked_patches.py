@@ -12,12 +12,12 @@ import vitrail
 from tests.randomise import randomise
 from vitrail.data.masking import INTACT, KEPT, MASKED, REPLACED, Masking, draw_mask
 from vitrail.errors import ConfigError
+from vitrail.models.positions import take
 from vitrail.objectives.masked_patches import (
     MaskedPatches,
     colour_classes,
     colours_of,
     corrupted_patches,
-    take,
 )
 
 P, SIDE = 8, 24

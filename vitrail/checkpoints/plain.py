@@ -57,11 +57,11 @@ def with_table(checkpoint: Checkpoint) -> Checkpoint:
 
 @torch.no_grad()
 def table_of(c: ViTConfig, weights: dict[str, Tensor]) -> Tensor:
-    """What an additive kind of positions adds to tokens of zeros: E_pos itself, (1, T, D)."""
-    module = positions.additive(c.positions, c.grid, c.width, bool(c.class_token))
+    """Return the E_pos (1, T, D) of an additive kind of positions."""
+    module = positions.additive(c.positions, c.grid, c.width, c.prefix)
     assert module is not None
     module.load_state_dict({n: weights[f"positions.{n}"] for n in module.state_dict()})
-    return module(torch.zeros(1, c.tokens, c.width))
+    return module(c.grid)
 
 
 def refuse_unless_token(c: ViTConfig, to: str) -> None:

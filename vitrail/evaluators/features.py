@@ -111,7 +111,7 @@ def representation(model: Model, which: str = "pre_logits") -> Callable[[Tensor]
     def pooled(x: Tensor) -> Tensor:
         z = vit.tokens(vit.patches(x))  # (B, T, D)
         z = vit.encode(z) if layer is None else after_layer(vit, z, layer)  # (B, T, D)
-        return z[:, 0] if pool == "token" else z[:, int(has_token) :].mean(dim=1)  # (B, D)
+        return z[:, 0] if pool == "token" else z[:, vit.config.prefix :].mean(dim=1)  # (B, D)
 
     return pooled
 
@@ -121,7 +121,7 @@ def after_layer(model: ViT, z: Tensor, layer: int) -> Tensor:
     if not layer:
         return z
     record = OneEntry(f"block{layer - 1}.z")
-    model.encode(z, record)
+    model.encode(z, record=record)
     return record[record.name]
 
 

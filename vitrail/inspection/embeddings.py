@@ -69,16 +69,15 @@ def position_similarity(model: Model, layer: int = 0) -> np.ndarray:
     vit = with_attention(model)
     c, table = vit.config, position_table(vit, layer)
     N = c.grid[0] * c.grid[1]
-    nothing = torch.zeros(1, c.tokens, c.width).to(vit.embedding.weight)
     with torch.inference_mode():
-        E_pos = table(nothing)[0, -N:]  # (N, D)
+        E_pos = table(c.grid)[0, -N:].detach()  # (N, D)
     check_finite(E_pos, "position embeddings")
     E_pos = F.normalize(E_pos.double().cpu(), dim=1)
     return (E_pos @ E_pos.T).float().numpy().reshape(*c.grid, *c.grid)  # (rows, columns, rows, columns)
 
 
 def position_table(vit: ViT, layer: int) -> nn.Module:
-    """What adds E_pos before block `layer`; where it is added once, before all, that is block 0."""
+    """Return what makes the E_pos added before block `layer`; where it is added once, before all, that is block 0."""
     c = vit.config
     if c.positions in ("none", "relative"):
         why = {"none": "none at all", "relative": "relative ones, which live inside attention"}[c.positions]

@@ -42,7 +42,7 @@ def record(model: Model, images: ImageLike | Sequence[ImageLike]) -> dict[str, T
     def call(x: Tensor) -> Tensor:
         inside: dict[str, Tensor] = {"patches": vit.patches(x)}
         inside["tokens"] = vit.tokens(inside["patches"])
-        encoded = vit.encode(inside["tokens"], inside)
+        encoded = vit.encode(inside["tokens"], record=inside)
         pooled = vit.pool(encoded)
         inside |= {"encoded": encoded, "pooled": pooled, "logits": vit.head(pooled)}
         for name, value in inside.items():
@@ -78,7 +78,7 @@ def in_parts(
 def layers(vit: ViT, z: Tensor, reduce: Callable[[Tensor], Tensor]) -> Tensor:
     """Tokens (B, T, D) -> `reduce` of each layer's attention, (B, L, ...)."""
     reduced = Reduced(reduce, vit.config.grid)
-    vit.encode(z, reduced)
+    vit.encode(z, record=reduced)
     return torch.stack(list(reduced.values()), dim=1)  # (B, L, ...)
 
 

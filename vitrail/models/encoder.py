@@ -8,22 +8,33 @@ written-out formula instead, so that the weights A exist; a test holds the two e
 `block3.attention` (B, h, T, T), `block3.z` (B, T, D); in axial blocks also `block3.row.attention`, of the columns of
 each of B * rows rows, and `block3.column.attention`, likewise.
 
-B batch, T tokens, D width, h heads, d = D / h, z (B, T, D) the tokens.
+B batch, T tokens, D width, h heads, d = D / h, z (B, T, D) the tokens. What the layers know of the tokens besides
+their values (grid, places, mask) is a `Layout`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import MutableMapping
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from vitrail.models.positions import Grid, take
+
 Record = MutableMapping[str, Tensor]
 Activation = Literal["gelu_tanh", "gelu"]
+
+
+class Layout(NamedTuple):
+    """Where the tokens stand, and which of them may be attended to."""
+
+    grid: Grid  # rows and columns of patches
+    places: Tensor | None = None  # (B, T): of each token, where not all patches are kept; None: all, in order
+    mask: Tensor | None = None  # bool (B, 1, 1 or T, T): query, key; False: not attended to. None: all are
 
 
 class Block(nn.Module):
@@ -47,24 +58,30 @@ class Block(nn.Module):
         self.norm2 = nn.LayerNorm(width, eps=norm_eps)
         self.mlp = MLP(width, mlp_dim, activation, dropout)
         self.drop_path = drop_path
-        self.group = 1  # rows of z that are one example: several in an axial block
 
     def forward(
-        self, z: Tensor, relative: nn.Module | None = None, record: Record | None = None, name: str = ""
+        self,
+        z: Tensor,
+        layout: Layout,
+        relative: nn.Module | None = None,
+        record: Record | None = None,
+        name: str = "",
+        group: int = 1,
     ) -> Tensor:
-        z = z + self.branch(self.attention(self.norm1(z), relative, record, name))  # Eq. 2
-        z = z + self.branch(self.mlp(self.norm2(z)))  # Eq. 3
+        """`group`: rows of z that are one example; several in an axial block."""
+        z = z + self.branch(self.attention(self.norm1(z), layout, relative, record, name), group)  # Eq. 2
+        z = z + self.branch(self.mlp(self.norm2(z)), group)  # Eq. 3
         if record is not None:
             record[f"{name}.z"] = z
         return z
 
-    def branch(self, y: Tensor) -> Tensor:
+    def branch(self, y: Tensor, group: int = 1) -> Tensor:
         """Stochastic depth: a whole branch is dropped for an example, the others are scaled to keep the mean."""
         if not self.training or self.drop_path == 0:
             return y
         keep = 1 - self.drop_path
-        kept = torch.empty(y.shape[0] // self.group, 1, 1, device=y.device, dtype=y.dtype).bernoulli_(keep)
-        return y * kept.repeat_interleave(self.group, dim=0) / keep
+        kept = torch.empty(y.shape[0] // group, 1, 1, device=y.device, dtype=y.dtype).bernoulli_(keep)
+        return y * kept.repeat_interleave(group, dim=0) / keep
 
 
 class SelfAttention(nn.Module):
@@ -78,11 +95,19 @@ class SelfAttention(nn.Module):
         self.heads, self.attention_dropout = heads, attention_dropout
 
     def forward(
-        self, z: Tensor, relative: nn.Module | None = None, record: Record | None = None, name: str = ""
+        self,
+        z: Tensor,
+        layout: Layout,
+        relative: nn.Module | None = None,
+        record: Record | None = None,
+        name: str = "",
     ) -> Tensor:
         qkv = self.qkv(z).unflatten(-1, (3, self.heads, -1))  # (B, T, 3, h, d)
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # (B, h, T, d) each             Eq. 5
-        bias = None if relative is None else relative(q)  # (B, h, T, T)
+        bias = layout.mask  # (B, 1, 1 or T, T)
+        if relative is not None:
+            logits = relative(q, layout.places)  # (B, h, T, T)
+            bias = logits if bias is None else logits.masked_fill(~bias, -torch.inf)  # (B, h, T, T)
         p = self.attention_dropout if self.training else 0.0
         if record is None:
             y = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=p)  # (B, h, T, d)
@@ -95,9 +120,11 @@ class SelfAttention(nn.Module):
 
 
 def attention_weights(q: Tensor, k: Tensor, bias: Tensor | None = None) -> Tensor:
-    """A = softmax(q k^T / sqrt(d) + bias), rows summing to 1.  Eq. 6"""
+    """A = softmax(q k^T / sqrt(d) + bias), rows summing to 1; a bool bias is a mask of the keys that count.  Eq. 6"""
     logits = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5  # (B, h, T, T)
-    return (logits if bias is None else logits + bias).softmax(dim=-1)
+    if bias is not None:
+        logits = logits.masked_fill(~bias, -torch.inf) if bias.dtype == torch.bool else logits + bias
+    return logits.softmax(dim=-1)
 
 
 class MLP(nn.Module):
@@ -126,20 +153,24 @@ def gelu_tanh(x: Tensor) -> Tensor:
 class AxialBlock(nn.Module):
     """Axial-ViT (appendix D.6): attention along rows + MLP, then attention along columns + MLP."""
 
-    def __init__(self, row: Block, column: Block, grid: tuple[int, int]) -> None:
+    def __init__(self, row: Block, column: Block) -> None:
         super().__init__()
-        self.row, self.column, self.grid = row, column, grid
-        row.group, column.group = grid
+        self.row, self.column = row, column
 
     def forward(
-        self, z: Tensor, relative: nn.Module | None = None, record: Record | None = None, name: str = ""
+        self,
+        z: Tensor,
+        layout: Layout,
+        relative: nn.Module | None = None,
+        record: Record | None = None,
+        name: str = "",
     ) -> Tensor:
-        assert relative is None
-        B, (rows, columns) = z.shape[0], self.grid
-        z = z.unflatten(1, self.grid).flatten(0, 1)  # (B*rows, columns, D)
-        z = self.row(z, None, record, f"{name}.row")
+        assert relative is None and layout.places is None and layout.mask is None
+        B, (rows, columns) = z.shape[0], layout.grid
+        z = z.unflatten(1, layout.grid).flatten(0, 1)  # (B*rows, columns, D)
+        z = self.row(z, layout, None, record, f"{name}.row", group=rows)
         z = z.unflatten(0, (B, rows)).transpose(1, 2).flatten(0, 1)  # (B*columns, rows, D)
-        z = self.column(z, None, record, f"{name}.column")
+        z = self.column(z, layout, None, record, f"{name}.column", group=columns)
         z = z.unflatten(0, (B, columns)).transpose(1, 2).flatten(1, 2)  # (B, N, D)
         if record is not None:
             record[f"{name}.z"] = z
@@ -164,14 +195,15 @@ class Encoder(nn.Module):
         self.relative = relative
         self.recompute = False  # in training, keep only the layers' inputs, and compute the rest again
 
-    def forward(self, z: Tensor, record: Record | None = None) -> Tensor:
+    def forward(self, z: Tensor, layout: Layout, record: Record | None = None) -> Tensor:
         for i, block in enumerate(self.blocks):
             at_layer = self.positions[i % len(self.positions)] if len(self.positions) else None
             if at_layer is not None and not self.relative:
-                z = at_layer(z)
+                E_pos = at_layer(layout.grid)  # (1, prefix + N, D)
+                z = z + (E_pos if layout.places is None else take(E_pos, layout.places))
             relative = at_layer if self.relative else None
             if self.recompute and self.training and record is None:
-                z = checkpoint(block, z, relative, use_reentrant=False)
+                z = checkpoint(block, z, layout, relative, use_reentrant=False)
             else:
-                z = block(z, relative, record, f"block{i}")
+                z = block(z, layout, relative, record, f"block{i}")
         return self.norm(z)

@@ -30,11 +30,13 @@ class AttentionPool(nn.Module):
         self.mlp = MLP(width, mlp_dim, activation, dropout=0.0)
         self.heads = heads
 
-    def forward(self, z: Tensor) -> Tensor:
+    def forward(self, z: Tensor, mask: Tensor | None = None) -> Tensor:
+        """`mask` (B, T): False for tokens that do not count."""
+        mask = None if mask is None else mask[:, None, None]  # (B, 1, 1, T)
         q = self.q(self.probe).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (1, h, 1, d)
         q = q.expand(z.shape[0], -1, -1, -1)  # (B, h, 1, d)
         k, v = self.kv(z).unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)  # (B, h, T, d)
-        y = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)  # (B, 1, D)
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).flatten(2)  # (B, 1, D)
         y = self.out(y)[:, 0]  # (B, D)
         return y + self.mlp(self.norm(y))
 

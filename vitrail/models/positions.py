@@ -8,9 +8,11 @@
 
 The first four are added to the tokens: at the stem (Eq. 1), or again at the input of every layer, with a table
 of its own for each layer or one shared by all. `relative` lives inside attention: every layer, or shared.
-The class token has its own learned row in `1d`; in `2d` and `sincos` it has no place and gets nothing.
+The tokens before the patches (the class token) have learned rows in `1d`; in `2d` and `sincos` they get zeros.
 
-`resample` carries tables to another grid. T tokens, N = rows * columns patches, D width, h heads, d = D / h.
+Positions are a function of the grid: on another one than they were made for, tables are resampled as they are when a
+model is loaded at another image size, and sines are computed. Where only some patches are kept, `places` says which.
+T = prefix + N tokens, N = rows * columns patches, D width, h heads, d = D / h.
 """
 
 from __future__ import annotations
@@ -37,57 +39,63 @@ RESAMPLE: dict[str, dict[str, str | bool]] = {
 }
 
 
-def additive(kind: Kind, grid: Grid, width: int, class_token: bool) -> nn.Module | None:
-    """The module z -> z + E_pos of an additive kind; None for `none`."""
+def additive(kind: Kind, grid: Grid, width: int, prefix: int) -> nn.Module | None:
+    """Return the module grid -> E_pos (1, T, D) of an additive kind; None for `none`."""
     if kind == "1d":
-        return Learned1D(grid, width, class_token)
+        return Learned1D(grid, width, prefix)
     if kind == "2d":
-        return Learned2D(grid, width, class_token)
+        return Learned2D(grid, width, prefix)
     if kind == "sincos":
-        return SinCos2D(grid, width, class_token)
+        return SinCos2D(grid, width, prefix)
     assert kind == "none", kind
     return None
 
 
 class Learned1D(nn.Module):
-    """z + E_pos with E_pos in R^(T x D)."""
+    """E_pos in R^(T x D), learned."""
 
-    def __init__(self, grid: Grid, width: int, class_token: bool) -> None:
+    def __init__(self, grid: Grid, width: int, prefix: int) -> None:
         super().__init__()
-        self.table = nn.Parameter(torch.empty(1, class_token + grid[0] * grid[1], width))
+        self.table = nn.Parameter(torch.empty(1, prefix + grid[0] * grid[1], width))
+        self.grid = grid
 
-    def forward(self, z: Tensor) -> Tensor:
-        return z + self.table
+    def forward(self, grid: Grid) -> Tensor:
+        return self.table if grid == self.grid else resample(self.table, self.grid, grid)  # (1, T, D)
 
 
 class Learned2D(nn.Module):
-    """z + [X[x], Y[y]], tables of D/2."""
+    """E_pos = [X[x], Y[y]], learned tables of D/2."""
 
-    def __init__(self, grid: Grid, width: int, class_token: bool) -> None:
+    def __init__(self, grid: Grid, width: int, prefix: int) -> None:
         super().__init__()
         self.x = nn.Parameter(torch.empty(grid[1], width // 2))
         self.y = nn.Parameter(torch.empty(grid[0], width // 2))
-        self.class_token = class_token
+        self.prefix = prefix
 
-    def forward(self, z: Tensor) -> Tensor:
-        rows, columns = self.y.shape[0], self.x.shape[0]
-        X = self.x.expand(rows, -1, -1)  # (rows, columns, D/2)
-        Y = self.y[:, None].expand(-1, columns, -1)  # (rows, columns, D/2)
+    def forward(self, grid: Grid) -> Tensor:
+        rows, columns = grid
+        X = resample_axis(self.x, columns).expand(rows, -1, -1)  # (rows, columns, D/2)
+        Y = resample_axis(self.y, rows)[:, None].expand(-1, columns, -1)  # (rows, columns, D/2)
         E_pos = torch.cat([X, Y], dim=-1).flatten(0, 1)  # (N, D)
-        return z + F.pad(E_pos, (0, 0, int(self.class_token), 0))  # (B, T, D)
+        return F.pad(E_pos, (0, 0, self.prefix, 0))[None]  # (1, T, D)
 
 
 class SinCos2D(nn.Module):
-    """z + [sin x w, cos x w, sin y w, cos y w], w_i = 10000^(-i / (D/4 - 1)); fixed, as big_vision has it."""
+    """E_pos = [sin x w, cos x w, sin y w, cos y w], w_i = 10000^(-i / (D/4 - 1)); fixed, as big_vision has it."""
 
-    def __init__(self, grid: Grid, width: int, class_token: bool) -> None:
+    def __init__(self, grid: Grid, width: int, prefix: int) -> None:
         super().__init__()
-        table = F.pad(sincos_table(grid, width), (0, 0, int(class_token), 0))  # (T, D)
-        self.register_buffer("table", table, persistent=False)
+        self.grid, self.prefix = grid, prefix
+        self.register_buffer("table", self.computed(grid, width), persistent=False)
         self.table: Tensor
 
-    def forward(self, z: Tensor) -> Tensor:
-        return z + self.table
+    def forward(self, grid: Grid) -> Tensor:
+        if grid == self.grid:
+            return self.table
+        return self.computed(grid, self.table.shape[-1]).to(self.table)  # (1, T, D)
+
+    def computed(self, grid: Grid, width: int) -> Tensor:
+        return F.pad(sincos_table(grid, width), (0, 0, self.prefix, 0))[None]  # (1, T, D)
 
 
 def sincos_table(grid: Grid, width: int) -> Tensor:
@@ -113,25 +121,42 @@ class Relative1D(nn.Module):
         self.table = nn.Parameter(torch.empty(2 * tokens - 1, width))
         self.heads = heads
 
-    def forward(self, q: Tensor) -> Tensor:
-        p = torch.arange(q.shape[2], device=q.device)
-        offset = p[:, None] - p[None, :] + q.shape[2] - 1  # (T, T)
+    def forward(self, q: Tensor, p: Tensor | None = None) -> Tensor:
+        """q (B, h, T, d) -> (B, h, T, T). `p` (B, T): the places of the tokens; None: all of them, in order."""
+        tokens = (self.table.shape[0] + 1) // 2
+        if p is None:
+            p = torch.arange(q.shape[2], device=q.device)
+        offset = p[..., :, None] - p[..., None, :] + tokens - 1  # (T, T) or (B, T, T)
         r = self.table.unflatten(1, (self.heads, -1)).permute(1, 2, 0)  # (h, d, 2T-1)
         by_offset = q @ r / q.shape[-1] ** 0.5  # (B, h, T, 2T-1)
+        offset = offset if offset.ndim == 2 else offset[:, None]  # (T, T) or (B, 1, T, T)
         return by_offset.gather(-1, offset.expand(*q.shape[:2], -1, -1))  # (B, h, T, T)
 
 
+def places(keep: Tensor, prefix: int) -> Tensor:
+    """Patches that are kept (B, n) -> the places of their tokens, those before the patches first: (B, prefix + n)."""
+    first = torch.arange(prefix, device=keep.device).expand(len(keep), -1)  # (B, prefix)
+    return torch.cat([first, keep + prefix], dim=1)
+
+
+def take(z: Tensor, places: Tensor) -> Tensor:
+    """z (B or 1, T, D), places (B, n) -> (B, n, D)."""
+    return z.expand(len(places), -1, -1).gather(1, places[..., None].expand(-1, -1, z.shape[-1]))
+
+
 def resample(table: Tensor, old: Grid, new: Grid, method: str = "official") -> Tensor:
-    """A learned 1-D table (1, T, D) for grid `old` -> the same for grid `new`; a class row is kept as it is."""
-    extra = table.shape[1] - old[0] * old[1]
-    row, patches = table[:, :extra], table[:, extra:]  # (1, 0 or 1, D), (1, N, D)
+    """Resample a learned 1-D table (1, T, D) of grid `old` to grid `new`; rows before the patches stay."""
+    prefix = table.shape[1] - old[0] * old[1]
+    rows, patches = table[:, :prefix], table[:, prefix:]  # (1, prefix, D), (1, N, D)
     patches = patches.unflatten(1, old).permute(0, 3, 1, 2)  # (1, D, rows, columns)
     patches = interpolate(patches, new, method)
-    return torch.cat([row, patches.flatten(2).transpose(1, 2)], dim=1)  # (1, T', D)
+    return torch.cat([rows, patches.flatten(2).transpose(1, 2)], dim=1)  # (1, T', D)
 
 
 def resample_axis(table: Tensor, length: int, method: str = "official") -> Tensor:
-    """An X or Y table (L, D/2) -> (length, D/2)."""
+    """Resample an X or Y table (L, D/2) to (length, D/2)."""
+    if len(table) == length:
+        return table
     column = table.T[None, :, :, None]  # (1, D/2, L, 1)
     return interpolate(column, (length, 1), method)[0, :, :, 0].T.contiguous()  # (length, D/2)
 
@@ -141,5 +166,6 @@ def interpolate(patches: Tensor, new: Grid, method: str) -> Tensor:
         raise ConfigError(f"resample={method!r} is not one of {', '.join(RESAMPLE)}")
     if tuple(patches.shape[-2:]) == tuple(new):
         return patches
-    # In double precision, as scipy computes: single is off by 2e-6 at the far end of a long table.
-    return F.interpolate(patches.double(), size=new, **RESAMPLE[method]).to(patches.dtype)  # type: ignore[arg-type]
+    # In double precision, as scipy computes: single is off by 2e-6 at the far end of a long table. MPS has no double.
+    exact = patches.float() if patches.device.type == "mps" else patches.double()
+    return F.interpolate(exact, size=new, **RESAMPLE[method]).to(patches.dtype)  # type: ignore[arg-type]

@@ -130,12 +130,15 @@ class BiT(nn.Module):
         self.head = Head(c.width, pre_logits=0, classes=c.classes)
         initialise(self, head_bias=c.head_bias)
 
-    def features(self, x: Tensor) -> Tensor:
-        """(B, C, H, W) -> (B, D)."""
+    def feature_map(self, x: Tensor) -> Tensor:
+        """(B, C, H, W) -> (B, D, H/32, W/32)."""
         x = self.root["conv"](x)  # (B, 64w, H/2, W/2)
         x = F.max_pool2d(F.pad(x, (1, 1, 1, 1)), 3, 2)  # (B, 64w, H/4, W/4); zeros at the border, not -inf
-        x = F.relu(self.norm(self.stages(x)))  # (B, 2048w, H/32, W/32)
-        return x.mean(dim=(2, 3))  # (B, D)
+        return F.relu(self.norm(self.stages(x)))  # (B, 2048w, H/32, W/32)
+
+    def features(self, x: Tensor) -> Tensor:
+        """(B, C, H, W) -> (B, D)."""
+        return self.feature_map(x).mean(dim=(2, 3))  # (B, D)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, classes)."""

@@ -5,8 +5,11 @@
     z_l  = MLP(LN(z'_l)) + z'_l                         Eq. 3   encode()
     y    = LN(z_L^0)                                    Eq. 4   LN ends encode(), pool() takes the token
 
-The methods are the seams: masking, probes, figures and export use them and never reach deeper.
-B batch, C channels, H x W pixels, P patch, N = HW / P^2 patches, T tokens (N, + 1 with a class token), D width.
+The methods are the seams: masking, probes, figures and export use them and never reach deeper. Images may have any
+size that the patches divide; positions follow their grid. Of the patches some may be kept (`keep`), and sequences
+padded (`mask`).
+B batch, C channels, H x W pixels, P patch, N = HW / P^2 patches, T = prefix + N tokens (prefix: 1 with a class token,
+else 0), n patches kept, D width.
 """
 
 from __future__ import annotations
@@ -19,10 +22,11 @@ from torch import Tensor, nn
 
 from vitrail.errors import ConfigError
 from vitrail.models import checking, positions
-from vitrail.models.encoder import Activation, AxialBlock, Block, Encoder, Record
+from vitrail.models.encoder import Activation, AxialBlock, Block, Encoder, Layout, Record
 from vitrail.models.heads import AttentionPool, Head
 from vitrail.models.initialisation import initialise
 from vitrail.models.patches import PatchEmbedding
+from vitrail.models.positions import Grid
 
 # name: (width D, depth L, mlp_dim, heads). Ti, S: DeiT and AugReg; B, L, H: the paper's Table 1; the others:
 # big_vision. B-half is Figure 4's ViT-b, "all hidden dimensions halved": the 12 heads of B, of 32 each.
@@ -90,9 +94,14 @@ class ViTConfig:
         return self.image_size[0] // self.stride, self.image_size[1] // self.stride
 
     @property
+    def prefix(self) -> int:
+        """Tokens before those of the patches."""
+        return int(bool(self.class_token))
+
+    @property
     def tokens(self) -> int:
         """T: what the encoder sees."""
-        return self.grid[0] * self.grid[1] + bool(self.class_token)
+        return self.prefix + self.grid[0] * self.grid[1]
 
     @property
     def embedded_channels(self) -> int:
@@ -155,12 +164,12 @@ class ViT(nn.Module):
         self.provenance: dict[str, Any] = {}  # where the weights came from
         self.metrics: dict[str, Any] = {}  # what was measured of them
         c = config
-        D, class_token = c.width, bool(c.class_token)
+        D = c.width
 
         self.embedding = PatchEmbedding(c.embedded_channels, D, c.patch_size)
-        self.cls = nn.Parameter(torch.empty(1, 1, D)) if class_token else None
+        self.cls = nn.Parameter(torch.empty(1, 1, D)) if c.class_token else None
         at_stem = c.positions if c.positions_at == "stem" else "none"
-        self.positions = positions.additive(at_stem, c.grid, D, class_token)
+        self.positions = positions.additive(at_stem, c.grid, D, c.prefix)
         self.dropout = nn.Dropout(c.dropout)
         self.encoder = encoder(c)
         self.pooled_norm = nn.LayerNorm(D, eps=c.norm_eps) if c.norm_at == "pooled" else None
@@ -172,46 +181,94 @@ class ViT(nn.Module):
 
     def patches(self, x: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, N, D): x_p E."""
-        check_input(x, self.config)
         return self.embedding(x)
 
-    def tokens(self, z: Tensor) -> Tensor:
-        """(B, N, D) -> (B, T, D): prepend x_cls, add E_pos.  Eq. 1"""
+    def tokens(self, z: Tensor, grid: Grid | None = None, keep: Tensor | None = None) -> Tensor:
+        """(B, N, D) -> (B, T, D): prepend x_cls, add E_pos.  Eq. 1
+
+        `grid`: rows and columns of the patches, where they are not the config's. `keep` (B, n): the patches that are
+        kept, by their index in raster order -> (B, prefix + n, D).
+        """
+        grid = self.known_grid(grid, z)
         if self.cls is not None:
             z = torch.cat([self.cls.expand(z.shape[0], -1, -1), z], dim=1)  # (B, 1 + N, D)
         if self.positions is not None:
-            z = self.positions(z)
+            z = z + self.positions(grid)  # (B, T, D)
+        if keep is not None:
+            z = positions.take(z, positions.places(keep, self.config.prefix))  # (B, prefix + n, D)
         return self.dropout(z)
 
-    def encode(self, z: Tensor, record: Record | None = None) -> Tensor:
-        """(B, T, D) -> (B, T, D): the layers, then the LN of Eq. 4.  Eqs. 2, 3. `record`: a dict to fill."""
-        return self.encoder(z, record)
+    def encode(
+        self,
+        z: Tensor,
+        grid: Grid | None = None,
+        keep: Tensor | None = None,
+        mask: Tensor | None = None,
+        record: Record | None = None,
+    ) -> Tensor:
+        """(B, T, D) -> (B, T, D): the layers, then the LN of Eq. 4.  Eqs. 2, 3
 
-    def pool(self, z: Tensor) -> Tensor:
-        """(B, T, D) -> (B, D): y.  Eq. 4"""
+        `grid` and `keep`, as `tokens` had them, are for positions inside the layers. `mask`: (B, T), False for tokens
+        that are not attended to (padding), or (B, T, T) by query and key (packed sequences; a query needs at least
+        one key). `record`: a dict to fill.
+        """
+        if mask is not None:
+            mask = mask[:, None] if mask.ndim == 3 else mask[:, None, None]  # (B, 1, 1 or T, T)
+        if self.config.block == "axial" and (keep is not None or mask is not None):
+            raise ConfigError("axial attention runs along whole rows and columns: no keep, no mask")
+        at = None if keep is None else positions.places(keep, self.config.prefix)  # (B, prefix + n)
+        return self.encoder(z, Layout(self.known_grid(grid), at, mask), record)
+
+    def pool(self, z: Tensor, mask: Tensor | None = None) -> Tensor:
+        """(B, T, D) -> (B, D): y.  Eq. 4. `mask` (B, T): False for tokens that do not count."""
+        prefix = self.config.prefix
         if self.attention_pool is not None:
-            y = self.attention_pool(z)
+            y = self.attention_pool(z, mask)
         elif self.config.pool == "token":
             y = z[:, 0]  # (B, D)
+        elif mask is None:
+            y = z[:, prefix:].mean(dim=1)  # (B, D)
         else:
-            y = z[:, int(self.cls is not None) :].mean(dim=1)  # (B, D)
+            w = mask[:, prefix:, None].to(z.dtype)  # (B, N, 1)
+            y = (z[:, prefix:] * w).sum(dim=1) / w.sum(dim=1)  # (B, D)
         return y if self.pooled_norm is None else self.pooled_norm(y)
 
     def features(self, x: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, D)."""
-        return self.pool(self.encode(self.tokens(self.patches(x))))
+        grid = self.grid(x)
+        return self.pool(self.encode(self.tokens(self.patches(x), grid), grid))
+
+    def feature_map(self, x: Tensor) -> Tensor:
+        """(B, C, H, W) -> (B, D, rows, columns): what the encoder makes of each patch."""
+        grid = self.grid(x)
+        z = self.encode(self.tokens(self.patches(x), grid), grid)  # (B, T, D)
+        return z[:, self.config.prefix :].transpose(1, 2).unflatten(2, grid)  # (B, D, rows, columns)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, classes)."""
         return self.head(self.features(x))
 
+    def grid(self, x: Tensor) -> Grid:
+        """Return the rows and columns of patches of images (B, C, H, W); refuse other shapes."""
+        c = self.config
+        if x.ndim != 4 or x.shape[1] != c.channels or x.shape[2] % c.stride or x.shape[3] % c.stride:
+            raise ConfigError(
+                f"images must be (B, {c.channels}, H, W) with H and W multiples of {c.stride}, not {tuple(x.shape)}"
+            )
+        return self.known_grid((x.shape[2] // c.stride, x.shape[3] // c.stride))
 
-def check_input(x: Tensor, config: ViTConfig) -> None:
-    if tuple(x.shape[1:]) != (config.channels, *config.image_size):
-        raise ConfigError(
-            f"this model takes images (B, {config.channels}, {config.image_size[0]}, {config.image_size[1]}), "
-            f"not {tuple(x.shape)}; load or create it with another image_size"
-        )
+    def known_grid(self, grid: Grid | None, z: Tensor | None = None) -> Grid:
+        """Return the grid, by default the config's; refuse one that the positions or the patches z do not have."""
+        c = self.config
+        grid = c.grid if grid is None else grid
+        if c.positions == "relative" and grid != c.grid:
+            raise ConfigError(
+                f"relative 1-D positions of a grid of {c.grid[0]}x{c.grid[1]} patches have no counterpart on "
+                f"{grid[0]}x{grid[1]}: use images of {c.image_size[0]}x{c.image_size[1]}"
+            )
+        if z is not None and z.shape[1] != grid[0] * grid[1]:
+            raise ConfigError(f"{z.shape[1]} patches are not a grid of {grid[0]}x{grid[1]}")
+        return grid
 
 
 def encoder(c: ViTConfig) -> Encoder:
@@ -230,7 +287,7 @@ def encoder(c: ViTConfig) -> Encoder:
         )
 
     blocks: list[nn.Module] = [
-        block(i) if c.block == "standard" else AxialBlock(block(i), block(i), c.grid) for i in range(c.depth)
+        block(i) if c.block == "standard" else AxialBlock(block(i), block(i)) for i in range(c.depth)
     ]
     relative = c.positions == "relative"
     at_layers: list[nn.Module] = []
@@ -238,7 +295,7 @@ def encoder(c: ViTConfig) -> Encoder:
         for _ in range(c.depth if c.positions_at == "every" else 1):
             if relative:
                 at_layers.append(positions.Relative1D(c.tokens, c.width, c.heads))
-            elif (added := positions.additive(c.positions, c.grid, c.width, bool(c.class_token))) is not None:
+            elif (added := positions.additive(c.positions, c.grid, c.width, c.prefix)) is not None:
                 at_layers.append(added)
     norm = nn.LayerNorm(c.width, eps=c.norm_eps) if c.norm_at == "encoder" else nn.Identity()
     return Encoder(blocks, norm, at_layers, relative)

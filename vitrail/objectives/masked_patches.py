@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from vitrail.data.masking import INTACT, MASKED, Masking
 from vitrail.errors import ConfigError
+from vitrail.models.positions import take
 from vitrail.models.vit import ViT
 from vitrail.objectives.supervised import Batch, mean
 
@@ -69,7 +70,7 @@ class MaskedPatches(nn.Module):
         model = self.model
         z = self.corrupt(model.patches(batch["image"]), batch)  # (B, N, D)
         z = model.encode(model.tokens(z))  # (B, T, D)
-        z = z[:, z.shape[1] - batch["corruption"].shape[1] :]  # (B, N, D): without the class token
+        z = z[:, model.config.prefix :]  # (B, N, D)
         y = self.prediction(take(z, chosen)).float()  # (B, n, outputs)
         return y.unflatten(-1, (GRID**2, COLOURS)) if self.target == "grid" else y
 
@@ -96,11 +97,6 @@ class MaskedPatches(nn.Module):
 def corrupted_patches(corruption: Tensor, count: int) -> Tensor:
     """codes (B, N) -> the places of the `count` corrupted patches, in order: (B, count)."""
     return (corruption != INTACT).to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :count]
-
-
-def take(z: Tensor, places: Tensor) -> Tensor:
-    """(B, N, D), (B, n) -> (B, n, D)."""
-    return z.gather(1, places[..., None].expand(-1, -1, z.shape[-1]))
 
 
 def colour_classes(colour: Tensor) -> Tensor:
