@@ -1,6 +1,6 @@
 """Where the examples of a tar shard lie: built once per shard by reading its headers, then kept in a file.
 
-    shard.tar ──tarfile──► members by key ──► Index(keys, offsets, sizes, labels) ──► shard.tar.index.npz
+    shard.tar ──tar_headers.py──► members by key ──► Index(keys, offsets, sizes, labels) ──► shard.tar.index.npz
 
 The index lies beside the shard, or where that folder cannot be written in the cache folder ($XDG_CACHE_HOME,
 else ~/.cache, /vitrail/tar). It is used as long as the size and the modification time of the shard are those
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import os
-import tarfile
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +24,7 @@ import numpy as np
 from vitrail.data.readers.class_folders import EXTENSIONS
 from vitrail.data.readers.fingerprint import digest
 from vitrail.data.readers.names import Names
+from vitrail.data.readers.tar_headers import Member, walk
 from vitrail.errors import DataError
 from vitrail.runtime.files import atomic_file
 from vitrail.runtime.npz_members import DAMAGE, read_member
@@ -70,27 +70,27 @@ def build_index(shard: Path) -> Index:
     images: dict[str, tuple[int, int]] = {}
     labels: dict[str, str] = {}
     keys: dict[str, None] = {}
-    stamp = stamp_of(shard.stat())
     try:
-        with tarfile.open(shard, "r:") as archive:
-            for member in archive:
+        with shard.open("rb", buffering=0) as archive:
+            stamp = stamp_of(os.fstat(archive.fileno()))
+            for member in walk(archive.fileno()):
                 folder, slash, base = member.name.rpartition("/")
                 stem, dot, extension = base.partition(".")
-                if not member.isreg() or member.issparse() or not stem or not dot:
+                if not stem or not dot:
                     continue
                 key, extension = f"{folder}{slash}{stem}", extension.lower()
                 if f".{extension.rpartition('.')[2]}" in EXTENSIONS:
                     if key in images:
                         raise DataError(f"{shard}: two images for {key!r}; one example has one image")
-                    images[key] = (member.offset_data, member.size)
+                    images[key] = (member.offset, member.size)
                 elif extension in ("cls", "json"):
-                    label = _read_label(archive, member, shard)
+                    label = _read_label(archive.fileno(), member, shard)
                     if label is not None and labels.setdefault(key, label) != label:
                         raise DataError(f"{shard}: two labels for {key!r}: {labels[key]!r} and {label!r}")
                 else:
                     continue
                 keys[key] = None
-    except (tarfile.TarError, OSError) as error:
+    except (ValueError, OSError) as error:
         raise DataError(f"{shard}: not a whole, uncompressed tar file: {error}") from error
     unlabelled = [key for key in keys if key not in labels]
     if unlabelled:
@@ -108,13 +108,11 @@ def build_index(shard: Path) -> Index:
     )
 
 
-def _read_label(archive: tarfile.TarFile, member: tarfile.TarInfo, shard: Path) -> str | None:
+def _read_label(archive: int, member: Member, shard: Path) -> str | None:
     """The label in a .cls or .json member as text; None: a .json that has none."""
     if member.size > MAX_LABEL_BYTES:
         raise DataError(f"{shard}: {member.name!r} has {member.size:,} bytes, too many for a label")
-    file = archive.extractfile(member)
-    assert file is not None  # the member is a regular file
-    data = file.read()
+    data = os.pread(archive, member.size, member.offset)
     try:
         if member.name.lower().endswith(".cls"):
             return data.decode().strip()
