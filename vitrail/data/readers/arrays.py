@@ -4,29 +4,28 @@
 
 Images are uint8, (n, H, W), (n, H, W, 1) or (n, H, W, 3); labels are integers or strings, (n,) or (n, 1). A
 pair without a split word is the split `train`. An array `class_names` names the classes; else the integers,
-or the strings sorted, over all splits. Nothing is unpickled. What `np.savez` wrote is mapped into memory,
-each process for itself; what `np.savez_compressed` wrote has to be unpacked into memory, and may have
-MAX_BYTES.
+or the strings sorted, over all splits. Nothing is unpickled.
+Where the pixels stay, on the disk or in memory, is said in array_file.py.
 """
 
 from __future__ import annotations
 
-import struct
 import zipfile
 from collections import Counter
 from pathlib import Path
-from typing import Any, Literal
 
 import numpy as np
 
+from vitrail.data.decode import MAX_PIXELS
+from vitrail.data.readers.array_file import ArrayFile
 from vitrail.data.readers.class_names import check_labels, labels_of, number_names
 from vitrail.data.readers.fingerprint import digest, digest_files
 from vitrail.data.readers.split_names import WORDS, find_split, in_order
 from vitrail.data.sources import Example
 from vitrail.errors import DataError
-from vitrail.runtime.npz_members import DAMAGE, header_of, read_header, read_member
+from vitrail.runtime.npz_members import DAMAGE, read_member
 
-MAX_BYTES = 8 << 30  # of a compressed array, unpacked
+MAX_LABEL_BYTES = 256 << 20  # of an array of labels or class names
 PAIRS = (("images", "labels"), ("x", "y"), ("data", "labels"))  # their names, with or without a split word
 
 
@@ -46,6 +45,10 @@ class ArraySource:
             )
         if 0 in shape[1:3]:
             raise DataError(f"{name}: images of {shape[1]} x {shape[2]} have no pixels")
+        if shape[1] * shape[2] > MAX_PIXELS:
+            raise DataError(
+                f"{name}: images of {shape[1]} x {shape[2]} pixels; at most {MAX_PIXELS:,} are read"
+            )
         if self.labels.shape != shape[:1]:
             raise DataError(f"{name}: {shape[0]} images but labels of shape {self.labels.shape}")
         if not len(self.labels):
@@ -62,12 +65,12 @@ class ArraySource:
 
     def read(self, index: int) -> Example:
         key = self.key(index)
-        array = self.images.array if isinstance(self.images, ArrayFile) else self.images
-        pixels = array[index]
+        pixels = self.images.read(index) if isinstance(self.images, ArrayFile) else self.images[index]
         if pixels.ndim == 2:
             pixels = pixels[:, :, None]  # (H, W, 1)
-        rgb = np.array(np.broadcast_to(pixels, (*pixels.shape[:2], 3)), order="C")  # (H, W, 3), a copy
-        return Example(rgb, int(self.labels[index]), key)
+        if not pixels.flags.owndata or pixels.shape[2] != 3:  # else it was read for this call alone
+            pixels = np.array(np.broadcast_to(pixels, (*pixels.shape[:2], 3)), order="C")  # (H, W, 3), a copy
+        return Example(pixels, int(self.labels[index]), key)
 
     def fingerprint(self) -> str:
         if isinstance(self.images, ArrayFile):
@@ -75,38 +78,6 @@ class ArraySource:
         else:
             images = digest(np.ascontiguousarray(self.images))
         return digest(images, self.labels, *self.class_names)
-
-
-class ArrayFile:
-    """One array of a `.npz` file, opened when it is first used, in each process."""
-
-    def __init__(self, path: Path, member: str) -> None:
-        self.path, self.member = path, member
-        self._array: np.ndarray | None = None
-        self._broken: str | None = None  # tried once: to unpack an array takes long
-        try:
-            with zipfile.ZipFile(path) as archive:
-                header = header_of(archive, archive.getinfo(f"{member}.npy"))
-        except DAMAGE as error:
-            raise DataError(f"{path}, array {member!r}: not an array of numbers or text: {error}") from error
-        self.shape, self.dtype = header.shape, header.dtype
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_array": None}
-
-    @property
-    def array(self) -> np.ndarray:
-        if self._broken is not None:
-            raise DataError(self._broken)
-        if self._array is None:
-            try:
-                self._array = _map_or_load(self.path, self.member)
-            except DAMAGE as error:
-                self._broken = (
-                    f"{self.path}, array {self.member!r}: cannot be read: {error or 'no memory for it'}"
-                )
-                raise DataError(self._broken) from error
-        return self._array
 
 
 def open_arrays(path: Path, split: str) -> ArraySource:
@@ -118,7 +89,10 @@ def open_arrays(path: Path, split: str) -> ArraySource:
     images, _ = pairs[split]
     labels = values[split]
     if labels.dtype.kind == "U":
-        labels = labels_of(labels.tolist(), class_names, f"{path}, split {split!r}")
+        names, inverse = np.unique(
+            labels, return_inverse=True
+        )  # each label once: a file may have many millions
+        labels = labels_of(names.tolist(), class_names, f"{path}, split {split!r}")[inverse]
     return ArraySource(f"{path.stem}:{split}", ArrayFile(path, images), labels, class_names)
 
 
@@ -153,7 +127,7 @@ def _pairs(path: Path) -> dict[str, tuple[str, str]]:
 
 def _labels(path: Path, member: str) -> np.ndarray:
     """Labels of one split, integers or text, (n,)."""
-    labels = ArrayFile(path, member).array
+    labels = _load(path, member)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]  # (n,)
     if labels.ndim != 1 or labels.dtype.kind not in "iuU":
@@ -162,6 +136,18 @@ def _labels(path: Path, member: str) -> np.ndarray:
         )
     _check_text(labels, f"{path}: labels {member!r}")
     return labels if labels.dtype.kind == "U" else labels.astype(np.int64)
+
+
+def _load(path: Path, member: str) -> np.ndarray:
+    """An array of labels or names, whole."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            info = archive.getinfo(f"{member}.npy")
+            if info.file_size > MAX_LABEL_BYTES:
+                raise ValueError(f"{info.file_size:,} bytes; at most {MAX_LABEL_BYTES:,} are read")
+            return read_member(archive, info)
+    except DAMAGE as error:
+        raise DataError(f"{path}, array {member!r}: not an array of numbers or text: {error}") from error
 
 
 def _check_text(names: np.ndarray, where: str) -> None:
@@ -176,10 +162,10 @@ def _class_names(path: Path, values: dict[str, np.ndarray], pairs: dict[str, tup
     with zipfile.ZipFile(path) as archive:
         named = "class_names.npy" in archive.namelist()
     if named:
-        return _named(path, ArrayFile(path, "class_names").array)
+        return _named(path, _load(path, "class_names"))
     text = [split for split in pairs if values[split].dtype.kind == "U"]
     if text:
-        return sorted({name for split in text for name in values[split].tolist()})
+        return sorted({name for split in text for name in np.unique(values[split]).tolist()})
     return number_names(list(values.values()))
 
 
@@ -194,26 +180,3 @@ def _named(path: Path, names: np.ndarray) -> list[str]:
     if twice:
         raise DataError(f"{path}: class_names that name more than one class: {', '.join(twice[:8])}")
     return listed
-
-
-def _map_or_load(path: Path, member: str) -> np.ndarray:
-    with zipfile.ZipFile(path) as archive, path.open("rb") as file:
-        info = archive.getinfo(f"{member}.npy")
-        if info.compress_type != zipfile.ZIP_STORED:
-            if info.file_size > MAX_BYTES:
-                raise ValueError(
-                    f"{info.file_size:,} bytes unpacked, more than {MAX_BYTES:,}; what np.savez stores, "
-                    "uncompressed, is read from the disk as needed"
-                )
-            return read_member(archive, info)
-        # The data of a stored member follow its local header: 30 bytes, the name, an extra field.
-        file.seek(info.header_offset + 26)
-        name_length, extra_length = struct.unpack("<HH", file.read(4))
-        start = info.header_offset + 30 + name_length + extra_length
-        file.seek(start)
-        header = read_header(file, info.file_size)
-        order: Literal["C", "F"] = "F" if header.fortran else "C"
-        mapped: np.ndarray = np.memmap(
-            path, header.dtype, "r", offset=start + header.start, shape=header.shape, order=order
-        )
-        return mapped

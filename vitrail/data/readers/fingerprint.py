@@ -33,3 +33,8 @@ def digest_files(files: Iterable[tuple[str | bytes, Path | bytes]]) -> str:
         state.update(name if isinstance(name, bytes) else os.fsencode(name))
         state.update(b"\0")
     return state.hexdigest()
+
+
+def stamp_of(stat: os.stat_result) -> tuple[int, int]:
+    """Size and modification time: what tells one state of a file from another."""
+    return stat.st_size, stat.st_mtime_ns

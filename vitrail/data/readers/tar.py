@@ -19,10 +19,10 @@ from pathlib import Path
 import numpy as np
 
 from vitrail.data.readers.class_names import check_labels, labels_of, number_names, read_class_names
-from vitrail.data.readers.fingerprint import digest, digest_files
+from vitrail.data.readers.fingerprint import digest, digest_files, stamp_of
 from vitrail.data.readers.names import printable
 from vitrail.data.readers.shard_files import Shards, find_shards, shards_of
-from vitrail.data.readers.tar_index import Index, read_index, stamp_of
+from vitrail.data.readers.tar_index import Index, read_index
 from vitrail.data.sources import MAX_FILE_BYTES, Example
 from vitrail.errors import DataError, ImageError
 from vitrail.runtime.progress import progress

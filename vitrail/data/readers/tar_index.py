@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from vitrail.data.readers.class_folders import EXTENSIONS
-from vitrail.data.readers.fingerprint import digest
+from vitrail.data.readers.fingerprint import digest, stamp_of
 from vitrail.data.readers.names import Names
 from vitrail.data.readers.tar_headers import Member, walk
 from vitrail.errors import DataError
@@ -58,11 +58,6 @@ def read_index(shard: Path) -> Index:
     index = build_index(shard)
     _save(index, beside, cached)
     return index
-
-
-def stamp_of(stat: os.stat_result) -> tuple[int, int]:
-    """What tells one state of a shard from another."""
-    return stat.st_size, stat.st_mtime_ns
 
 
 def build_index(shard: Path) -> Index:
