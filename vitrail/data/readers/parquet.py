@@ -207,7 +207,7 @@ def _schema(footer: pq.FileMetaData, file: Path) -> pa.Schema:
 
 def _footer(file: Path) -> pq.FileMetaData:
     try:
-        return _sound(pq.read_metadata(file, memory_map=True), file)
+        return _sound(pq.read_metadata(file), file)
     except DAMAGE as error:
         raise DataError(f"{file}: not a whole Parquet file: {error}") from error
 
@@ -221,7 +221,7 @@ def _sound(footer: pq.FileMetaData, file: Path) -> pq.FileMetaData:
 
 def _labels_in(file: Path, columns: Columns) -> pa.ChunkedArray:
     try:
-        parquet = pq.ParquetFile(file, memory_map=True)
+        parquet = pq.ParquetFile(file)
         if _is_text(parquet.schema_arrow, columns.label, file) != columns.text:
             raise DataError(f"{file}: column {columns.label!r} differs from that of other files")
         groups = list(range(_sound(parquet.metadata, file).num_row_groups))
