@@ -1,7 +1,10 @@
 import json
+import re
 
 import pytest
 from PIL import Image
+
+from vitrail.cli import DATA_VERBS
 
 
 @pytest.mark.parametrize(
@@ -34,3 +37,23 @@ def test_files_that_are_ignored_are_no_secret(vitrail_command, tmp_path):
     code, out, _ = vitrail_command("data", "inspect", tmp_path / "photos", "--json")
     ((reason, count),) = json.loads(out)["ignored"].items()
     assert "HEIC" in reason and count == 1
+
+
+@pytest.mark.parametrize("verb", DATA_VERBS)
+def test_a_flag_that_begins_with_no_is_off_until_it_is_given(vitrail_command, verb):
+    _, out, _ = vitrail_command("data", verb, "--help")
+    words = " ".join(out.replace("│", " ").split())
+    for flag in re.findall(r"--no-[a-z-]+ .*?\(default: (\w+)\)", words):
+        assert flag == "False"
+
+
+def test_shards_without_a_check_keep_what_cannot_be_decoded(vitrail_command, tmp_path):
+    for name in "abc":
+        (tmp_path / "photos/train" / name).mkdir(parents=True)
+        Image.new("RGB", (8, 8), (ord(name), 0, 0)).save(tmp_path / "photos/train" / name / "0.png")
+    (tmp_path / "photos/train/a/1.png").write_bytes(b"not an image")
+    for flags, examples in (([], 3), (["--no-check"], 4)):
+        folder = tmp_path / f"shards{examples}"
+        _, out, _ = vitrail_command("data", "shard", tmp_path / "photos", folder, *flags, "--json")
+        (split,) = json.loads(out)["splits"]
+        assert (split["examples"], split["broken"]) == (examples, 4 - examples)

@@ -67,7 +67,7 @@ def data_shard(
     *,
     splits: tuple[str, ...] = (),
     shard_mb: int = 256,
-    check: bool = True,
+    no_check: bool = False,
     common: Common = COMMON,
 ) -> Shown:
     """Any data set to Parquet shards; a run that was interrupted goes on where it stopped.
@@ -77,7 +77,7 @@ def data_shard(
         folder: where the shards go
         splits: which splits; all of them where nothing is said
         shard_mb: size of a shard
-        check: decode every image, and leave out those that are broken
+        no_check: do not decode every image; without this flag those that cannot be decoded are left out
     """
     from dataclasses import asdict
 
@@ -86,7 +86,8 @@ def data_shard(
 
     names = splits or tuple(splits_of(source))
     reports = [
-        shard(source, folder, split=name, shard_mb=shard_mb, check=check, progress=True) for name in names
+        shard(source, folder, split=name, shard_mb=shard_mb, check=not no_check, progress=True)
+        for name in names
     ]
     rows = [[r.split, str(r.shards), f"{r.examples:,}", f"{r.broken:,}", str(r.kept)] for r in reports]
     columns = ["split", ">shards", ">examples", ">broken, left out", ">shards kept from before"]
