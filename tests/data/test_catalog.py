@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import pickle
 import struct
@@ -15,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from benchmarks.peers import import_torchvision
+from tests.peers import torchvision_or_skip
 from vitrail.data.catalog import CATALOG, data_root
 from vitrail.data.shard import shard
 from vitrail.data.sources import open_source, splits_of
@@ -30,8 +29,7 @@ def put(path: Path) -> Path:
 
 @pytest.fixture
 def torchvision() -> ModuleType:
-    import_torchvision()
-    return importlib.import_module("torchvision")
+    return torchvision_or_skip()
 
 
 @pytest.fixture(autouse=True)
@@ -88,8 +86,35 @@ def test_a_path_that_exists_comes_before_the_name(tmp_path: Path, monkeypatch: p
 def test_an_import_that_fails_is_said_plainly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torchvision", None)
     (tmp_path / "cifar-10-batches-py").mkdir()
-    with pytest.raises(DataError, match="'cifar10' is read through torchvision, whose import failed"):
+    with pytest.raises(DataError, match=r"'cifar10' .* not installed .*pip install 'vitrail\[torchvision\]'"):
         open_source("cifar10", root=tmp_path)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("operator torchvision::nms does not exist"),
+        OSError("libcudart.so.13: cannot open shared object file"),
+        ImportError("undefined symbol: _ZN3c105ErrorC2E"),
+        AttributeError("partially initialized module 'torchvision' has no attribute 'extension'"),
+    ],
+)
+def test_a_torchvision_for_another_torch_is_said_plainly(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken:
+        @staticmethod
+        def find_spec(name: str, *_: object) -> None:
+            if name.split(".")[0] == "torchvision":
+                raise error
+
+    for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [Broken, *sys.meta_path])
+    (tmp_path / "cifar-10-batches-py").mkdir()
+    with pytest.raises(DataError, match=r"does not import here .*vitrail\[torchvision\]") as caught:
+        open_source("cifar10", root=tmp_path)
+    assert str(error) in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_names_in_the_table_are_torchvisions(torchvision: ModuleType) -> None:

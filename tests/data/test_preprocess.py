@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from benchmarks.peers import import_torchvision
+from tests.peers import torchvision_or_skip
 from vitrail.data.augment import inception_box
 from vitrail.data.decode import decode
 from vitrail.data.preprocess import PRESETS, Pipeline, default_line, parse
@@ -34,7 +34,7 @@ def rng(seed: int = 0) -> np.random.Generator:
 
 @pytest.fixture(scope="module")
 def transforms() -> ModuleType:
-    import_torchvision()
+    torchvision_or_skip()
     return importlib.import_module("torchvision.transforms")
 
 

@@ -1,5 +1,9 @@
+import importlib.util
 import math
+import runpy
+import sys
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +13,7 @@ import vitrail
 from tests.evaluators.split import small_model
 from vitrail.errors import CheckpointError, ConfigError, DataError, ImageError
 from vitrail.evaluators.features import features
-from vitrail.evaluators.predict import predict, predict_each, read_class_names
+from vitrail.evaluators.predict import names_of, predict, predict_each, read_class_names
 
 
 def saved_pictures(folder, n, side=8):
@@ -86,6 +90,26 @@ def test_outputs_that_are_no_numbers_are_refused(value):
     for call in (predict, features):
         with pytest.raises(CheckpointError, match="not finite"):
             call(model, picture)
+
+
+def test_imagenets_names_need_no_torchvision(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+    model = vitrail.create("mu/8", image_size=16, classes=1000)
+    (made,) = predict(model, np.zeros((16, 16, 3), np.uint8), top=1000)
+    assert len({name for name, _ in made}) == 1000  # no two are alike
+    names = names_of(model)
+    assert (names[0], names[1], names[281], names[999]) == ("tench", "goldfish", "tabby", "toilet tissue")
+
+
+def test_imagenets_names_are_torchvisions():
+    """Its list is read by itself, for where it does not import."""
+    package = importlib.util.find_spec("torchvision")
+    if package is None or not package.submodule_search_locations:
+        pytest.skip("torchvision is not installed")
+    path = Path(package.submodule_search_locations[0], "models", "_meta.py")
+    assert runpy.run_path(str(path))["_IMAGENET_CATEGORIES"] == names_of(
+        vitrail.create("mu/8", image_size=16)
+    )
 
 
 @pytest.mark.parametrize(

@@ -49,9 +49,18 @@ def test_it_holds_the_package_and_nothing_else(wheel):
         "vitrail/assets/ti8-64/model.safetensors",
         "vitrail/assets/ti8-64/model.json",
         "vitrail/assets/ti8-64/README.md",
+        "vitrail/assets/imagenet-1k.json",
         "vitrail/inspection/page/report.html",
         "vitrail/py.typed",
     } <= inside
+
+
+def test_torchvision_is_asked_for_by_extras_only(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        lines = archive.read(name).decode().splitlines()
+    needs = [line for line in lines if line.startswith("Requires-Dist: torchvision")]
+    assert needs and all("extra ==" in line for line in needs)
 
 
 def test_the_source_archive_holds_what_the_wheel_needs(built):

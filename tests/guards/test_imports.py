@@ -24,7 +24,12 @@ LAYERS = [
 # `models` could be lifted out as a folder.
 ONLY = {"models": {"models", "errors"}}
 # Packages that live in one place each.
-ONE_PLACE = {"matplotlib": "inspection/drawing.py", "tensorboard": "runtime/log.py", "onnx": "export/onnx.py"}
+ONE_PLACE = {
+    "matplotlib": "inspection/drawing.py",
+    "tensorboard": "runtime/log.py",
+    "torchvision": "data/catalog.py",
+    "onnx": "export/onnx.py",
+}
 
 
 def level(part):

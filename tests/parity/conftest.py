@@ -1,13 +1,10 @@
-"""Before anything here is collected: torchvision, which timm and transformers import in their turn."""
+"""What the comparisons with other libraries share."""
 
 from __future__ import annotations
 
 import pytest
 
-from benchmarks.peers import import_torchvision
 from tests.parity.comparing import drawn_jpeg, real_photos
-
-import_torchvision()
 
 
 @pytest.fixture(scope="session")

@@ -12,12 +12,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from tests.parity.comparing import agree, as_rgb, epsilons, inputs, probabilities, swap
+from tests.peers import torchvision_or_skip
 from tests.randomise import randomise
 from vitrail.checkpoints.formats import create, load, save
 from vitrail.data import preprocess as pp
 from vitrail.models.vit import VARIANTS
 
-pytest.importorskip("torchvision")
+torchvision_or_skip()
 transformers = pytest.importorskip("transformers")
 transformers.utils.logging.disable_progress_bar()
 

@@ -20,10 +20,12 @@ from tests.parity.comparing import (
     probabilities,
     swap,
 )
+from tests.peers import torchvision_or_skip
 from tests.randomise import randomise
 from vitrail.checkpoints.formats import create, load, save
 from vitrail.checkpoints.timm_card import BITS, PLAIN, STEMS
 
+torchvision_or_skip()
 timm = pytest.importorskip("timm")
 
 CLASSES = 7

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from tests.parity.comparing import agree, as_rgb, inputs, probabilities
+from tests.peers import torchvision_or_skip
 from tests.randomise import randomise
 from vitrail.checkpoints.formats import create, load, save
 from vitrail.checkpoints.torchvision import preprocessing
@@ -19,7 +20,7 @@ from vitrail.data.preprocess import parse
 from vitrail.models.names import config_of
 from vitrail.models.vit import VARIANTS
 
-torchvision = pytest.importorskip("torchvision")
+torchvision = torchvision_or_skip()
 
 CLASSES = 7
 # name: variant, patch size, depth, image size, what else is passed

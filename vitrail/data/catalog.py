@@ -3,10 +3,10 @@
     name ──► torchvision's layout under root, else root/name in any layout that sources.py reads ──► Source
 
 `root` is the argument, else $VITRAIL_DATA, else ~/.cache/vitrail/data. Nothing is fetched unless `download`
-is set. torchvision is imported when a set in its layout is opened. It is asked for paths, not for pixels (its
-loader is `str`), so that files keep their bytes. It unpickles the CIFAR archives, after it compared their
-checksums; vitrail never unpickles. Sets without official splits are split as a folder is (folder.py): by a
-seed, class by class.
+is set. torchvision, an extra of the package, is imported when a set in its layout is opened. It is asked for
+paths, not for pixels (its loader is `str`), so that files keep their bytes. It unpickles the CIFAR archives,
+after it compared their checksums; vitrail never unpickles. Sets without official splits are split as a folder
+is (folder.py): by a seed, class by class.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -131,13 +133,7 @@ def _open_torchvision(
     name: str, split: str, arguments: dict[str, Any], folder: Path, *, download: bool
 ) -> FolderSource | ArraySource:
     entry = CATALOG[name]
-    try:
-        import torchvision.datasets
-    except (ImportError, RuntimeError, OSError) as error:
-        raise DataError(
-            f"data set {name!r} is read through torchvision, whose import failed: {error}"
-        ) from error
-    reader = vars(torchvision.datasets)[entry.torchvision]
+    reader = vars(_torchvision_datasets(name))[entry.torchvision]
     if entry.holds == "files":
         arguments = {**arguments, "loader": str}  # paths in place of images
     try:
@@ -147,6 +143,25 @@ def _open_torchvision(
     except (RuntimeError, OSError, ValueError) as error:
         raise DataError(f"data set {name!r} under {folder}: torchvision says: {error}") from error
     return _examples(dataset, entry.holds, f"{name}:{split}", folder)
+
+
+def _torchvision_datasets(name: str) -> ModuleType:
+    """torchvision.datasets; DataError where it is not installed, or is for another torch than the one here."""
+    try:
+        import torchvision.datasets
+    except ModuleNotFoundError as error:
+        raise DataError(
+            f"data set {name!r} is read through torchvision, which is not installed ({error}): "
+            "pip install 'vitrail[torchvision]'"
+        ) from error
+    except Exception as error:  # a compiled part that does not fit its torch fails in many ways
+        why = next(iter(str(error).splitlines()), type(error).__name__)
+        raise DataError(
+            f"data set {name!r} is read through torchvision, which does not import here ({why}): it has to "
+            f"be built for torch {metadata.version('torch')}; pip install --force-reinstall 'vitrail[torchvision]', "
+            "from the index that torch came from"
+        ) from error
+    return torchvision.datasets
 
 
 def _examples(dataset: Any, holds: str, title: str, folder: Path) -> FolderSource | ArraySource:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from vitrail.checkpoints.box import ASSETS
 from vitrail.checkpoints.formats import as_model
 from vitrail.data.foreign_files import read_json, read_text
 from vitrail.errors import ConfigError, DataError, ImageError
@@ -91,12 +92,6 @@ def names_of(model: Model) -> list[str]:
 
 
 def imagenet_names() -> list[str]:
-    """From torchvision's metadata. The file is read by itself: importing all of torchvision takes a second."""
-    package = importlib.util.find_spec("torchvision")
-    assert package is not None and package.submodule_search_locations, "torchvision is a dependency"
-    path = Path(package.submodule_search_locations[0], "models", "_meta.py")
-    spec = importlib.util.spec_from_file_location("torchvision_models_meta", path)
-    assert spec is not None and spec.loader is not None
-    meta = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(meta)
-    return list(meta._IMAGENET_CATEGORIES)
+    """In the order of ImageNet-1k's labels; the file says where they are from."""
+    names: list[str] = json.loads((ASSETS / "imagenet-1k.json").read_text(encoding="utf-8"))["names"]
+    return names
