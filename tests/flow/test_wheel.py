@@ -55,12 +55,21 @@ def test_it_holds_the_package_and_nothing_else(wheel):
     } <= inside
 
 
-def test_torchvision_is_asked_for_by_extras_only(wheel):
+def metadata(wheel):
     with zipfile.ZipFile(wheel) as archive:
         (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
-        lines = archive.read(name).decode().splitlines()
-    needs = [line for line in lines if line.startswith("Requires-Dist: torchvision")]
+        return archive.read(name).decode().splitlines()
+
+
+def test_torchvision_is_asked_for_by_extras_only(wheel):
+    needs = [line for line in metadata(wheel) if line.startswith("Requires-Dist: torchvision")]
     assert needs and all("extra ==" in line for line in needs)
+
+
+def test_it_says_that_the_weights_have_a_license_of_their_own(wheel):
+    (line,) = [line for line in metadata(wheel) if line.startswith("License-Expression: ")]
+    assert "Apache-2.0" in line and "non-commercial" in line
+    assert "License-File: vitrail/assets/ti8-64/README.md" in metadata(wheel)
 
 
 def test_the_source_archive_holds_what_the_wheel_needs(built):

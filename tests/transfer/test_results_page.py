@@ -16,6 +16,7 @@ RESULTS = {
     ],
     "untested": [],
     "wrong": 4,
+    "license": {"weights": "non-commercial | only"},
 }
 
 
@@ -34,11 +35,16 @@ def test_each_class_the_worst_first_and_where_the_mistakes_are():
     )
 
 
+def test_the_license_of_what_was_trained():
+    assert r"license: weights: non-commercial \| only; data: unknown" in lines()
+    assert "license: weights: unknown; data: unknown" in lines(license={})
+
+
 def test_what_was_not_tested():
     assert "not tested: cat, dog" in lines(untested=["cat", "dog"])
     assert not any(line.startswith("not tested") for line in lines())
     said = lines(scores={}, test_split=None, per_class=[], wrong=None)
-    assert said[-1] == "rate 0.01, 200 steps, 64 training images, not tested"
+    assert "rate 0.01, 200 steps, 64 training images, not tested" in said
 
 
 def test_how_the_rate_was_chosen():

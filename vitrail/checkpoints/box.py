@@ -34,12 +34,12 @@ def boxed(name: str) -> Path | None:
 
 
 def contents() -> list[dict[str, Any]]:
-    """Of each model in the box: name, what it is, bytes of its bundle, and the scores that the bundle carries."""
+    """Of each model in the box: name, what it is, bytes of its bundle, and the scores and license that it carries."""
     made = []
     for name, about in BOX.items():
         folder = ASSETS / name
         size = sum((folder / file).stat().st_size for file in (WEIGHTS, CARD))
-        made.append(
-            {"name": name, "about": about, "bytes": size, "metrics": read_card(folder / CARD)["metrics"]}
-        )
+        card = read_card(folder / CARD)
+        told = {"metrics": card["metrics"], "license": card["license"]}
+        made.append({"name": name, "about": about, "bytes": size, **told})
     return made

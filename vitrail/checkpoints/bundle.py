@@ -1,7 +1,7 @@
 """A bundle: a model as a folder that anyone can read.
 
     model.safetensors   the weights, by the names of the model's parameters
-    model.json          architecture, preprocessing line, class names, provenance, metrics
+    model.json          architecture, preprocessing line, class names, provenance, metrics, license
 
 Written whole or not at all. A folder that holds anything else is never overwritten. Weights are stored in single or
 half precision, and used in single.
@@ -17,6 +17,7 @@ import torch
 
 from vitrail.checkpoints import torch_files
 from vitrail.checkpoints.checkpoint import Checkpoint, check_extent, config_from_json, config_to_json, listing
+from vitrail.checkpoints.license import both_parts, check_license, known
 from vitrail.data import preprocess as pp
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.runtime.files import atomic_folder
@@ -32,6 +33,7 @@ KINDS: dict[str, Any] = {
     "class_names": list | None,
     "provenance": dict,
     "metrics": dict,
+    "license": dict,
 }
 
 
@@ -55,8 +57,9 @@ def read(folder: Path) -> Checkpoint:
     }
     check_extent(config, weights, str(where))
     return Checkpoint(
-        config, weights, card["preprocess"], class_names, card.get("provenance", {}), card.get("metrics", {})
-    )
+        config, weights, card["preprocess"], class_names, card.get("provenance", {}), card.get("metrics", {}),
+        known(card.get("license", {})),
+    )  # fmt: skip
 
 
 def in_precision(checkpoint: Checkpoint, precision: str) -> Checkpoint:
@@ -81,6 +84,7 @@ def write(checkpoint: Checkpoint, folder: Path) -> list[str]:
         "class_names": checkpoint.class_names,
         "provenance": checkpoint.provenance,
         "metrics": checkpoint.metrics,
+        "license": both_parts(checkpoint.license),
     }
     with atomic_folder(folder) as temporary:
         torch_files.save_safetensors(checkpoint.weights, temporary / WEIGHTS)
@@ -98,6 +102,10 @@ def read_card(path: Path) -> dict[str, Any]:
             raise CheckpointError(f"{path}: {name} is {str(card[name])[:60]!r}")
     if not all(isinstance(name, str) for name in card.get("class_names") or ()):
         raise CheckpointError(f"{path}: class_names are not all text")
+    try:
+        check_license(card.get("license", {}))
+    except ConfigError as error:
+        raise CheckpointError(f"{path}: {error}") from error
     if card["version"] > VERSION:
         raise CheckpointError(f"{path} is version {card['version']}; this vitrail reads up to {VERSION}")
     return card

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vitrail.checkpoints.license import check_license
 from vitrail.data import preprocess as pp
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.models import positions
@@ -38,6 +39,7 @@ class Checkpoint:
     class_names: list[str] | None = None
     provenance: dict[str, Any] = field(default_factory=dict)  # where it came from, in what dialect
     metrics: dict[str, Any] = field(default_factory=dict)  # what was measured of it, as it is
+    license: dict[str, str] = field(default_factory=dict)  # of weights and data: license.py
 
 
 def of_model(model: Model) -> Checkpoint:
@@ -45,9 +47,16 @@ def of_model(model: Model) -> Checkpoint:
         raise ConfigError(
             f"{len(model.class_names)} class names for a model of {model.config.classes} classes"
         )
+    check_license(model.license)
     weights = {name: w.detach().float().cpu() for name, w in model.state_dict().items()}
     return Checkpoint(
-        model.config, weights, model.preprocess, model.class_names, model.provenance, model.metrics
+        model.config,
+        weights,
+        model.preprocess,
+        model.class_names,
+        model.provenance,
+        model.metrics,
+        model.license,
     )
 
 
@@ -67,7 +76,11 @@ def to_model(
     for parameter in model.parameters():
         parameter.requires_grad_(True)
     model.preprocess, model.class_names = checkpoint.preprocess, checkpoint.class_names
-    model.provenance, model.metrics = checkpoint.provenance, checkpoint.metrics
+    model.provenance, model.metrics, model.license = (
+        checkpoint.provenance,
+        checkpoint.metrics,
+        checkpoint.license,
+    )
     return model.eval()
 
 

@@ -94,11 +94,12 @@ def convert(
     heads: int | None = None,
     resample: str = "official",
     preprocess: str = "",
+    license: str = "",
 ) -> Model:
     """Read anything, write `to`; an existing destination is refused. Returns the model that was read.
 
     `precision`: what the weights of a bundle are stored in (bundle.PRECISIONS). `preprocess`: another line than its
-    own, or the name of a preset.
+    own, or the name of a preset. `license`: of the weights, where the source states none.
     """
     check_new(Path(destination))
     if precision != "float32" and to != "bundle":
@@ -106,6 +107,10 @@ def convert(
     model = load(source, classes=classes, image_size=image_size, heads=heads, resample=resample)
     if preprocess:
         model.preprocess, model.metrics = evaluation_line(preprocess, model.config.image_size), {}
+    if license:
+        if stated := model.license.get("weights"):
+            raise ConfigError(f"the license of {source} is stated, and is passed on as it is: {stated}")
+        model.license = {**model.license, "weights": license}
     write(bundle.in_precision(of_model(model), precision), Path(destination), to)
     return model
 

@@ -29,6 +29,7 @@ from vitrail.checkpoints.checkpoint import (
 from vitrail.checkpoints.google_config import config_of
 from vitrail.checkpoints.google_dialect import Dialect, as_stored, canonical, oddities, spelled, tensor_of
 from vitrail.checkpoints.google_names import BLOCKS, SCANNED, TOP_POSITIONS, entries_of, naming_of
+from vitrail.checkpoints.license import unwritten_license
 from vitrail.checkpoints.npz import read_npz, write_npz
 from vitrail.checkpoints.plain import plain, with_table
 from vitrail.data import preprocess as pp
@@ -179,4 +180,4 @@ def reader_notes(checkpoint: Checkpoint, dialect: Dialect) -> list[str]:
         notes.append(f"the reader must set the stem's {replace(config.stem, units=())}")
     if line and line != line_of(config, dialect):
         notes.append(f"the reader must prepare images as '{line}'")
-    return notes + unwritten_names(checkpoint.class_names)
+    return notes + unwritten_names(checkpoint.class_names) + unwritten_license(checkpoint.license)

@@ -23,6 +23,7 @@ from vitrail.checkpoints import mapping, torch_files
 from vitrail.checkpoints.checkpoint import Checkpoint, parameter_shapes
 from vitrail.checkpoints.huggingface_images import images_card, read_images
 from vitrail.checkpoints.json_kinds import checked
+from vitrail.checkpoints.license import CARD, both_parts, license_in, model_card
 from vitrail.checkpoints.mapping import Entry
 from vitrail.checkpoints.plain import plain, refuse_unless_token, with_table
 from vitrail.checkpoints.sizes import Size, count, grid_of, heads_of, pair
@@ -96,12 +97,13 @@ def read(found: Found, *, heads: int | None = None, image_size: Size | None = No
     t = with_zero_biases(t, biases, config.width)
     weights = mapping.read(list(entries_of(config)), t, parameter_shapes(config), where)
     line = read_images(found.configs.get(IMAGES), config, where)
-    return Checkpoint(config, weights, line, class_names_of(card, config.classes, where), origin)
+    names = class_names_of(card, config.classes, where)
+    return Checkpoint(config, weights, line, names, origin, license=license_in(card))
 
 
 def write(checkpoint: Checkpoint, path: Path) -> list[str]:
     """A folder for from_pretrained; returns what its reader must set by hand."""
-    torch_files.check_own_folder(path, (WEIGHTS, CONFIG, IMAGES), "transformers")
+    torch_files.check_own_folder(path, (WEIGHTS, CONFIG, IMAGES, CARD), "transformers")
     c = checkpoint.config
     if not isinstance(c, ViTConfig) or isinstance(c, HybridConfig):
         raise CheckpointError(
@@ -128,7 +130,9 @@ def write(checkpoint: Checkpoint, path: Path) -> list[str]:
         )
     with atomic_folder(path) as temporary:
         torch_files.save_safetensors(tensors, temporary / WEIGHTS)
-        torch_files.save_json(card_of(c, checkpoint.class_names), temporary / CONFIG)
+        card = card_of(c, checkpoint.class_names) | {"license": both_parts(checkpoint.license)}
+        torch_files.save_json(card, temporary / CONFIG)
+        (temporary / CARD).write_text(model_card(checkpoint.license), encoding="utf-8")
         if images is not None:
             torch_files.save_json(images, temporary / IMAGES)
     return notes

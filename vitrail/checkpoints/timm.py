@@ -18,6 +18,7 @@ from torch import Tensor
 
 from vitrail.checkpoints import mapping, timm_config, torch_files
 from vitrail.checkpoints.checkpoint import Checkpoint, parameter_shapes
+from vitrail.checkpoints.license import CARD, license_in, model_card
 from vitrail.checkpoints.plain import plain
 from vitrail.checkpoints.sizes import Size, count, grid_at, grid_of, heads_of
 from vitrail.checkpoints.timm_card import RESNET, card_of
@@ -59,12 +60,13 @@ def read(found: Found, *, heads: int | None = None, image_size: Size | None = No
     class_names = said.class_names
     if class_names is not None and len(class_names) != config.classes:
         raise CheckpointError(f"{where}: {len(class_names)} label_names for {config.classes} classes")
-    return Checkpoint(config, weights, timm_config.preprocessing(said, config), class_names, origin)
+    line, license = timm_config.preprocessing(said, config), license_in(found.configs.get(CONFIG))
+    return Checkpoint(config, weights, line, class_names, origin, license=license)
 
 
 def write(checkpoint: Checkpoint, path: Path) -> list[str]:
     """A folder for timm's local-dir and hf-hub sources; returns what its reader must set by hand."""
-    torch_files.check_own_folder(path, (WEIGHTS, CONFIG), "timm")
+    torch_files.check_own_folder(path, (WEIGHTS, CONFIG, CARD), "timm")
     if isinstance(checkpoint.config, ViTConfig):
         if checkpoint.config.pre_logits:
             raise CheckpointError(
@@ -77,6 +79,7 @@ def write(checkpoint: Checkpoint, path: Path) -> list[str]:
     with atomic_folder(path) as temporary:
         torch_files.save_safetensors(tensors, temporary / WEIGHTS)
         torch_files.save_json(card, temporary / CONFIG)
+        (temporary / CARD).write_text(model_card(checkpoint.license), encoding="utf-8")
     return notes
 
 

@@ -11,6 +11,7 @@ import math
 from typing import Any
 
 from vitrail.checkpoints.checkpoint import Checkpoint
+from vitrail.checkpoints.license import both_parts, known
 from vitrail.checkpoints.timm_config import DROPOUTS, POOLS
 from vitrail.checkpoints.transforms import Transform, transform_of
 from vitrail.models.hybrid import HybridConfig
@@ -63,9 +64,12 @@ def card_of(checkpoint: Checkpoint) -> tuple[dict[str, Any], list[str]]:
         "global_pool": args.get("global_pool", "avg"),
         "model_args": args,
         "pretrained_cfg": settings,
+        "license": both_parts(checkpoint.license),
     }
     if checkpoint.class_names is not None:
         card["label_names"] = checkpoint.class_names
+    if stated := known(checkpoint.license).get("weights"):
+        settings["license"] = stated  # where timm keeps it
     return card, notes + more
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from vitrail.checkpoints import mapping, torch_files
 from vitrail.checkpoints.checkpoint import Checkpoint, parameter_shapes, unwritten_names
+from vitrail.checkpoints.license import unwritten_license
 from vitrail.checkpoints.mapping import Entry
 from vitrail.checkpoints.plain import plain, refuse_unless_token, with_table
 from vitrail.checkpoints.sizes import Size, count, grid_of, heads_of
@@ -88,7 +89,8 @@ def write(checkpoint: Checkpoint, path: Path) -> list[str]:
             torch_files.save_safetensors(tensors, temporary)
         else:
             torch_files.save_torch(tensors, temporary)
-    return reader_notes(c, checkpoint.preprocess) + unwritten_names(checkpoint.class_names)
+    unwritten = unwritten_names(checkpoint.class_names) + unwritten_license(checkpoint.license)
+    return reader_notes(c, checkpoint.preprocess) + unwritten
 
 
 def new_name(key: str) -> str:

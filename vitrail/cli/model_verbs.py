@@ -21,6 +21,7 @@ def models(*, image_size: int | None = None, classes: int = 1000, common: Common
         classes: outputs of the classifier
     """
     from vitrail.checkpoints.box import contents
+    from vitrail.checkpoints.license import in_words
     from vitrail.models.cost import cost
     from vitrail.models.names import MODELS, config_of
 
@@ -40,6 +41,10 @@ def models(*, image_size: int | None = None, classes: int = 1000, common: Common
         f"In the box, with its weights: {one['name']}, {one['about']}; {one['bytes'] / 1e6:.1f} MB, "
         # Tiny-ImageNet has labels for its validation images only: these were the run's test split.
         f"top-1 {one['metrics']['test']['top1']:.2%} on 10,000 validation images."
+        for one in box
+    ]
+    after += [
+        f"License of {one['name']}, and of what is trained from it: {in_words(one['license'])}."
         for one in box
     ]
     return Shown(common, columns, rows, {"models": result, "box": box}, after=after)
@@ -153,6 +158,7 @@ def convert(
     classes: int | None = None,
     resample: str = "official",
     preprocess: str = "",
+    license: str = "",
     reading: Reading = READING,
     common: Common = COMMON,
 ) -> Shown:
@@ -167,13 +173,15 @@ def convert(
         resample: official, bilinear, bicubic, bicubic_antialias or bicubic_corners
         preprocess: what is done to an image before the model sees it, instead of its own: a line, or a preset's name
             such as big_vision_fewshot
+        license: of the weights, where the source states none: an SPDX identifier such as MIT, or a sentence
     """
     from vitrail.checkpoints.formats import convert as run
+    from vitrail.checkpoints.license import both_parts, in_words
     from vitrail.models.cost import cost
 
     made = run(
         source, destination, to=to, precision=precision, classes=classes, resample=resample, preprocess=preprocess,
-        **reading.arguments(),
+        license=license, **reading.arguments(),
     )  # fmt: skip
     config, parameters = made.config, cost(made.config).parameters
     H, W = config.image_size
@@ -184,10 +192,12 @@ def convert(
         ["classes", f"{config.classes:,}"],
         ["parameters", f"{parameters:,}"],
         ["preprocess", made.preprocess],
+        ["license", in_words(made.license)],
         ["written", f"{destination} ({to}{', float16' if precision == 'float16' else ''})"],
     ]
     result = {"source": source, "destination": destination, "to": to, "parameters": parameters}
     result |= {"classes": config.classes, "image_size": [H, W], "preprocess": made.preprocess}
+    result["license"] = both_parts(made.license)
     return Shown(common, ["", ""], rows, result)
 
 

@@ -52,6 +52,7 @@ def word_after(flag: str, words: list[str]) -> str:
 def pretrain(given: Pretrain) -> Shown:
     from shlex import quote
 
+    from vitrail.checkpoints.license import in_words, known
     from vitrail.recipes.pretrain import by_recipe, default_out
 
     out = given.out or default_out(given.recipe, given.experiment)
@@ -63,6 +64,8 @@ def pretrain(given: Pretrain) -> Shown:
         rows += [[f"{split} {name.removeprefix('val_')}", f"{value:.4f}"] for name, value in scores.items()]
     if results["broken"]:
         rows.append(["broken files", f"{results['broken']:,}"])
+    if known(results.get("license", {})):
+        rows.append(["license", in_words(results["license"])])
     rows.append(["folder", str(trained.folder)])
     model = quote(str(trained.folder / "model"))
     after = [f"Next: vitrail finetune --model {model} --data PATH"]

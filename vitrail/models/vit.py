@@ -163,6 +163,7 @@ class ViT(nn.Module):
         self.class_names: list[str] | None = None
         self.provenance: dict[str, Any] = {}  # where the weights came from
         self.metrics: dict[str, Any] = {}  # what was measured of them
+        self.license: dict[str, str] = {}  # of "weights" and "data"; what is left out is unknown
         c = config
         D = c.width
 

@@ -19,6 +19,7 @@ import torch
 
 from vitrail.checkpoints.checkpoint import Checkpoint, to_model
 from vitrail.checkpoints.formats import has_weights, load, save
+from vitrail.checkpoints.license import both_parts, inherited
 from vitrail.checkpoints.run import Run
 from vitrail.data.sources import Source
 from vitrail.errors import Interrupted
@@ -111,13 +112,16 @@ def described(parts: Parts) -> str:
 def unsharded(model: Model, device: torch.device) -> Model:
     """The same with its weights whole, on every process."""
     weights = {name: whole(w).detach() for name, w in model.state_dict().items()}
-    checkpoint = Checkpoint(model.config, weights, model.preprocess, model.class_names, model.provenance)
+    checkpoint = Checkpoint(
+        model.config, weights, model.preprocess, model.class_names, model.provenance, license=model.license
+    )
     return to_model(checkpoint).to(device)
 
 
 def concluded(parts: Parts, model: Model, outcome: Outcome, run: Run) -> dict[str, Any]:
     """The bundle, then the one evaluation of the test split, whose scores it gets too."""
     experiment, test = parts.experiment, parts.sources.test
+    model.license = inherited(model.license)
     broken = {key for found in gathered(list(parts.loader.bad_files.found)) for key in found}
     results: dict[str, Any] = {
         "steps": outcome.steps,
@@ -131,6 +135,7 @@ def concluded(parts: Parts, model: Model, outcome: Outcome, run: Run) -> dict[st
         "broken": len(broken),
         "train_examples": len(parts.sources.train),
         "computed": f"{described(parts)}, {world()} x {name_of(parts.device)}",
+        "license": both_parts(model.license),
     }
     model.metrics = {"val": outcome.scores, "test": None}
     evidence = {**run.evidence(), "computed": results["computed"]}

@@ -23,6 +23,7 @@ from typing import Any, get_type_hints
 import torch
 
 from vitrail.checkpoints.formats import has_weights, load
+from vitrail.checkpoints.license import in_words, known
 from vitrail.checkpoints.run import Run
 from vitrail.checkpoints.torch_files import check_own_folder
 from vitrail.data.sources import TEST_SPLITS, Source, is_cut_here, open_source, splits_of, unseen_split
@@ -98,6 +99,7 @@ def run_finetuning(asked: Finetuning, folder: Path, *, device: Device = "auto") 
                 check_published(folder / "seeds" / str(complete.seed), folder)
                 if rank() == 0:
                     describe(complete, sources)
+                    tell_license(complete.model, model.license)
                     advise(experiment, where, runs=complete.seeds, sweep=len(rates_of(complete)))
                 done = finetuned(complete, experiment, sources, folder, device)
                 whole.finish(done)
@@ -133,6 +135,12 @@ def describe(f: Finetuning, sources: Sources) -> None:
             f"{sources.test.name} has no images of {len(missing):,} of {len(sources.train.class_names):,} classes, "
             f"which will not be tested: {some_of(missing)}"
         )
+
+
+def tell_license(start: str, license: dict[str, str]) -> None:
+    """What is known of the weights that training begins with holds for those that it ends with."""
+    if known(license):
+        note(f"license of {start}, and of what is trained from it: {in_words(license)}")
 
 
 def unused_splits(f: Finetuning) -> dict[str, Source]:
@@ -212,6 +220,7 @@ def summary(
         "broken": first["broken"],
         "per_class": class_means(runs),
         "wrong": first.get("wrong"),
+        "license": first.get("license", {}),
     }
 
 

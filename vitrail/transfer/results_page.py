@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from vitrail.checkpoints.license import in_words
 from vitrail.data.readers.class_names import readable
 from vitrail.evaluators.accuracy import MOST_MISTAKES
 from vitrail.transfer.tables import in_markdown
@@ -22,6 +23,7 @@ def results_page(results: dict[str, Any]) -> str:
     lines.append(
         f"\nrate {results['rate']:g}, {results['steps']} steps, {results['train_examples']} training images, {tested}"
     )
+    lines.append(f"\nlicense: {in_markdown(in_words(results['license']))}")
     return "\n".join([*lines, *class_lines(results), *sweep_lines(results)]) + "\n"
 
 
