@@ -224,5 +224,5 @@ class Deadly(Pictures):
 
 
 def test_a_worker_that_is_killed_is_an_error_in_words():
-    with pytest.raises(TrainingError, match=r"a loader process was killed.*the same command goes on"):
+    with pytest.raises(TrainingError, match=r"a loader process was killed.*--workers"):
         next(Loader(Deadly(4), PLAIN, Loading(batch=2, workers=1)).batches())

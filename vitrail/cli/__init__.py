@@ -1,7 +1,8 @@
 """The command line: one function for each verb, thin over what Python users call.
 
 A verb imports what it needs when it is used, so that `vitrail --help` answers at once. It returns a `Shown`: a
-table for people, an object for `--json`. Errors of the user (VitrailError) become one line and exit code 2.
+table for people, an object for `--json`. Errors of the user (VitrailError), and memory that has run out, become one
+line and exit code 2.
 Only `main` prints results, and only `main` exits.
 """
 
@@ -21,6 +22,7 @@ from vitrail.cli.demo_verb import demo
 from vitrail.cli.evaluate_verbs import evaluate
 from vitrail.cli.inspect_verbs import inspect
 from vitrail.cli.model_verbs import convert, cost, models, predict
+from vitrail.cli.out_of_memory import out_of_memory
 from vitrail.cli.probe_verbs import fewshot, knn, linear
 from vitrail.cli.run_verbs import runs
 from vitrail.cli.train_verbs import finetune_command, pretrain_command
@@ -29,6 +31,7 @@ from vitrail.cli.verb import COMMON, Shown, show
 from vitrail.errors import ConfigError, Interrupted, VitrailError
 from vitrail.runtime.interrupts import interruptible
 from vitrail.runtime.log import visible
+from vitrail.runtime.memory import asked_for, exhausted
 
 Verb = Callable[..., Shown]
 ABOUT = "The Vision Transformer paper as working software. `vitrail --version` says which."
@@ -103,12 +106,15 @@ def answer(given: list[str]) -> None:
         sys.exit(128 + signal.Signals[error.by] if error.by in signal.Signals.__members__ else 1)
     except BrokenPipeError:
         raise
-    except (VitrailError, OSError) as error:  # OSError: a place that cannot be written or read
-        print(visible(f"error: {error}"), file=sys.stderr)
-        sys.exit(2)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
+    except Exception as error:
+        said = error_line(error, given)
+        if not said:
+            raise  # a fault of ours
+        print(visible(f"error: {said}"), file=sys.stderr)
+        sys.exit(2)
     if not speaks:
         return
     if isinstance(sys.stdout, TextIOWrapper):
@@ -119,6 +125,19 @@ def answer(given: list[str]) -> None:
         print(visible(f"error: {problem}"), file=sys.stderr)
     if shown.problems:
         sys.exit(2)
+
+
+def error_line(error: Exception, given: list[str]) -> str:
+    """What to say of an error that the person can do something about; empty: it is none."""
+    if isinstance(error, VitrailError):
+        said = str(error)
+    elif kind := exhausted(error):
+        said = out_of_memory("".join(given[:1]), kind, asked_for(error))
+    elif isinstance(error, OSError):  # a place that cannot be written or read
+        said = str(error)
+    else:
+        return ""
+    return ". ".join([said, *getattr(error, "__notes__", ())])
 
 
 def run(given: list[str]) -> Shown:

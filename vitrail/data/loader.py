@@ -153,8 +153,8 @@ class Loader:
             if not str(error).startswith("DataLoader worker (pid"):
                 raise
             raise TrainingError(
-                "a loader process was killed, often for lack of memory; fewer --workers need less; the same command "
-                "goes on"
+                "a loader process was killed, often for lack of memory, or of shared memory (/dev/shm): fewer "
+                "--workers and a smaller --batch need less, --workers 0 needs no shared memory"
             ) from error
 
 

@@ -10,7 +10,8 @@ evaluated once, when training is over.
 from __future__ import annotations
 
 import json
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from vitrail.runtime.device import Device, name_of, peak_flops, pick
 from vitrail.runtime.distributed import barrier, gathered, group, rank, world
 from vitrail.runtime.files import atomic_file
 from vitrail.runtime.log import Board, note
+from vitrail.runtime.memory import exhausted
 from vitrail.runtime.training_display import TrainingDisplay, Work
 from vitrail.train.assembly import Parts, assemble, evaluators_of
 from vitrail.train.experiment import Experiment
@@ -69,10 +71,27 @@ def run(experiment: Experiment, out: str | Path, *, device: Device = "auto") -> 
         with closing(here):
             done = here.results()
             if done is None:
-                done = train(parts, here)
+                with noting_where_it_stands(here):
+                    done = train(parts, here)
                 here.finish(done)
             barrier()
     return Trained(folder, done)
+
+
+@contextmanager
+def noting_where_it_stands(run: Run) -> Iterator[None]:
+    """To an error that means that memory has run out, add what is saved."""
+    try:
+        yield
+    except Exception as error:
+        if exhausted(error):
+            steps = run.steps()
+            stands = f"is saved at step {steps[-1]}, from which" if steps else "had just begun, and"
+            error.add_note(
+                f"{run.path} {stands} the same command goes on, with other --workers too; other settings need "
+                "another --out"
+            )
+        raise
 
 
 def train(parts: Parts, run: Run) -> dict[str, Any]:
