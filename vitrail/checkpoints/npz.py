@@ -59,15 +59,11 @@ def check_unpacked(members: list[zipfile.ZipInfo], path: Path) -> None:
 def read_member(
     archive: zipfile.ZipFile, member: zipfile.ZipInfo, mapped: mmap.mmap, path: Path
 ) -> np.ndarray:
-    where, size = f"{path}: {member.filename}", member.file_size
+    where = f"{path}: {member.filename}"
     try:
         if member.compress_type == zipfile.ZIP_STORED and not member.flag_bits & 1:
-            local = LOCAL_HEADER.unpack_from(mapped, member.header_offset)
-            start = member.header_offset + LOCAL_HEADER.size + local[9] + local[10]
-            content = memoryview(mapped)[start : start + size]
+            content = stored_bytes(mapped, member)
             header = read_header(io.BytesIO(content[:HEADER_BYTES]), len(content))
-            if zlib.crc32(content) != member.CRC:
-                raise CheckpointError(f"{where} is damaged: its checksum is not the one written with it")
         else:
             header = header_of(archive, member)
             content = unpacked(archive, member)
@@ -75,6 +71,18 @@ def read_member(
         raise CheckpointError(f"{where} {error}") from error
     flat = np.frombuffer(content, header.dtype, math.prod(header.shape), header.start)
     return flat.reshape(header.shape, order="F" if header.fortran else "C")
+
+
+def stored_bytes(mapped: mmap.mmap, member: zipfile.ZipInfo, *, check_sum: bool = True) -> memoryview:
+    """The bytes of a member that is not compressed; ValueError where they are not those that were written."""
+    local = LOCAL_HEADER.unpack_from(mapped, member.header_offset)
+    start = member.header_offset + LOCAL_HEADER.size + local[9] + local[10]
+    content = memoryview(mapped)[start : start + member.file_size]
+    if len(content) != member.file_size:
+        raise ValueError(f"has {len(content):,} of its {member.file_size:,} bytes")
+    if check_sum and zlib.crc32(content) != member.CRC:
+        raise ValueError("is damaged: its checksum is not the one written with it")
+    return content
 
 
 def unpacked(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> memoryview:

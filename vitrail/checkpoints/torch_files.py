@@ -2,17 +2,16 @@
 
     a file or a folder  --find-->  Found  --timm.read, huggingface.read, torchvision.read-->  Checkpoint
 
-Torch files are read with weights_only=True, so nothing in them is ever run, and everything is bounded before
-it is used. Tensors are views of the file: a format copies each one once, into its place in the model.
+Nothing in a torch file is ever run (torch_pickle.py), and everything is bounded before it is used: no file gives more
+bytes of tensors than it has. The checksums of a torch file's zip are checked; a `.safetensors` file has none.
+Tensors are views of the file: a format copies each one once, into its place in the model.
 Writing happens inside runtime.files.atomic_file or atomic_folder, which make it whole or not at all.
 """
 
 from __future__ import annotations
 
 import json
-import pickle
 import re
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,11 +22,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from vitrail.checkpoints import torch_archive
 from vitrail.checkpoints.checkpoint import listing
+from vitrail.checkpoints.torch_pickle import View
 from vitrail.errors import CheckpointError
 from vitrail.runtime.files import check_regular
 
 MAX_BYTES = 64 << 30  # of one model's tensors together
+MAX_TENSORS = 20_000  # of one file
 MAX_JSON_BYTES = 16 << 20
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # what a folder's weights are called, best first
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt", ".tar")
@@ -94,7 +96,9 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
     try:
         check_regular(path)
         with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+            names = file.keys()
+            check_count(len(names), path)
+            tensors = {name: file.get_tensor(name) for name in names}
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{path} is not a whole .safetensors file ({error})") from error
     return checked(tensors, path)
@@ -103,34 +107,26 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
 def read_torch(path: Path) -> dict[str, Tensor]:
     """The state dict of a torch file, also where a training script or a wrapper put it deeper."""
     try:
-        zipped = zipfile.is_zipfile(path)
-        if zipped:
-            with zipfile.ZipFile(path) as archive:
-                if sum(m.file_size for m in archive.infolist()) > MAX_BYTES:
-                    raise CheckpointError(f"{path} unpacks to more than {MAX_BYTES >> 30} GiB; refused")
-        content = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+        file = torch_archive.read(path)
+        content = file.content
+        if isinstance(content, dict):
+            content = next((content[key] for key in WRAPPERS if key in content), content)
+        if not isinstance(content, dict):
+            raise CheckpointError(f"{path} holds a {type(content).__name__}, not a dict of names and tensors")
+        check_count(len(content), path)
+        tensors = {
+            name: file.tensor(value) if isinstance(value, View) else value for name, value in content.items()
+        }
     except CheckpointError:
         raise
-    except Exception as error:  # bytes that are not what they seem make the unpickler fail in every way
+    except Exception as error:  # bytes that are not what they seem fail in every way
         raise CheckpointError(
-            f"{path} is not a torch file of plain tensors, and nothing else is read ({why(error)})"
+            f"{path} is not a torch file of plain tensors, and nothing else is read "
+            f"({str(error)[:200] or type(error).__name__})"
         ) from error
-    if isinstance(content, dict):
-        content = next((content[key] for key in WRAPPERS if key in content), content)
-    if not isinstance(content, dict):
-        raise CheckpointError(f"{path} holds a {type(content).__name__}, not a dict of names and tensors")
-    if all(PREFIX.match(str(name)) for name in content):
-        content = {PREFIX.sub("", name, count=1): w for name, w in content.items()}
-    return checked(content, path)
-
-
-def why(error: Exception) -> str:
-    """Of what torch says the fact, never its advice: to load the file so that what is in it is run."""
-    if found := re.search(r"GLOBAL (\S+)", str(error)):
-        return f"it holds {found[1][:100]}, which would have to be run"
-    if isinstance(error, pickle.UnpicklingError):
-        return "its bytes are of another kind"
-    return next(iter(str(error).splitlines()), "")[:200] or type(error).__name__
+    if all(PREFIX.match(str(name)) for name in tensors):
+        tensors = {PREFIX.sub("", str(name), count=1): w for name, w in tensors.items()}
+    return checked(tensors, path)
 
 
 def checked(tensors: dict[Any, Any], path: Path) -> dict[str, Tensor]:
@@ -140,9 +136,19 @@ def checked(tensors: dict[Any, Any], path: Path) -> dict[str, Tensor]:
         raise CheckpointError(
             f"{path}: not a dict of names and plain floating-point tensors: {listing(problems) or 'empty'}"
         )
-    if sum(w.nbytes for w in tensors.values()) > MAX_BYTES:
+    total, size = sum(w.nbytes for w in tensors.values()), path.stat().st_size
+    if total > MAX_BYTES:
         raise CheckpointError(f"{path} holds more than {MAX_BYTES >> 30} GiB of tensors; refused")
+    if total > size:
+        raise CheckpointError(
+            f"{path} has tensors of {total:,} bytes in {size:,}: several share the same ones; refused"
+        )
     return tensors
+
+
+def check_count(count: int, path: Path) -> None:
+    if count > MAX_TENSORS:
+        raise CheckpointError(f"{path} holds {count:,} tensors; refused: more than {MAX_TENSORS:,}")
 
 
 def is_plain(w: object) -> bool:
