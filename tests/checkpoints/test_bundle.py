@@ -1,4 +1,6 @@
 import json
+import os
+import random
 
 import pytest
 import torch
@@ -8,7 +10,7 @@ from safetensors.torch import load_file
 
 import vitrail
 from tests.randomise import randomise
-from vitrail.checkpoints.bundle import in_precision
+from vitrail.checkpoints.bundle import in_precision, sealed
 from vitrail.checkpoints.checkpoint import Checkpoint
 from vitrail.checkpoints.formats import convert
 from vitrail.errors import CheckpointError, ConfigError
@@ -53,6 +55,11 @@ def small(tmp_path):
     model = vitrail.create("mu/8", image_size=16, classes=3)
     vitrail.save(model, tmp_path / "m")
     return model, tmp_path / "m"
+
+
+def write_card(folder, card):
+    """As `vitrail.save` would: with the digests of what is in it."""
+    (folder / "model.json").write_text(json.dumps(sealed(card, folder / "model.safetensors")))
 
 
 def test_the_card_can_be_read_by_a_person(tmp_path):
@@ -101,7 +108,8 @@ def test_written_again_through_a_link(tmp_path):
 def test_letters_may_be_escaped(tmp_path):
     _, folder = small(tmp_path)
     card = json.loads((folder / "model.json").read_text()) | {"class_names": ["\u00e9", "\U0001f99c", "c"]}
-    (folder / "model.json").write_text(json.dumps(card, ensure_ascii=True))
+    write_card(folder, card)
+    assert "\\ud83e\\udd9c" in (folder / "model.json").read_text()
     assert vitrail.load(folder).class_names == ["\u00e9", "\U0001f99c", "c"]
 
 
@@ -109,7 +117,7 @@ def test_letters_may_be_escaped(tmp_path):
     ("change", "message"),
     [
         (lambda card: card.pop("architecture"), "lacks architecture"),
-        (lambda card: card.update(version=99), "is version 99; this vitrail reads up to 1"),
+        (lambda card: card.update(version=99), "is version 99; this vitrail reads up to 2"),
         (lambda card: card.update(class_names=["one"]), "1 class names for 3 classes"),
         (lambda card: card.update(preprocess="blur(3)"), "blur"),
         (lambda card: card["architecture"].update(family="swin"), "'swin' is not one of vit, hybrid, bit"),
@@ -135,7 +143,7 @@ def test_a_card_that_is_wrong(tmp_path, change, message):
     _, folder = small(tmp_path)
     card = json.loads((folder / "model.json").read_text())
     change(card)
-    (folder / "model.json").write_text(json.dumps(card))
+    write_card(folder, card)
     with pytest.raises(CheckpointError, match=message):
         vitrail.load(folder)
 
@@ -150,6 +158,85 @@ def test_damaged_files(tmp_path):
     (folder / "model.safetensors").write_bytes(weights[:-10])
     with pytest.raises(CheckpointError, match=r"not a whole \.safetensors file"):
         vitrail.load(folder)
+
+
+def damaged(content, rng):
+    """Other bytes: one changed, some exchanged for noise or zeros, some lost, the end lost."""
+    at, length = rng.randrange(len(content)), rng.choice([1, 4, 100])
+    noise = rng.choice([bytes(length), rng.randbytes(length)])
+    changed = rng.choice(
+        [
+            content[:at] + bytes([content[at] ^ (1 << rng.randrange(8))]) + content[at + 1 :],
+            content[:at] + noise + content[at + length :],
+            content[:at] + content[at + length :],
+            content[:at],
+        ]
+    )
+    return damaged(content, rng) if changed == content else changed
+
+
+@pytest.mark.parametrize("tries", [80, pytest.param(2000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("name", ["model.json", "model.safetensors"])
+def test_damage_is_found(name, tries, tmp_path):
+    model, folder = small(tmp_path)
+    model.class_names, model.metrics = ["a", "b", "c"], {"test": {"top1": 0.5}}
+    vitrail.save(model, folder)
+    whole, rng = (folder / name).read_bytes(), random.Random(0)
+    content = json.loads(whole) if name == "model.json" else None
+    for _ in range(tries):
+        (folder / name).write_bytes(changed := damaged(whole, rng))
+        try:
+            vitrail.load(folder)
+        except CheckpointError as error:
+            assert "model." in str(error)
+        else:  # other spaces between the same words
+            assert content is not None and json.loads(changed) == content
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda card: card["class_names"].reverse(),
+        lambda card: card.update(preprocess=card["preprocess"].replace("-1", "-2")),
+        lambda card: card["architecture"].update(heads=4),
+        lambda card: card["metrics"].update(top1=1.0),
+        lambda card: card.pop("sha256"),
+        lambda card: card["sha256"].pop("model.json"),
+        lambda card: card["sha256"].pop("model.safetensors"),
+        lambda card: card["sha256"].update({"model.safetensors": None}),
+    ],
+)
+def test_a_card_edited_by_hand_is_refused(change, tmp_path):
+    model, folder = small(tmp_path)
+    model.class_names = ["a", "b", "c"]
+    vitrail.save(model, folder)
+    card = json.loads((folder / "model.json").read_text())
+    change(card)
+    (folder / "model.json").write_text(json.dumps(card))
+    with pytest.raises(CheckpointError, match=r"model\.(json|safetensors)"):
+        vitrail.load(folder)
+
+
+def test_a_bundle_from_before_there_were_digests(tmp_path):
+    model, folder = small(tmp_path)
+    card = json.loads((folder / "model.json").read_text()) | {"version": 1}
+    del card["sha256"]
+    (folder / "model.json").write_text(json.dumps(card))
+    assert torch.equal(vitrail.load(folder).cls, model.cls)
+
+
+def test_names_that_json_turns_into_text(tmp_path):
+    model, folder = small(tmp_path)
+    model.metrics = {10: 0.5, 9: (1, 2), "nothing": float("nan")}
+    vitrail.save(model, folder)
+    assert vitrail.load(folder).metrics["9"] == [1, 2]
+
+
+def test_a_file_that_is_cut_while_the_model_is_in_use(tmp_path):
+    model, folder = small(tmp_path)
+    again = vitrail.load(folder)
+    os.truncate(folder / "model.safetensors", 0)
+    assert torch.equal(again.cls, model.cls)  # a mapped file would end the process: SIGBUS
 
 
 def test_half_precision_on_disk_is_single_in_use(tmp_path, model):

@@ -1,14 +1,17 @@
 """A bundle: a model as a folder that anyone can read.
 
     model.safetensors   the weights, by the names of the model's parameters
-    model.json          architecture, preprocessing line, class names, provenance, metrics, license
+    model.json          architecture, preprocessing line, class names, provenance, metrics, license; and under sha256 the
+                        digests of the weights' file and of all else in this one, which are checked on loading
 
 Written whole or not at all. A folder that holds anything else is never overwritten. Weights are stored in single or
-half precision, and used in single.
+half precision, and used in single. Bundles of version 1 have no digests: what damage did to them cannot be seen.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +26,8 @@ from vitrail.errors import CheckpointError, ConfigError
 from vitrail.runtime.files import atomic_folder
 
 WEIGHTS, CARD = "model.safetensors", "model.json"
-VERSION = 1
+VERSION = 2
+UNSEALED = 1  # the last version without digests
 PRECISIONS = {"float32": torch.float32, "float16": torch.float16}
 # What the entries of a card must be.
 KINDS: dict[str, Any] = {
@@ -34,6 +38,7 @@ KINDS: dict[str, Any] = {
     "provenance": dict,
     "metrics": dict,
     "license": dict,
+    "sha256": dict,
 }
 
 
@@ -52,10 +57,12 @@ def read(folder: Path) -> Checkpoint:
         pp.parse(card["preprocess"])
     except ConfigError as error:
         raise CheckpointError(f"{where}: {error}") from error
-    weights = {
-        name: w.to(torch.float32) for name, w in torch_files.read_safetensors(folder / WEIGHTS).items()
-    }
-    check_extent(config, weights, str(where))
+    stored = torch_files.read_safetensors(folder / WEIGHTS)
+    if "sha256" in card and digest_of_file(folder / WEIGHTS) != card["sha256"].get(WEIGHTS):
+        raise CheckpointError(f"{folder / WEIGHTS} is damaged: its SHA-256 is not the one in {CARD}")
+    check_extent(config, stored, str(where))
+    # Copied out of the file, which others may cut or replace while the model is in use.
+    weights = {name: w.to(torch.float32, copy=True) for name, w in stored.items()}
     return Checkpoint(
         config, weights, card["preprocess"], class_names, card.get("provenance", {}), card.get("metrics", {}),
         known(card.get("license", {})),
@@ -88,8 +95,24 @@ def write(checkpoint: Checkpoint, folder: Path) -> list[str]:
     }
     with atomic_folder(folder) as temporary:
         torch_files.save_safetensors(checkpoint.weights, temporary / WEIGHTS)
-        torch_files.save_json(card, temporary / CARD)
+        torch_files.save_json(sealed(card, temporary / WEIGHTS), temporary / CARD)
     return []
+
+
+def sealed(card: dict[str, Any], weights: Path) -> dict[str, Any]:
+    """A card with the digests of the weights' file and of its own content."""
+    return {**card, "sha256": {WEIGHTS: digest_of_file(weights), CARD: digest_of_card(card)}}
+
+
+def digest_of_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def digest_of_card(card: dict[str, Any]) -> str:
+    """Of the content, however it is spaced and ordered, as a reader of the JSON gets it."""
+    content = json.loads(json.dumps({name: entry for name, entry in card.items() if name != "sha256"}))
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def read_card(path: Path) -> dict[str, Any]:
@@ -108,4 +131,11 @@ def read_card(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path}: {error}") from error
     if card["version"] > VERSION:
         raise CheckpointError(f"{path} is version {card['version']}; this vitrail reads up to {VERSION}")
+    if "sha256" not in card and card["version"] > UNSEALED:
+        raise CheckpointError(f"{path} lacks sha256")
+    if "sha256" in card and digest_of_card(card) != card["sha256"].get(CARD):
+        raise CheckpointError(
+            f"{path} is damaged, or was edited by hand: its SHA-256 is not the one written in it. Change a model in "
+            "Python (vitrail.load, its preprocess or class_names, vitrail.save) or by vitrail convert"
+        )
     return card
