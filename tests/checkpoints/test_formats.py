@@ -154,3 +154,14 @@ def test_nor_does_saving_but_a_bundle_over_a_bundle(tmp_path, model, to):
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     with pytest.raises(CheckpointError, match="link exists; nothing is overwritten"):
         vitrail.save(model, tmp_path / "link", to=to)
+
+
+def test_a_bundle_whose_writer_was_killed_between_two_moves_is_there_again(tmp_path, model, monkeypatch):
+    """Where the system cannot exchange two folders, the old one stands aside for a moment."""
+    monkeypatch.setattr("vitrail.runtime.files.MOMENT", 0.01)
+    vitrail.save(model, tmp_path / "m")
+    (tmp_path / "m").rename(tmp_path / ".m.old.a1b2c3d4")
+    assert has_weights(str(tmp_path / "m"))
+    again = vitrail.load(tmp_path / "m").state_dict()
+    assert all(torch.equal(w, again[name]) for name, w in model.state_dict().items())
+    assert [p.name for p in tmp_path.iterdir()] == ["m"]

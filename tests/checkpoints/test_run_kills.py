@@ -11,6 +11,7 @@ import os, random, shutil, signal, sys, time
 from pathlib import Path
 import torch
 from vitrail.checkpoints.run import Run
+from vitrail.runtime import files
 
 torch.set_num_threads(1)
 top = Path(sys.argv[1])
@@ -114,6 +115,8 @@ random.seed(0)
 at_random(top / "random")
 before_every_operation(top / "next", next_step)
 before_every_operation(top / "same", same_step)
+files.exchange = lambda a, b: False
+before_every_operation(top / "two moves", same_step)
 """
 
 
@@ -121,4 +124,4 @@ def test_a_kill_at_any_moment_leaves_a_run_that_goes_on(tmp_path):
     command = [sys.executable, "-W", "ignore", "-c", SCRIPT, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("operations:") == 2
+    assert done.stdout.count("operations:") == 3

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.checkpoints.bundle import CARD, WEIGHTS, read_card
+from vitrail.runtime.files import put_back
 
 ASSETS = Path(__file__).parents[1] / "assets"
 # name: what it is
@@ -23,6 +24,7 @@ BOX: dict[str, str] = {
 def located(path_or_name: str | Path) -> Path | None:
     """Where the weights are that a person means; None where there are none, as for an architecture's name."""
     path = Path(path_or_name)
+    put_back(path)
     if path != Path() and path.exists():
         return path / "model" if (path / "run.json").is_file() and (path / "model").is_dir() else path
     return boxed(str(path_or_name))

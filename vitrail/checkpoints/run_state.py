@@ -31,7 +31,7 @@ from vitrail.checkpoints.run_shards import SHARDS, State, read_shards, write_sha
 from vitrail.checkpoints.torch_files import read_json, save_json, save_safetensors
 from vitrail.errors import CheckpointError, VitrailError
 from vitrail.runtime.distributed import gathered, rank
-from vitrail.runtime.files import code_of, flush, full
+from vitrail.runtime.files import code_of, flush, flush_folder, full, replace_folder
 
 STATE, FACTS, MANIFEST = "state.safetensors", "facts.json", "manifest.json"
 LITTLE = 1 << 20  # bytes that a full disk may have left
@@ -148,20 +148,16 @@ def seal(folder: Path) -> None:
         flush(file)
     save_json({"files": {file.name: fingerprint(file) for file in files}}, folder / MANIFEST)
     flush(folder / MANIFEST)
-    flush(folder)
+    flush_folder(folder)
 
 
 def move(partial: Path, place: Path) -> None:
     """Into its place. There is no moment at which a kill would leave neither the old one nor the new one."""
-    aside = place.with_name(REPLACED + place.name)
-    if place.exists():
-        if damage(place) is None and read_json(place / MANIFEST) == read_json(partial / MANIFEST):
-            return
-        place.rename(aside)
-    partial.rename(place)
-    flush(place.parent)
-    if aside.exists():
-        shutil.rmtree(aside)
+    if not place.exists():
+        partial.rename(place)
+        flush_folder(place.parent)
+    elif damage(place) is not None or read_json(place / MANIFEST) != read_json(partial / MANIFEST):
+        replace_folder(partial, place, place.with_name(REPLACED + place.name))
 
 
 def fingerprint(file: Path) -> dict[str, Any]:
