@@ -1,8 +1,10 @@
 import json
 import math
 import os
+import re
 import resource
 import shutil
+from contextlib import closing
 from types import SimpleNamespace
 
 import pytest
@@ -367,18 +369,109 @@ def test_numbers_that_json_does_not_have_are_null_whoever_wrote_them(run):
 # --- what somebody changed ---
 
 
-@pytest.mark.parametrize("name", ["run.json", "metrics.jsonl", ".lock"])
-def test_a_link_to_another_file_is_refused_and_that_file_left_alone(run, tmp_path, name):
+STEP = "checkpoints/step-00000001"
+NAMES = [
+    "run.json",
+    "metrics.jsonl",
+    ".lock",
+    "results.md",
+    "bad_files.jsonl",
+    "figures",
+    "model",
+    "model/model.json",
+]
+NAMES += ["model/model.json", "checkpoints", STEP, f"{STEP}/facts.json", f"{STEP}/state.safetensors"]
+
+
+def listing(folder):
+    """Every file below a folder and what is in it."""
+    return {p.relative_to(folder): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "device"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_link_a_pipe_or_a_device_is_refused_and_what_it_leads_to_left_alone(run, tmp_path, name, kind):
+    run.append({"step": 1})
+    run.save(1, state_of(1), {})
+    for folder in ("figures", "model", "checkpoints/.partial-step-00000002", "figures/.loss.png.a1b2c3d4"):
+        (run.path / folder).mkdir()
+        (run.path / folder / "model.json").write_text("{}")
+    run.close()
+    place, theirs = run.path / name, tmp_path / "theirs"
+    if place.exists():
+        place.rename(theirs)
+    else:
+        theirs.write_text("content")
+    before = listing(tmp_path)
+    if kind == "pipe":
+        os.mkfifo(place)
+    else:
+        place.symlink_to(theirs if kind == "link" else "/dev/zero")
+    what = "neither a file nor a folder" if kind == "pipe" else "a link"
+    with pytest.raises(ConfigError, match=rf"{re.escape(name)} is {what}"):
+        Run.open(run.path, CONFIG)
+    place.unlink()
+    assert listing(tmp_path) == before
+
+
+def test_the_folder_of_a_run_may_be_reached_by_a_link(run, tmp_path):
+    run.save(1, state_of(1), {})
+    run.close()
+    (tmp_path / "link").symlink_to(run.path)
+    with closing(Run.open(tmp_path / "link", CONFIG)) as again:
+        assert again.restore(state_of(0)) == (1, {})
+
+
+def test_a_step_of_another_folder_is_not_taken(run, caplog):
+    for step in (1, 2):
+        run.save(step, state_of(step), {"step": step})
+    shutil.copytree(checkpoint(run, 1), checkpoint(run, 7))
+    assert run.restore(state_of(0)) == (2, {"step": 2})
+    assert "is of step 1, in the folder of another" in caplog.text
+
+
+@pytest.mark.parametrize("left", [[], ["checkpoints"]])
+def test_checkpoints_that_are_gone_are_not_taken_for_a_new_run(run, left):
+    run.append({"step": 1})
+    for step in (1, 2):
+        run.save(step, state_of(step), {})
+    shutil.rmtree(run.path / "checkpoints")
+    for name in left:
+        (run.path / name).mkdir()
+    run.close()
+    with closing(Run.open(run.path, CONFIG)) as again:
+        with pytest.raises(CheckpointError, match="written checkpoints since step 1"):
+            again.restore(state_of(0))
+        assert again.rows() == [{"step": 1}]
+
+
+def test_a_run_that_was_stopped_before_its_first_checkpoint_begins_anew(run):
     run.append({"step": 1})
     run.close()
-    precious = tmp_path / "precious"
-    precious.write_bytes((run.path / name).read_bytes() + b"torn")
-    before = precious.read_bytes()
-    (run.path / name).unlink()
-    (run.path / name).symlink_to(precious)
-    with pytest.raises(ConfigError, match=f"{name} is a link"):
-        Run.open(run.path, CONFIG)
-    assert precious.read_bytes() == before
+    with closing(Run.open(run.path, CONFIG)) as again:
+        assert again.restore(state_of(0)) is None
+
+
+def test_files_have_the_modes_that_the_umask_leaves(tmp_path):
+    before = os.umask(0o027)
+    try:
+        with closing(Run.open(tmp_path / "run", CONFIG)) as run:
+            run.append({"step": 1})
+            run.save(1, state_of(1), {})
+    finally:
+        os.umask(before)
+    modes = {p.name: p.stat().st_mode & 0o777 for p in (tmp_path / "run").rglob("*")}
+    assert {name: mode for name, mode in modes.items() if mode != (0o640 if "." in name else 0o750)} == {}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [{"seed": 10**30}, {"a": "x" * (2 << 20)}, {"a": "\ud800"}, {"a": json.loads("[" * 40 + "]" * 40)}],
+)
+def test_a_config_that_could_not_be_read_again_is_refused_at_the_start(tmp_path, config):
+    with pytest.raises(CheckpointError, match=r"run\.json is not JSON as a run writes it"):
+        Run.open(tmp_path / "run", config)
+    Run.open(tmp_path / "run", CONFIG).close()
 
 
 def test_only_what_a_kill_left_is_tidied_away(run):
@@ -403,12 +496,19 @@ def test_only_what_a_kill_left_is_tidied_away(run):
     assert all(path.exists() for path in kept) and not any(path.exists() for path in gone)
 
 
-@pytest.mark.parametrize("change", [{"results": [1]}, {"results": "x"}, {"versions": [1]}])
+@pytest.mark.parametrize("change", [{"results": [1]}, {"results": "x"}, {"versions": [1]}, {"config": None}])
 def test_a_run_json_that_was_changed_by_hand_is_an_error_in_words(run, change):
     card = json.loads((run.path / "run.json").read_text())
     (run.path / "run.json").write_text(json.dumps(card | change))
     with pytest.raises(CheckpointError, match="by hand"):
         run.results()
+
+
+def test_results_are_of_the_kind_that_is_asked_for(run):
+    run.finish({"top1": 0.5, "loss": math.nan})
+    assert run.results(dict[str, float | None]) == {"top1": 0.5, "loss": None}
+    with pytest.raises(CheckpointError, match="results: loss is missing, or of a wrong kind"):
+        run.results(dict[str, float])
 
 
 @pytest.mark.parametrize("change", [{"tensors": None}, {"facts": []}, {"tensors": [1]}])
@@ -419,5 +519,5 @@ def test_facts_that_say_nothing_are_an_error(run, change):
     (place / "facts.json").write_text(json.dumps(facts))
     (place / "manifest.json").unlink()
     seal(place)
-    with pytest.raises(CheckpointError, match=r"facts\.json does not say"):
+    with pytest.raises(CheckpointError, match=r"facts\.json: \w+ is missing, or of a wrong kind"):
         run.restore(state_of(0))

@@ -1,5 +1,6 @@
 """Sharded checkpoints: two processes write, one or two read, plain and sharded states read each other's."""
 
+import json
 import os
 import pickle
 import shutil
@@ -9,11 +10,13 @@ import sys
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from safetensors.torch import save_file
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
+from vitrail.checkpoints import run_shards, run_state
 from vitrail.checkpoints.run import Run
-from vitrail.checkpoints.run_shards import table_of
 from vitrail.checkpoints.run_state import seal
 from vitrail.errors import CheckpointError
 
@@ -22,9 +25,9 @@ import sys
 from pathlib import Path
 import torch
 import torch.distributed as dist
-from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
+from vitrail.checkpoints import run_state
 from vitrail.checkpoints.run import Run
 from vitrail.errors import CheckpointError, ConfigError
 
@@ -74,13 +77,13 @@ assert run.restore(into_plain, step=2) == (2, {"step": 2})
 assert_equal(into_plain, 2)
 
 # What fails on one process fails on both, and the last good checkpoint stays.
-write_data = FileSystemWriter.write_data
+write_own = run_state.write_own
 if rank == 1:
     def full(*_):
         raise OSError(28, "No space left on device")
-    FileSystemWriter.write_data = full
+    run_state.write_own = full
 refused(CheckpointError, "disk full", run.save, 4, sharded(4), {})
-FileSystemWriter.write_data = write_data
+run_state.write_own = write_own
 assert run.restore(state) == (3, {"step": 3})
 run.close()
 refused(ConfigError, "a is 1 there, 2 here", Run.open, top / "sharded", {"a": 2})
@@ -88,7 +91,7 @@ refused(ConfigError, "a is 1 there, 2 here", Run.open, top / "sharded", {"a": 2}
 # Damage of a shard: the first process finds it, both fall back.
 again = Run.open(top / "sharded", {"a": 1})
 if rank == 0:
-    shard = top / "sharded/checkpoints/step-00000003/__1_0.distcp"
+    shard = top / "sharded/checkpoints/step-00000003/shard-00001.safetensors"
     shard.write_bytes(shard.read_bytes()[:-1] + b"x")
 assert again.restore(state) == (2, {"step": 2})
 assert_equal(state, 2)
@@ -124,7 +127,7 @@ def written(tmp_path_factory):
 
 
 def test_two_processes_agree(written):
-    assert (written / "sharded/checkpoints/step-00000002/__1_0.distcp").exists()
+    assert (written / "sharded/checkpoints/step-00000002/shard-00001.safetensors").exists()
     assert not list(written.glob("*/checkpoints/.*"))
 
 
@@ -149,6 +152,36 @@ def test_one_process_reads_it_into_shards_of_its_own(written):
         dist.destroy_process_group()
 
 
+STEP = "sharded/checkpoints/step-00000002"
+
+
+@pytest.fixture
+def foreign(written, tmp_path):
+    """A run of somebody else's, whose only checkpoint can be changed: the run, the checkpoint, and how to restore."""
+    run, place = Run.open(tmp_path / "gift", {"a": 1}), tmp_path / "gift/checkpoints/step-00000002"
+    shutil.copytree(written / STEP, place)
+
+    def restored():
+        (place / "manifest.json").unlink()
+        seal(place)
+        state = {"w": torch.zeros(5, 3), "step": torch.tensor(0)}
+        found = run.restore(state)
+        return found, state
+
+    yield place, restored
+    run.close()
+
+
+def test_a_checkpoint_holds_tensors_and_json_and_no_pickle(written, foreign):
+    place, restored = foreign
+    assert restored()[0] == (2, {"step": 2})
+    assert {file.suffix for file in place.iterdir()} == {".safetensors", ".json"}
+    assert len({file.stat().st_mode for file in place.iterdir()}) == 1
+    table = json.loads((place / "shards.json").read_text())
+    one, two = (f"shard-0000{i}.safetensors" for i in (0, 1))
+    assert table == {"w": [[one, 0, 3], [two, 3, 5]], "step": [[one, 0, 1]]}
+
+
 class Code:
     """What runs a command when it is unpickled."""
 
@@ -159,30 +192,115 @@ class Code:
         return os.mkdir, (str(self.folder),)
 
 
-def test_a_table_of_contents_runs_no_code(written, tmp_path):
-    run = Run.open(tmp_path / "gift", {"a": 1})
-    place = tmp_path / "gift/checkpoints/step-00000002"
-    shutil.copytree(written / "sharded/checkpoints/step-00000002", place)
-    (place / ".metadata").write_bytes(pickle.dumps({"table": Code(tmp_path / "made")}))
-    (place / "manifest.json").unlink()
-    seal(place)
-    with pytest.raises(CheckpointError, match=r"asks for posix.mkdir"):
-        run.restore({"w": torch.zeros(5, 3), "step": torch.tensor(0)})
+@pytest.mark.parametrize("name", [".metadata", "__0_0.distcp", "shards.json", "shard-00000.safetensors"])
+def test_a_checkpoint_of_somebody_elses_runs_no_code(foreign, tmp_path, name):
+    place, restored = foreign
+    (place / name).write_bytes(pickle.dumps({"table": Code(tmp_path / "made")}))
+    if name in (".metadata", "__0_0.distcp"):  # which nobody looks at
+        assert restored()[0] == (2, {"step": 2})
+    else:
+        with pytest.raises(CheckpointError):
+            restored()
     assert not (tmp_path / "made").exists()
-    run.close()
 
 
-@pytest.mark.parametrize("content", [b"", b"nonsense", pickle.dumps(5), pickle.dumps({})])
-def test_what_is_no_table_is_said_to_be_none(tmp_path, content):
-    (tmp_path / ".metadata").write_bytes(content)
-    with pytest.raises(CheckpointError, match="not a table of shards"):
-        table_of(tmp_path)
+@pytest.mark.filterwarnings("ignore")
+def test_a_table_that_is_a_pickle_is_refused_and_runs_no_code(foreign, tmp_path):
+    """torch.distributed.checkpoint unpickles it, and what it says are bytes without any limit."""
+    place, restored = foreign
+    for file in set(place.iterdir()) - {place / "facts.json", place / "manifest.json"}:
+        file.unlink()
+    dcp.save({"w": Code(tmp_path / "made"), "step": torch.tensor(2)}, checkpoint_id=place, no_dist=True)
+    with pytest.raises(CheckpointError, match=r"neither state\.safetensors nor shards\.json"):
+        restored()
+    assert (place / ".metadata").exists() and not (tmp_path / "made").exists()
 
 
-def test_a_table_leads_to_no_other_folder(written, tmp_path):
-    table = table_of(written / "sharded/checkpoints/step-00000002")
-    for info in table.storage_data.values():
-        info.relative_path = "../" + info.relative_path
-    (tmp_path / ".metadata").write_bytes(pickle.dumps(table))
-    with pytest.raises(CheckpointError, match="not a file beside it"):
-        table_of(tmp_path)
+ONE, TWO = "shard-00000.safetensors", "shard-00001.safetensors"
+STEP_ROW = {"step": [[ONE, 0, 1]]}
+TABLES = {
+    "no JSON": "nonsense",
+    "nothing": {},
+    "a list": [],
+    "a tensor is missing": {"w": [[ONE, 0, 3], [TWO, 3, 5]]},
+    "rows are missing": {"w": [[ONE, 0, 3]], **STEP_ROW},
+    "rows are there twice": {"w": [[ONE, 0, 3], [ONE, 0, 3], [TWO, 3, 5]], **STEP_ROW},
+    "rows run backwards": {"w": [[ONE, 0, 3], [TWO, 3, 1]], **STEP_ROW},
+    "rows below 0": {"w": [[ONE, -2, 3], [TWO, 3, 5]], **STEP_ROW},
+    "too many rows": {"w": [[ONE, 0, 10**15]], **STEP_ROW},
+    "other rows than the file has": {"w": [[ONE, 0, 2], [TWO, 2, 5]], **STEP_ROW},
+    "another folder": {"w": [["../step-00000002/" + ONE, 0, 3], [TWO, 3, 5]], **STEP_ROW},
+    "a path": {"w": [["/dev/zero", 0, 5]], **STEP_ROW},
+    "a file that is not there": {"w": [["shard-00007.safetensors", 0, 5]], **STEP_ROW},
+    "numbers for names": {"w": [[1, 0, 3], [TWO, 3, 5]], **STEP_ROW},
+    "true for a number": {"w": [[ONE, False, 3], [TWO, 3, 5]], **STEP_ROW},
+    "text for rows": {"w": "all", **STEP_ROW},
+    "too few entries": {"w": [[ONE, 0], [TWO, 3, 5]], **STEP_ROW},
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_that_does_not_fit_is_an_error_in_words(foreign, name):
+    place, restored = foreign
+    table = TABLES[name]
+    (place / "shards.json").write_text(table if isinstance(table, str) else json.dumps(table))
+    with pytest.raises(CheckpointError):
+        restored()
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        {"w": torch.zeros(3, 3, dtype=torch.float64), "step": torch.tensor(2)},
+        {"w": torch.zeros(1, 3), "step": torch.tensor(2)},
+        {"w": torch.zeros(9), "step": torch.tensor(2)},
+        {"step": torch.tensor(2)},
+    ],
+)
+def test_a_shard_that_does_not_fit_is_an_error_in_words(foreign, tensors):
+    place, restored = foreign
+    save_file(tensors, place / ONE)
+    with pytest.raises(CheckpointError, match="w"):
+        restored()
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "link"])
+@pytest.mark.parametrize("name", ["shards.json", ONE, "facts.json", "manifest.json"])
+def test_a_pipe_a_device_or_a_link_for_a_file_is_an_error_at_once(foreign, tmp_path, name, kind):
+    place, restored = foreign
+    restored()
+    (place / name).rename(tmp_path / "there")
+    if kind == "pipe":
+        os.mkfifo(place / name)
+    else:
+        (place / name).symlink_to("/dev/zero" if kind == "device" else tmp_path / "there")
+    why = run_state.damage(place, 1 << 20)
+    assert why is not None and "not a regular file" in why
+    if name != "manifest.json":  # which has been looked at by then
+        with pytest.raises(CheckpointError, match="not a regular file"):
+            run_state.read(place, {"w": torch.zeros(5, 3), "step": torch.tensor(0)})
+
+
+def test_a_shard_that_is_cut_while_it_is_read_is_an_error_and_not_the_end(foreign, monkeypatch):
+    place, _ = foreign
+    w, fill = torch.zeros(1 << 20), run_shards.fill
+
+    def cut(*given):
+        os.truncate(place / "state.safetensors", 4096)
+        fill(*given)
+
+    for file in place.iterdir():
+        file.unlink()
+    run_state.write(place, {"w": w}, {"step": 2, "score": None, "facts": {}})
+    monkeypatch.setattr(run_shards, "fill", cut)
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        run_state.read(place, {"w": w})
+
+
+def test_a_file_larger_than_the_state_can_be_is_not_read_through(foreign):
+    place, _ = foreign
+    os.truncate(place / ONE, 1 << 40)  # it has holes, and no blocks
+    manifest = json.loads((place / "manifest.json").read_text())
+    manifest["files"][ONE]["bytes"] = 1 << 40
+    (place / "manifest.json").write_text(json.dumps(manifest))
+    assert "more than" in run_state.damage(place, 1 << 20)

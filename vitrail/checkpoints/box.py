@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.checkpoints.bundle import CARD, WEIGHTS, read_card
+from vitrail.errors import CheckpointError
 from vitrail.runtime.files import put_back
 
 ASSETS = Path(__file__).parents[1] / "assets"
@@ -26,7 +27,11 @@ def located(path_or_name: str | Path) -> Path | None:
     path = Path(path_or_name)
     put_back(path)
     if path != Path() and path.exists():
-        return path / "model" if (path / "run.json").is_file() and (path / "model").is_dir() else path
+        if not (path / "run.json").is_file() or not (path / "model").is_dir():
+            return path
+        if (path / "model").is_symlink():  # in a run of somebody else's
+            raise CheckpointError(f"{path / 'model'} is a link, which is not followed: name what it leads to")
+        return path / "model"
     return boxed(str(path_or_name))
 
 

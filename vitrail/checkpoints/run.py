@@ -58,6 +58,7 @@ class Run:
     def __init__(self, path: Path, keep: int) -> None:
         self.path = path
         self.keep = keep
+        self.first: int | None = None  # the step of its first checkpoint
         self.damaged: set[int] = set()  # steps whose checkpoints `restore` has passed over
         self._unlock: Callable[[], object] | None = None
 
@@ -121,6 +122,10 @@ class Run:
         self.damaged.discard(step)
         with agreed(f"{self.path / CHECKPOINTS}: old checkpoints cannot be removed"):
             if rank() == 0:
+                if self.first is None:
+                    self.first = step
+                    card = run_card.read_card(self.path)
+                    run_card.write_card(self.path, {**card, run_card.FIRST: step})
                 self._retain(step)
         self.damaged.clear()
 
@@ -128,19 +133,21 @@ class Run:
         """Copy the newest whole checkpoint into the tensors of `state`; its step and facts, or None without any.
 
         A damaged one is passed over with a note, and removed after the next save; but where a `step` is asked for
-        it is that one or an error. Names, shapes and kinds must be equal to those that were saved.
+        it is that one or an error. Names, shapes and kinds must be equal to those that were saved. That there is none
+        where some were written is an error: the run would begin anew, and its metrics would be lost.
         """
+        most = run_state.most_bytes(state)
         with agreed(f"{self.path / CHECKPOINTS} cannot be read"):
             if rank() == 0:
-                step = self._newest_whole() if step is None else self._whole(step)
+                step = self._newest_whole(most) if step is None else self._whole(step, most)
         return self._read(step, state)
 
     def restore_best(self, state: State) -> tuple[int, dict[str, Any]] | None:
         """Likewise the whole checkpoint with the highest score; without any, None, and `state` stays as it is."""
-        step = None
+        step, most = None, run_state.most_bytes(state)
         with agreed(f"{self.path / CHECKPOINTS} cannot be read"):
             if rank() == 0:
-                step = self._best_whole()
+                step = self._best_whole(most)
         return self._read(step, state)
 
     def steps(self) -> list[int]:
@@ -173,9 +180,9 @@ class Run:
                 card = run_card.read_card(self.path)
                 run_card.write_card(self.path, {**card, "results": run_metrics.finite(results)})
 
-    def results(self) -> dict[str, Any] | None:
-        """What `finish` was given; None: the run is not finished."""
-        return run_card.read_card(self.path).get("results")
+    def results(self, kind: Any = dict[str, Any]) -> dict[str, Any] | None:
+        """What `finish` was given; None: the run is not finished. `kind`: what it must be (run_json.py)."""
+        return run_card.read_results(self.path, kind)
 
     def evidence(self) -> dict[str, Any]:
         """What a model of this run says of its making: the versions and the code that began it, its data's digest,
@@ -197,6 +204,7 @@ class Run:
             run_card.check_same(self.path, config, about)
         else:
             run_card.write_new(self.path, config, about)
+        self.first = run_card.read_card(self.path).get(run_card.FIRST)
         run_state.tidy(self.path / CHECKPOINTS)
         run_metrics.mend(self._metrics)
         remove_unfinished(self.path, WRITTEN)
@@ -207,20 +215,25 @@ class Run:
         step, self.damaged = gathered((step, self.damaged))[0]
         return None if step is None else (step, run_state.read(self._place(step), state)["facts"])
 
-    def _best_whole(self) -> int | None:
+    def _best_whole(self, most: int) -> int | None:
         while (step := self.best()) is not None:
             try:
-                return self._whole(step)
+                return self._whole(step, most)
             except CheckpointError as error:
                 note(f"{error}; the next best is used")
                 self.damaged.add(step)
         return None
 
-    def _newest_whole(self) -> int | None:
+    def _newest_whole(self, most: int) -> int | None:
         steps = self.steps()
+        if self.first is not None and not steps:
+            raise CheckpointError(
+                f"{self.path} has written checkpoints since step {self.first}, and {CHECKPOINTS} holds none now: put "
+                "them back to go on; or remove the folder, or choose another, to begin anew"
+            )
         for step in reversed(steps):
             try:
-                return self._whole(step)
+                return self._whole(step, most)
             except CheckpointError as error:
                 if step == steps[0]:
                     raise CheckpointError(f"{error}; there is no checkpoint before it") from error
@@ -228,8 +241,8 @@ class Run:
                 self.damaged.add(step)
         return None
 
-    def _whole(self, step: int) -> int:
-        why = run_state.damage(self._place(step))
+    def _whole(self, step: int, most: int) -> int:
+        why = run_state.damage(self._place(step), most)
         if why is not None:
             raise CheckpointError(f"{self._place(step)} is damaged ({why})")
         return step

@@ -7,20 +7,46 @@ import platform
 import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
 
 import vitrail
 from vitrail.checkpoints.checkpoint import listing
-from vitrail.checkpoints.torch_files import read_json, save_json
-from vitrail.errors import CheckpointError, ConfigError
+from vitrail.checkpoints.run_json import Count, check_kind, parse_object, read_object
+from vitrail.checkpoints.run_metrics import finite
+from vitrail.errors import ConfigError
 from vitrail.runtime.files import atomic_file
 from vitrail.runtime.log import note
 
 CARD = "run.json"
 LATER = "later_data"  # in it: digests of the data that an unfinished run went on with, where it had changed
+FIRST = "first_checkpoint"  # its step
+
+
+class Git(TypedDict):
+    commit: str
+    dirty: bool
+
+
+class Configured(TypedDict):
+    config: dict[str, Any]
+
+
+class Card(Configured, total=False):
+    """run.json."""
+
+    versions: dict[str, str]
+    git: Git | None
+    created: str
+    data: str  # digests
+    classes: str
+    start: str
+    used: dict[str, Any]
+    later_data: list[str]
+    first_checkpoint: Count
+    results: dict[str, Any]
 
 
 def write_new(folder: Path, config: dict[str, Any], about: dict[str, Any]) -> None:
@@ -37,22 +63,22 @@ def write_new(folder: Path, config: dict[str, Any], about: dict[str, Any]) -> No
 
 
 def read_card(folder: Path) -> dict[str, Any]:
-    card = read_json(folder / CARD)
-    if not isinstance(card.get("config"), dict):
-        raise CheckpointError(f"{folder / CARD} has no config: it is not a run's")
-    for name, kind, word in (
-        ("results", dict, "an object"),
-        ("versions", dict, "an object"),
-        (LATER, list, "a list"),
-    ):
-        if name in card and not isinstance(card[name], kind):
-            raise CheckpointError(f"{folder / CARD}: {name} is not {word}; it was changed by hand")
-    return card
+    return read_object(folder / CARD, Card)
+
+
+def read_results(folder: Path, kind: Any = dict[str, Any]) -> dict[str, Any] | None:
+    """Of a finished run, of the kind that they must be (run_json.py); None: it is not finished."""
+    found = finite(read_card(folder).get("results"))
+    if found is not None:
+        check_kind(found, kind, f"{folder / CARD}: results")
+    return found
 
 
 def write_card(folder: Path, card: dict[str, Any]) -> None:
+    content = json.dumps(card, indent=2, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
+    parse_object(content, Card, str(folder / CARD))  # what could not be read again is not written
     with atomic_file(folder / CARD) as temporary:
-        save_json(card, temporary)
+        temporary.write_bytes(content)
 
 
 def check_same(folder: Path, config: dict[str, Any], about: dict[str, Any]) -> None:

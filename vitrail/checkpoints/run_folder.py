@@ -6,16 +6,17 @@ Reading needs no lock, so `vitrail runs` can look at runs that are being trained
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import platform
 import re
+import stat
 from pathlib import Path
 
-from vitrail.checkpoints.json_kinds import is_number
 from vitrail.checkpoints.run_card import CARD
-from vitrail.checkpoints.run_state import FACTS
-from vitrail.checkpoints.torch_files import read_json
+from vitrail.checkpoints.run_state import folder_name, read_facts
 from vitrail.errors import CheckpointError, ConfigError
+from vitrail.runtime.files import open_own
 
 LOCK, METRICS, CHECKPOINTS, FIGURES = ".lock", "metrics.jsonl", "checkpoints", "figures"
 # Names of what is written to a run's folder beside its place, and moved there.
@@ -26,10 +27,7 @@ def check_own(path: Path) -> None:
     """A run has a folder to itself: a new one, an empty one, or the one that it began in."""
     if path.exists() and not path.is_dir():
         raise ConfigError(f"{path} is a file; a run is written to a folder of its own")
-    for name in (CARD, METRICS, LOCK):
-        if (path / name).is_symlink():
-            raise ConfigError(f"{path / name} is a link: whatever it leads to is not the run's to write")
-    if path.is_dir() and not (path / CARD).exists():
+    if path.is_dir() and not os.path.lexists(path / CARD):
         # A run that was killed in its first moments leaves hidden files only.
         others = sorted(p.name for p in path.iterdir() if not p.name.startswith((LOCK, f".{CARD}.")))
         if others:
@@ -38,11 +36,28 @@ def check_own(path: Path) -> None:
                 f"{path} is not a run (it has no {CARD}) and holds {', '.join(others[:5])}{more}; "
                 "a run is written to a folder of its own"
             )
+    check_no_links(path)
+
+
+def check_no_links(path: Path) -> None:
+    """Files and folders only, at any depth: what a link leads to is not ours to write, to remove or to read."""
+    for folder, folders, files in os.walk(path):
+        for place in (Path(folder, name) for name in (*folders, *files)):
+            try:
+                mode = place.lstat().st_mode
+            except FileNotFoundError:
+                continue  # another process is at it
+            if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
+                what = "a link" if stat.S_ISLNK(mode) else "neither a file nor a folder"
+                raise ConfigError(
+                    f"{place} is {what}: the folder of a run holds files and folders of its own only. Put there what "
+                    "it stands for, or remove it"
+                )
 
 
 def locked(path: Path) -> int:
     """An open file that no other can lock while it is open; it says whose it is."""
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    handle = open_own(path, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -60,13 +75,16 @@ def locked(path: Path) -> int:
 
 
 def place_of(path: Path, step: int) -> Path:
-    return path / CHECKPOINTS / f"step-{step:08d}"
+    return path / CHECKPOINTS / folder_name(step)
 
 
 def steps_in(path: Path) -> list[int]:
     """The steps of a run's checkpoints, in order."""
-    there = (path / CHECKPOINTS).glob("step-*")
-    return sorted(int(p.name.removeprefix("step-")) for p in there if re.fullmatch(r"step-\d{8,}", p.name))
+    if (path / CHECKPOINTS).is_symlink():
+        raise CheckpointError(f"{path / CHECKPOINTS} is a link, which is not followed")
+    there = [p for p in (path / CHECKPOINTS).glob("step-*") if p.is_dir() and not p.is_symlink()]
+    steps = [int(p.name[5:]) for p in there if re.fullmatch(r"step-[0-9]{8,18}", p.name)]
+    return sorted(step for step in steps if place_of(path, step) in there)
 
 
 def scores_in(path: Path) -> dict[int, float]:
@@ -74,10 +92,10 @@ def scores_in(path: Path) -> dict[int, float]:
     scores = {}
     for step in steps_in(path):
         try:
-            score = read_json(place_of(path, step) / FACTS).get("score")
+            score = read_facts(place_of(path, step))["score"]
         except CheckpointError:
             continue  # damaged, which matters to who restores it
-        if score is not None and is_number(score):
+        if score is not None and math.isfinite(score):
             scores[step] = float(score)
     return scores
 

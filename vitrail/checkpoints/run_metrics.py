@@ -7,22 +7,32 @@ last one, which readers drop and `mend` removes before the next is written.
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import math
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
-from vitrail.checkpoints.json_kinds import is_number
+from vitrail.checkpoints.run_json import Count, parse_object
 from vitrail.errors import CheckpointError
-from vitrail.runtime.files import atomic_file
+from vitrail.runtime.files import atomic_file, open_own
 
 Row = dict[str, Any]
+MOST_LINE = 1 << 20  # bytes
+MOST_ROWS = 10_000_000
+
+
+class Measured(TypedDict, total=False):
+    """A row: numbers by name, and whatever else was noted."""
+
+    step: Count
 
 
 def append(path: Path, row: Row) -> None:
     line = line_of(row)
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    handle = open_own(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
         size = os.fstat(handle).st_size
         if os.write(handle, line) != len(line):  # the disk had room for a part
@@ -34,16 +44,22 @@ def append(path: Path, row: Row) -> None:
 
 def rows(path: Path) -> list[Row]:
     """All of them, less a last line that a kill has torn."""
-    made: list[Row] = []
-    for number, line in enumerate(whole_lines(path), 1):
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise CheckpointError(f"{path}, line {number}, is not JSON: {error}") from error
-        if not isinstance(row, dict) or not is_number(row.get("step", 0)):
-            raise CheckpointError(f"{path}, line {number}, is not an object whose step is a number")
-        made.append(finite(row))
-    return made
+    return list(each_row(path))
+
+
+def each_row(path: Path) -> Iterator[Row]:
+    if not os.path.lexists(path):
+        return
+    with os.fdopen(open_own(path), "rb") as file:
+        for number in itertools.count(1):
+            line = file.readline(MOST_LINE)
+            if number > MOST_ROWS or (len(line) == MOST_LINE and not line.endswith(b"\n")):
+                raise CheckpointError(
+                    f"{path}, line {number}: at most {MOST_ROWS:,} lines of {MOST_LINE:,} bytes are read"
+                )
+            if not line.endswith(b"\n"):
+                return
+            yield finite(parse_object(line, Measured, f"{path}, line {number},"))
 
 
 def rewind(path: Path, step: int, scores: bool = True) -> None:
@@ -64,14 +80,15 @@ def of_update(row: Row) -> bool:
 
 def mend(path: Path) -> None:
     """Cut off what a kill left of a last line."""
-    if path.exists():
-        whole = sum(len(line) + 1 for line in whole_lines(path))
-        if whole < path.stat().st_size:
-            os.truncate(path, whole)
-
-
-def whole_lines(path: Path) -> list[bytes]:
-    return path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    if not os.path.lexists(path):
+        return
+    with os.fdopen(open_own(path, os.O_RDWR), "r+b") as file:
+        start = max(0, file.seek(0, os.SEEK_END) - MOST_LINE)
+        file.seek(start)
+        end = file.read()
+        whole = end.rfind(b"\n") + 1
+        if whole < len(end) and (whole or not start):  # else it is no line of ours
+            file.truncate(start + whole)
 
 
 def line_of(row: Row) -> bytes:

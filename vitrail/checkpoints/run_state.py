@@ -1,41 +1,65 @@
 """One checkpoint of a run: a folder that is written whole or not at all, and verified before it is read.
 
     step-00001000/
-      state.safetensors    every tensor of the state, by name
+      state.safetensors    every tensor of the state, by name; or, of a sharded state, what run_shards.py writes
       facts.json           step, score, the facts that the loop gave, the kind and shape of every tensor
       manifest.json        size and sha256 of every other file; written last
 
-A state with a DTensor in it (FSDP2) is written by torch.distributed.checkpoint (DCP) instead of safetensors: each
-process its shards (`__RANK_0.distcp`), and `.metadata`, which says what is where. Either kind is read into either
-kind of state, on any number of processes. Plain tensors beside a DTensor are taken to be equal on all processes.
-
-The hashes find damage, not malice: what is read here is read as data all the same (run_shards.py).
+The hashes find damage, not malice: a checkpoint may be somebody else's, and is read within bounds all the same
+(run_json.py, run_shards.py).
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
-from safetensors import SafetensorError, safe_open
-from torch import Tensor
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.tensor import DTensor, distribute_tensor
+from safetensors import SafetensorError
 
 from vitrail.checkpoints.checkpoint import listing
-from vitrail.checkpoints.run_shards import SHARDS, State, read_shards, write_shards
-from vitrail.checkpoints.torch_files import read_json, save_json, save_safetensors
+from vitrail.checkpoints.run_json import MOST_BYTES, Count, read_object
+from vitrail.checkpoints.run_shards import (
+    SHARDS,
+    STATE,
+    State,
+    gather_table,
+    is_sharded,
+    read_tensors,
+    write_own,
+)
+from vitrail.checkpoints.torch_files import save_json, save_safetensors
 from vitrail.errors import CheckpointError, VitrailError
 from vitrail.runtime.distributed import gathered, rank
-from vitrail.runtime.files import code_of, flush, flush_folder, full, replace_folder
+from vitrail.runtime.files import code_of, flush, flush_folder, full, open_own, replace_folder
 
-STATE, FACTS, MANIFEST = "state.safetensors", "facts.json", "manifest.json"
+FACTS, MANIFEST = "facts.json", "manifest.json"
 LITTLE = 1 << 20  # bytes that a full disk may have left
 PARTIAL, REPLACED, REMOVED = ".partial-", ".replaced-", ".removed-"  # a folder on its way in, aside, and out
+
+
+class Facts(TypedDict):
+    """facts.json."""
+
+    step: Count
+    score: float | None
+    facts: dict[str, Any]
+    tensors: dict[str, tuple[str, list[Count]]]  # kind and shape
+
+
+class File(TypedDict):
+    bytes: Count
+    sha256: str
+
+
+class Manifest(TypedDict):
+    """manifest.json."""
+
+    files: dict[str, File]
 
 
 def write(place: Path, state: State, facts: dict[str, Any]) -> None:
@@ -49,13 +73,16 @@ def write(place: Path, state: State, facts: dict[str, Any]) -> None:
             if rank() == 0:
                 shutil.rmtree(partial, ignore_errors=True)
                 partial.mkdir(parents=True)
+        table = gather_table(state) if is_sharded(state) else {}
         with agreed(what, place.parent):
-            if any(isinstance(t, DTensor) for t in state.values()):
-                write_shards(state, partial)
+            if table:
+                write_own(state, partial)
             elif rank() == 0:
                 save_safetensors(state, partial / STATE)
         with agreed(what):
             if rank() == 0:
+                if table:
+                    save_json(table, partial / SHARDS)
                 save_json({**facts, "tensors": kinds(state)}, partial / FACTS)
                 seal(partial)
                 move(partial, place)
@@ -68,36 +95,49 @@ def read(place: Path, state: State) -> dict[str, Any]:
     """Copy the values into the tensors of `state`; returns the facts. All processes call it."""
     what = f"{place} cannot be read"
     with agreed(what):
-        facts = read_json(place / FACTS)
-        written = facts.pop("tensors", None)
-        if not isinstance(written, dict) or not isinstance(facts.get("facts"), dict):
-            raise CheckpointError(f"{place / FACTS} does not say what a checkpoint says")
-        check_fits(state, written, place)
+        facts = read_facts(place)
+        check_fits(state, facts["tensors"], place)
     with agreed(what):
-        tensors = {name: t.detach() for name, t in state.items()}
-        if (place / STATE).is_file():
-            with safe_open(place / STATE, framework="pt") as file:
-                for name, t in tensors.items():
-                    fill(t, file.get_tensor(name))
-        else:
-            read_shards(tensors, place)
+        read_tensors(state, place)
     return facts
 
 
-def damage(place: Path) -> str | None:
-    """Why a checkpoint cannot be used; None: every byte of it is as it was written."""
+def read_facts(place: Path) -> dict[str, Any]:
+    facts = read_object(place / FACTS, Facts)
+    if place.name != folder_name(facts["step"]):
+        raise CheckpointError(f"{place / FACTS} is of step {facts['step']}, in the folder of another")
+    return facts
+
+
+def folder_name(step: int) -> str:
+    return f"step-{step:08d}"
+
+
+def damage(place: Path, most: int) -> str | None:
+    """Why a checkpoint cannot be used; None: every byte of it is as it was written. No file of it may have more than
+    `most` bytes."""
     try:
-        files = read_json(place / MANIFEST).get("files")
-        if not isinstance(files, dict) or FACTS not in files or not {STATE, SHARDS} & files.keys():
-            return f"{MANIFEST} does not list a checkpoint's files"
+        files = manifest(place)["files"]
+        if FACTS not in files or not {STATE, SHARDS} & files.keys():
+            return f"{MANIFEST} lists no {FACTS}, or neither {STATE} nor {SHARDS}"
         for name, noted in files.items():
             if Path(name).name != name:
                 return f"{MANIFEST} lists {name!r}, which is not a file beside it"
-            if (found := fingerprint(place / name)) != noted:
-                return f"the {found['bytes']:,} bytes of {name} are not those that were written"
+            if (size := (place / name).lstat().st_size) > most:
+                return (
+                    f"{name} has {size:,} bytes, more than the {most:,} that the state of this run can have"
+                )
+            if fingerprint(place / name) != noted:
+                return f"the {size:,} bytes of {name} are not those that were written"
+        read_facts(place)
     except (CheckpointError, OSError) as error:
         return str(error)
     return None
+
+
+def most_bytes(state: State) -> int:
+    """Of a file of its checkpoint."""
+    return sum(t.numel() * t.element_size() for t in state.values()) + MOST_BYTES
 
 
 def tidy(folder: Path) -> None:
@@ -125,7 +165,7 @@ def agreed(what: str, folder: Path | None = None) -> Iterator[None]:
         yield
     except VitrailError as error:
         problem = error
-    except (OSError, SafetensorError, CheckpointException) as error:
+    except (OSError, SafetensorError) as error:
         problem = CheckpointError(f"{what}: {reason(error, folder)}")
         problem.__cause__ = error
     for failed in gathered(problem):
@@ -134,9 +174,7 @@ def agreed(what: str, folder: Path | None = None) -> Iterator[None]:
 
 
 def reason(error: BaseException, folder: Path | None = None) -> str:
-    if isinstance(error, CheckpointException):  # DCP's: what went wrong, by rank
-        return "; ".join(f"process {r}: {reason(cause, folder)}" for r, (cause, _) in error.failures.items())
-    # Torch writes without the system's number for what went wrong.
+    # safetensors may write without the system's number for what went wrong.
     no_room = code_of(error) is None and folder is not None and shutil.disk_usage(folder).free < LITTLE
     return f"disk full ({error})" if full(error) or no_room else str(error) or type(error).__name__
 
@@ -156,13 +194,21 @@ def move(partial: Path, place: Path) -> None:
     if not place.exists():
         partial.rename(place)
         flush_folder(place.parent)
-    elif damage(place) is not None or read_json(place / MANIFEST) != read_json(partial / MANIFEST):
-        replace_folder(partial, place, place.with_name(REPLACED + place.name))
+        return
+    most = max(file.stat().st_size for file in partial.iterdir())
+    if damage(place, most) is None and manifest(place) == manifest(partial):
+        return
+    replace_folder(partial, place, place.with_name(REPLACED + place.name))
+
+
+def manifest(folder: Path) -> dict[str, Any]:
+    return read_object(folder / MANIFEST, Manifest)
 
 
 def fingerprint(file: Path) -> dict[str, Any]:
-    with file.open("rb") as stream:
-        return {"bytes": file.stat().st_size, "sha256": hashlib.file_digest(stream, "sha256").hexdigest()}
+    with os.fdopen(open_own(file), "rb") as stream:
+        size = os.fstat(stream.fileno()).st_size
+        return {"bytes": size, "sha256": hashlib.file_digest(stream, "sha256").hexdigest()}
 
 
 def kinds(state: State) -> dict[str, list[Any]]:
@@ -180,11 +226,3 @@ def check_fits(state: State, written: dict[str, list[Any]], place: Path) -> None
             problems.append(f"{name} is {its_kind} {its_shape} there, {kind} {shape} here")
     if problems:
         raise CheckpointError(f"{place} is a checkpoint of another architecture: {listing(sorted(problems))}")
-
-
-def fill(t: Tensor, value: Tensor) -> None:
-    """In place; a shard takes its part of the value, which every process has read."""
-    if isinstance(t, DTensor):
-        value = distribute_tensor(value, t.device_mesh, t.placements, src_data_rank=None).to_local()
-        t = t.to_local()
-    t.copy_(value)

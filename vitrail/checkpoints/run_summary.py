@@ -7,12 +7,13 @@ looks for first are found in it by name, wherever they are nested.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from types import UnionType
 from typing import Any
 
 from vitrail.checkpoints import run_metrics
+from vitrail.checkpoints.json_kinds import is_number
 from vitrail.checkpoints.run_card import CARD, flat, read_card
 from vitrail.checkpoints.run_folder import METRICS, best_of, scores_in, steps_in
 from vitrail.errors import ConfigError
@@ -50,7 +51,7 @@ def run_folders(folder: Path) -> list[Path]:
 
 
 def summary(run: Path, name: str) -> Summary:
-    card, rows = run_metrics.finite(read_card(run)), run_metrics.rows(run / METRICS)
+    card, measured = run_metrics.finite(read_card(run)), last_measured(run_metrics.each_row(run / METRICS))
     config, results = flat(card["config"]), card.get("results")
     ended, reached, scores = flat(results or {}), steps_in(run), scores_in(run)
     steps = number(config, "steps") or number(ended, "steps")  # it may be planned in epochs
@@ -61,9 +62,9 @@ def summary(run: Path, name: str) -> Summary:
         model=text(config, "model"),
         data=text(config, "data"),
         steps=None if steps is None else int(steps),
-        rate=number(ended, "rate") or number(config, "rate") or max(measured(rows, "rate"), default=None),
-        loss=next(iter(measured(rows, "loss")[::-1]), None),
-        watch=outermost(config, "watch", str) or None,
+        rate=number(ended, "rate") or number(config, "rate") or measured.get("rate"),
+        loss=measured.get("loss"),
+        watch=outermost(config, "watch", lambda value: isinstance(value, str)) or None,
         best=None if best_step is None else abs(scores[best_step]),  # a loss is kept negative
         best_step=best_step,
         results={
@@ -71,7 +72,7 @@ def summary(run: Path, name: str) -> Summary:
             for key, v in ended.items()
             if isinstance(v, float) and key.split(".")[-1] not in NOT_SCORES
         },
-        seconds=number(ended, "seconds") or next(iter(measured(rows, "seconds")[::-1]), None),
+        seconds=number(ended, "seconds") or measured.get("seconds"),
         config=config,
     )
 
@@ -91,17 +92,23 @@ def differences(runs: list[Summary]) -> dict[str, list[Any]]:
     return {name: v for name, v in values.items() if len(set(map(json.dumps, v))) > 1}
 
 
-def measured(rows: list[dict[str, Any]], name: str) -> list[float]:
-    return [row[name] for row in rows if isinstance(row.get(name), int | float)]
+def last_measured(rows: Iterable[run_metrics.Row]) -> dict[str, float]:
+    """The last loss and time, and the highest rate."""
+    made: dict[str, float] = {}
+    for row in rows:
+        made |= {name: row[name] for name in ("loss", "seconds") if is_number(row.get(name))}
+        if is_number(row.get("rate")):
+            made["rate"] = max(row["rate"], made.get("rate", row["rate"]))
+    return made
 
 
 def number(settings: dict[str, Any], name: str) -> float | None:
-    return outermost(settings, name, int | float)
+    return outermost(settings, name, is_number)
 
 
-def outermost(settings: dict[str, Any], name: str, kind: type | UnionType) -> Any:
+def outermost(settings: dict[str, Any], name: str, kind: Callable[[Any], bool]) -> Any:
     """The first setting of that name and kind, at any depth, the outermost first."""
-    found = [k for k, value in settings.items() if k.split(".")[-1] == name and isinstance(value, kind)]
+    found = [k for k, value in settings.items() if k.split(".")[-1] == name and kind(value)]
     return settings[min(found, key=lambda key: key.count("."))] if found else None
 
 

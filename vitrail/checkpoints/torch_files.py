@@ -26,7 +26,7 @@ from vitrail.checkpoints import torch_archive
 from vitrail.checkpoints.checkpoint import listing
 from vitrail.checkpoints.torch_pickle import View
 from vitrail.errors import CheckpointError
-from vitrail.runtime.files import check_regular
+from vitrail.runtime.files import check_regular, umask
 
 MAX_BYTES = 64 << 30  # of one model's tensors together
 MAX_TENSORS = 20_000  # of one file
@@ -192,6 +192,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def save_safetensors(tensors: Mapping[str, Tensor], path: Path) -> None:
     """`format: pt` is what other libraries look for before they load one."""
     save_file({name: w.detach().contiguous() for name, w in tensors.items()}, path, metadata={"format": "pt"})
+    path.chmod(0o666 & ~umask())  # which safetensors does not look at
 
 
 def save_torch(tensors: Mapping[str, Tensor], path: Path) -> None:
