@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 from contextlib import nullcontext
 
@@ -13,7 +14,7 @@ from PIL import Image
 import vitrail
 from tests.train.small import experiment, measured
 from vitrail.checkpoints.run import Run
-from vitrail.errors import ConfigError, DataError, Interrupted, TrainingError
+from vitrail.errors import CheckpointError, ConfigError, DataError, Interrupted, TrainingError
 from vitrail.objectives import supervised
 from vitrail.runtime import training_display
 from vitrail.train import run as running
@@ -88,6 +89,83 @@ def test_the_bundle_is_the_average_and_evaluates_as_stated(whole):
 def test_a_finished_run_is_not_run_again(whole, monkeypatch):
     monkeypatch.setattr(running, "train", None)
     assert run(experiment(), whole.folder, device="cpu").results == whole.results
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(content)
+
+
+MODEL_DAMAGES = {
+    "no folder": shutil.rmtree,
+    "an empty folder": lambda model: [file.unlink() for file in model.iterdir()],
+    "no weights": lambda model: (model / "model.safetensors").unlink(),
+    "no card": lambda model: (model / "model.json").unlink(),
+    "weights that were cut": lambda model: os.truncate(model / "model.safetensors", 1000),
+    "a bit of a weight": lambda model: flip(model / "model.safetensors"),
+    "a card that was cut": lambda model: os.truncate(model / "model.json", 100),
+    "another card": lambda model: (model / "model.json").write_text("{}"),
+}
+
+
+@pytest.fixture
+def copy(whole, tmp_path, caplog):
+    caplog.clear()
+    return shutil.copytree(whole.folder, tmp_path / "copy")
+
+
+def content(model):
+    return {file.name: file.read_bytes() for file in model.iterdir()}
+
+
+@pytest.mark.parametrize("damage", MODEL_DAMAGES)
+def test_a_finished_run_writes_a_model_again_that_is_missing_or_damaged(whole, copy, caplog, damage):
+    MODEL_DAMAGES[damage](copy / "model")
+    again = run(experiment(), copy, device="cpu")
+    assert content(copy / "model") == content(whole.folder / "model")
+    assert again.results == whole.results
+    assert "written again from the checkpoint of step 12" in caplog.text
+    assert same_weights(weights(copy), weights(whole.folder))
+
+
+def test_also_the_best_one_that_was_kept(tmp_path):
+    made = experiment(watch="val_top1", patience=2, evaluate_every=2, steps=60, rate=0.0)
+    stopped = run(made, tmp_path / "run", device="cpu")
+    before = content(tmp_path / "run/model")
+    shutil.rmtree(tmp_path / "run/model")
+    assert run(made, tmp_path / "run", device="cpu").results == stopped.results
+    assert content(tmp_path / "run/model") == before and stopped.results["kept_step"] == 2
+
+
+def test_without_its_checkpoint_a_model_that_is_gone_is_an_error(copy):
+    shutil.rmtree(copy / "checkpoints")
+    run(experiment(), copy, device="cpu")  # the model is whole, and that is all that is wanted
+    shutil.rmtree(copy / "model")
+    with pytest.raises(CheckpointError, match="missing or damaged, and cannot be written again"):
+        run(experiment(), copy, device="cpu")
+    assert not (copy / "model").exists()
+
+
+def test_files_of_the_users_in_the_folder_of_a_model_stay(copy):
+    (copy / "model/notes.txt").write_text("mine")
+    run(experiment(), copy, device="cpu")
+    (copy / "model/model.json").unlink()
+    with pytest.raises(CheckpointError, match=r"also holds notes\.txt"):
+        run(experiment(), copy, device="cpu")
+    assert (copy / "model/notes.txt").read_text() == "mine"
+
+
+def test_checkpoints_that_are_gone_stop_the_run_and_its_metrics_stay(tmp_path, monkeypatch):
+    stop_after(monkeypatch, 7)
+    with pytest.raises(Interrupted):
+        run(experiment(), tmp_path / "run", device="cpu")
+    monkeypatch.undo()
+    before = (tmp_path / "run/metrics.jsonl").read_bytes()
+    shutil.rmtree(tmp_path / "run/checkpoints")
+    with pytest.raises(CheckpointError, match="put them back to go on"):
+        run(experiment(), tmp_path / "run", device="cpu")
+    assert (tmp_path / "run/metrics.jsonl").read_bytes() == before
 
 
 @pytest.mark.parametrize("at", [1, 2, 3, 9])  # after 2, and 9, an evaluation is due when it stops

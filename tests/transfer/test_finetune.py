@@ -72,6 +72,50 @@ def swept(pretrained, tmp_path_factory):
         return tune(pretrained, folder, **SWEEP), told
 
 
+def models(folder):
+    return {
+        str(file.relative_to(folder)): file.read_bytes()
+        for file in folder.rglob("model/*")
+        if file.parent.name == "model"
+    }
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [["model"], ["seeds/0/model"], ["seeds/1/model"], ["sweep/0.5/model"], ["model", "seeds/0/model"]],
+    ids=" and ".join,
+)
+def test_models_of_a_finished_fine_tuning_that_are_gone_or_damaged_are_written_again(
+    swept, pretrained, tmp_path, broken, caplog
+):
+    folder = shutil.copytree(swept[0].folder, tmp_path / "copy")
+    before = models(folder)
+    for name in broken:
+        os.truncate(folder / name / "model.safetensors", 500)
+        (folder / name / "model.json").unlink()
+    again = tune(pretrained, folder, **SWEEP)
+    assert again.results == swept[0].results
+    assert models(folder) == before and len(before) == 10
+    assert all(f"{folder / name} was missing or damaged" in caplog.text for name in broken)
+
+
+def test_runs_inside_a_finished_fine_tuning_may_be_removed_but_not_all_of_its_models(
+    swept, pretrained, tmp_path
+):
+    folder = shutil.copytree(swept[0].folder, tmp_path / "copy")
+    shutil.rmtree(folder / "sweep")
+    shutil.rmtree(folder / "seeds/1/checkpoints")
+    shutil.rmtree(folder / "seeds/1/model")
+    assert tune(pretrained, folder, **SWEEP).results == swept[0].results
+    assert not (folder / "sweep").exists()
+    shutil.rmtree(folder / "seeds")
+    assert tune(pretrained, folder, **SWEEP).results == swept[0].results
+    assert not (folder / "seeds").exists()
+    (folder / "model/model.json").unlink()
+    with pytest.raises(CheckpointError, match="is missing or damaged, and so is the one in"):
+        tune(pretrained, folder, **SWEEP)
+
+
 def test_the_test_split_is_evaluated_once_for_each_seed_and_not_while_anything_is_chosen(swept):
     test = ("evaluate", "shapes:shape:test")
     assert swept[1] == [

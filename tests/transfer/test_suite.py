@@ -1,12 +1,13 @@
 import csv
 import json
+import shutil
 
 import pytest
 
 import vitrail
 from tests.evaluators.split import small_model
 from vitrail.data.shard import shard
-from vitrail.errors import ConfigError, DataError
+from vitrail.errors import CheckpointError, ConfigError, DataError
 from vitrail.transfer.settings import Suite
 from vitrail.transfer.suite import named, transfer
 from vitrail.transfer.vtab import vtab
@@ -62,6 +63,41 @@ def test_what_is_done_is_not_done_again(bundle, tmp_path, monkeypatch):
     vitrail.save(small_model(classes=5), bundle)
     with pytest.raises(ConfigError, match="weights is"):
         transfer(bundle, [COLOURS], out, methods=("fewshot",), **given)
+
+
+def test_the_model_of_a_finished_fine_tuning_is_written_again(bundle, tmp_path):
+    given = {"methods": ("finetune",), "suite": TINY, "device": "cpu"}
+    first = transfer(bundle, [COLOURS], tmp_path / "out", **given)
+    run = tmp_path / "out/shapes-colour/finetune/run"
+    before = (run / "model/model.safetensors").read_bytes()
+    shutil.rmtree(run / "model")
+    assert transfer(bundle, [COLOURS], tmp_path / "out", **given) == first
+    assert (run / "model/model.safetensors").read_bytes() == before
+    shutil.rmtree(run)
+    assert transfer(bundle, [COLOURS], tmp_path / "out", **given) == first
+    assert not run.exists()
+
+
+@pytest.mark.parametrize("scores", [[], "x", [{}], [{"score": "knn"}], None, {"a": 1}])
+def test_results_that_were_changed_by_hand_are_an_error_in_words(bundle, tmp_path, scores):
+    given = {"methods": ("knn",), "suite": TINY, "device": "cpu"}
+    transfer(bundle, [COLOURS], tmp_path / "out", **given)
+    path = tmp_path / "out/shapes-colour/knn/run.json"
+    card = json.loads(path.read_text())
+    path.write_text(json.dumps(card | {"results": {"scores": scores}}))
+    with pytest.raises(CheckpointError, match="scores"):
+        transfer(bundle, [COLOURS], tmp_path / "out", **given)
+
+
+@pytest.mark.parametrize("name", ["features", "shapes-colour", "shapes-colour/knn", ".results.lock"])
+def test_links_inside_the_results_are_not_followed(bundle, tmp_path, name):
+    (tmp_path / "mine").mkdir()
+    place = tmp_path / "out" / name
+    place.parent.mkdir(parents=True)
+    place.symlink_to(tmp_path / "mine")
+    with pytest.raises(ConfigError, match="is a link"):
+        transfer(bundle, [COLOURS], tmp_path / "out", methods=("knn",), suite=TINY, device="cpu")
+    assert not list((tmp_path / "mine").iterdir())
 
 
 def test_another_preprocessing_line_is_not_the_same_piece(bundle, tmp_path):

@@ -100,6 +100,15 @@ def test_the_same_call_continues(pair, bundle, tmp_path):
         vtab(bundle, pair, tmp_path, tasks=("pets",), protocol=TINY, device="cpu")
 
 
+def test_a_model_that_was_kept_and_is_damaged_is_said(pair, tmp_path, caplog):
+    given = {"tasks": ("pets",), "protocol": dataclasses.replace(TINY, keep_models=True), "device": "cpu"}
+    first = vtab("mu/8@16", pair, tmp_path, **given)
+    assert vtab("mu/8@16", pair, tmp_path, **given) == first and "damaged" not in caplog.text
+    os.truncate(tmp_path / "tasks/pets/final/0/model/model.safetensors", 500)
+    assert vtab("mu/8@16", pair, tmp_path, **given) == first
+    assert "final/0/model is missing or damaged" in caplog.text
+
+
 def test_other_data_under_the_same_name_is_refused(pair, tmp_path):
     given = {"tasks": ("pets",), "protocol": TINY, "device": "cpu"}
     data = shutil.copytree(pair / "oxford_iiit_pet", tmp_path / "data" / "pets")

@@ -54,6 +54,7 @@ def pretrain(given: Pretrain) -> Shown:
 
     from vitrail.checkpoints.license import in_words, known
     from vitrail.recipes.pretrain import by_recipe, default_out
+    from vitrail.transfer.tables import decimals
 
     out = given.out or default_out(given.recipe, given.experiment)
     trained = by_recipe(given.recipe, given.experiment, out, given.common.device)
@@ -61,7 +62,7 @@ def pretrain(given: Pretrain) -> Shown:
     rows = [["steps", f"{results['steps']:,}"], ["training images", f"{results['train_examples']:,}"]]
     for split in ("val", "test"):
         scores = results[split] or {}
-        rows += [[f"{split} {name.removeprefix('val_')}", f"{value:.4f}"] for name, value in scores.items()]
+        rows += [[f"{split} {name.removeprefix('val_')}", decimals(value)] for name, value in scores.items()]
     if results["broken"]:
         rows.append(["broken files", f"{results['broken']:,}"])
     if known(results.get("license", {})):
@@ -123,18 +124,19 @@ def finetune(given: Finetune) -> Shown:
     from shlex import quote
 
     from vitrail.transfer.finetune import default_out, run_finetuning
+    from vitrail.transfer.tables import decimals
 
     out = Path(given.out) if given.out else default_out(given.finetuning)
     tuned = run_finetuning(given.finetuning, out, device=given.common.device)
     results, rows = tuned.results, []
     for name, score in results["scores"].items():
         spread = "" if score["std"] is None else f"{score['std']:.4f}"
-        rows.append([name, f"{score['mean']:.4f}", spread, str(len(score["values"]))])
-    tested = results["test_split"] is not None
+        rows.append([name, decimals(score["mean"]), spread, str(len(score["values"]))])
+    tested = results["test_split"] is not None and results["test_examples"] is not None
     after = [
         (f"{results['test_examples']:,} images of {results['test_split']}; " if tested else "")
         + f"{results['train_examples']:,} trained on; {results['steps']:,} steps at rate {results['rate']:g}"
-        + (f", chosen on {results['dev']:.0%} of train" if results["sweep"] else "")
+        + (f", chosen on {results['dev']:.0%} of train" if results["dev"] is not None else "")
     ]
     if not tested:
         after.append(

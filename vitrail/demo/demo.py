@@ -37,11 +37,13 @@ from vitrail.runtime.device import Device
 from vitrail.runtime.files import atomic_file
 from vitrail.runtime.interrupts import interruptible
 from vitrail.runtime.log import note
+from vitrail.train.results import lacks_model
 from vitrail.transfer.finetune import run_finetuning
 from vitrail.transfer.finetune_settings import Finetuning
 
 TOP = 3  # classes that are kept of each picture
 RANDOM = "random weights"
+TUNED = "finetuned"  # its folder
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,8 @@ def run_demo(
     with closing(Run.open(folder, material.identity(), data=data)) as run:
         done = run.results()
         if done is not None:
+            if lacks_model(folder / TUNED):
+                fine_tune(material)
             return Demonstrated(folder, done, before=True)
         results: dict[str, Any] = {}
         try:
@@ -142,7 +146,7 @@ def fine_tune(material: Material) -> dict[str, Any]:
         given.data, given.model, test=material.test_split, steps=given.steps, batch=material.batch,
         rate=given.rate, image_size=min(material.model.config.image_size),
     )  # fmt: skip
-    tuned = run_finetuning(asked, material.folder / "finetuned", device=material.device)
+    tuned = run_finetuning(asked, material.folder / TUNED, device=material.device)
     names = ("steps", "train_examples", "test_examples")
     return {
         "split": material.test_split,

@@ -94,7 +94,7 @@ def resumed(run: Run | None, state: TrainState) -> tuple[int, Progress]:
     if run is None:
         return 0, Progress()
     step, facts = run.restore(state.tensors()) or (0, {})
-    progress = Progress(**facts)
+    progress = Progress.of(facts, f"{run.path}: what the checkpoint of step {step} says")
     run.rewind(step, scores=not progress.unevaluated)
     return step, progress
 
@@ -244,7 +244,10 @@ class Loop:
         if self.run is not None and self.plan.watch and best not in (0, step):
             restored = self.run.restore_best(self.state.tensors())
             if restored is not None:
-                kept, progress = restored[0], Progress(**restored[1])
+                kept = restored[0]
+                progress = Progress.of(
+                    restored[1], f"{self.run.path}: what the checkpoint of step {kept} says"
+                )
             if kept != best and rank() == 0:
                 note(f"the best weights, of step {best}, are damaged or gone: those of step {kept} are kept")
         self.state.keep_average()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from vitrail.checkpoints.run_json import check_kind
 from vitrail.train.parallel import Parallel
 from vitrail.train.schedule import Schedule
 
@@ -63,6 +64,12 @@ class Progress:
     stopped_early: bool = False
     seconds: float = 0.0
     unevaluated: bool = False  # the step's evaluation is due, and not done
+
+    @classmethod
+    def of(cls, facts: dict[str, Any], where: str) -> Progress:
+        """From a checkpoint, which may be somebody else's."""
+        check_kind(facts, cls, where)
+        return cls(**facts)
 
 
 @dataclass

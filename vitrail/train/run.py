@@ -4,7 +4,8 @@
 
 A run folder holds run.json, metrics.jsonl, bad_files.jsonl, mistakes.jsonl (of the test split, the surest first),
 checkpoints/, model/ (a bundle), figures/. Choices look at the held-out part of train (`val`); the test split is
-evaluated once, when training is over.
+evaluated once, when training is over. A finished run whose model/ is not what was written gets it again from its
+checkpoint.
 """
 
 from __future__ import annotations
@@ -17,13 +18,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from vitrail.checkpoints.checkpoint import Checkpoint, to_model
 from vitrail.checkpoints.formats import has_weights, load, save
 from vitrail.checkpoints.license import both_parts, inherited
 from vitrail.checkpoints.run import Run
+from vitrail.checkpoints.run_metrics import finite
 from vitrail.data.sources import Source
-from vitrail.errors import Interrupted
+from vitrail.errors import CheckpointError, Interrupted
 from vitrail.evaluators.accuracy import Evaluation, evaluate
 from vitrail.evaluators.feature_cache import model_digest
 from vitrail.inspection.drawing import loss_curve
@@ -41,6 +44,7 @@ from vitrail.train.experiment import Experiment
 from vitrail.train.fit import fit
 from vitrail.train.parallel import distribute, whole
 from vitrail.train.plan import Outcome
+from vitrail.train.results import MODEL, Results, clear_model, is_broken, written_model
 from vitrail.train.sources import remarks
 from vitrail.train.state import TrainState
 
@@ -55,7 +59,7 @@ class Trained:
     results: dict[str, Any]
 
     def model(self) -> Model:
-        return load(self.folder / "model")
+        return load(self.folder / MODEL)
 
 
 def run(experiment: Experiment, out: str | Path, *, device: Device = "auto") -> Trained:
@@ -69,10 +73,13 @@ def run(experiment: Experiment, out: str | Path, *, device: Device = "auto") -> 
             used=parts.used(),
         )  # fmt: skip
         with closing(here):
-            done = here.results()
+            done = here.results(Results)
             if done is None:
                 with noting_where_it_stands(here):
-                    done = train(parts, here)
+                    done = finite(train(parts, here))
+                here.finish(done)
+            elif gathered(rank() == 0 and is_broken(folder, done))[0]:
+                done = rewritten(parts, here, done)
                 here.finish(done)
             barrier()
     return Trained(folder, done)
@@ -100,10 +107,9 @@ def train(parts: Parts, run: Run) -> dict[str, Any]:
     if first:
         for remark in (*remarks(parts.experiment, parts.sources), f"{described(parts)}, on {device}"):
             note(remark)
-    module = distribute(objective, plan.parallel, plan.replicas, device, plan.bf16)
+    module, state = state_of(parts)
     if plan.compile:
         objective.compile(mode="reduce-overhead" if plan.graphs else None)
-    state = TrainState(objective, parts.training.optimization, parts.training.average, device)
     evaluators = evaluators_of(parts, run.path / "figures")
     flops, peak = cost(parts.model.config).training_flops, peak_flops(device) * world()
     work, bad = Work(plan.steps, parts.experiment.data.batch, flops, peak), parts.loader.bad_files
@@ -117,8 +123,37 @@ def train(parts: Parts, run: Run) -> dict[str, Any]:
         loss_curve(run.rows(), run.path / "figures" / "loss.png", title=parts.experiment.model.model)
     if outcome.interrupted:
         raise Interrupted(outcome.interrupted, f"step {outcome.steps} of {plan.steps}", str(run.path))
-    model = unsharded(parts.model, device) if plan.parallel == "fsdp" else parts.model
-    return concluded(parts, model, outcome, run)
+    return concluded(parts, trained_model(parts), outcome, run)
+
+
+def state_of(parts: Parts) -> tuple[nn.Module, TrainState]:
+    """What the loop calls, and all that training changes."""
+    plan, training, device = parts.plan, parts.training, parts.device
+    module = distribute(parts.objective, plan.parallel, plan.replicas, device, plan.bf16)
+    return module, TrainState(parts.objective, training.optimization, training.average, device)
+
+
+def rewritten(parts: Parts, run: Run, done: dict[str, Any]) -> dict[str, Any]:
+    """The results of a finished run whose bundle was missing or damaged, and is written again from its checkpoint."""
+    place, step = run.path / MODEL, done["kept_step"]
+    _, state = state_of(parts)
+    try:
+        run.restore(state.tensors(), step=step)
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"the run is finished, but {place} is missing or damaged, and cannot be written again without its "
+            f"checkpoint: {error}. Put either of them back; or remove {run.path}, or choose another, to train anew"
+        ) from error
+    state.keep_average()
+    model = trained_model(parts)
+    model.license = inherited(model.license)
+    model.metrics = {"val": done["val"], "test": done["test"]}
+    evidence = {**run.evidence(), "computed": done["computed"]}
+    model.provenance = provenance_of(parts.experiment, step, evidence, model.provenance)
+    if rank() == 0:
+        note(f"{place} was missing or damaged: it is written again from the checkpoint of step {step}")
+        clear_model(run.path)
+    return {**done, "model": publish(model, run.path)}
 
 
 def described(parts: Parts) -> str:
@@ -126,6 +161,10 @@ def described(parts: Parts) -> str:
     return (
         f"{'bf16' if parts.plan.bf16 else 'float32'}, {'compiled' if parts.plan.compile else 'not compiled'}"
     )
+
+
+def trained_model(parts: Parts) -> Model:
+    return unsharded(parts.model, parts.device) if parts.plan.parallel == "fsdp" else parts.model
 
 
 def unsharded(model: Model, device: torch.device) -> Model:
@@ -156,10 +195,10 @@ def concluded(parts: Parts, model: Model, outcome: Outcome, run: Run) -> dict[st
         "computed": f"{described(parts)}, {world()} x {name_of(parts.device)}",
         "license": both_parts(model.license),
     }
-    model.metrics = {"val": outcome.scores, "test": None}
+    model.metrics = finite({"val": outcome.scores, "test": None})
     evidence = {**run.evidence(), "computed": results["computed"]}
     model.provenance = provenance_of(experiment, outcome.kept, evidence, model.provenance)
-    publish(model, run.path)
+    results["model"] = publish(model, run.path)
     if test is not None and model.config.classes:
         # Training is over: broken test images are counted, and do not undo it.
         batch, workers = parts.evaluation_batch, experiment.data.workers
@@ -171,8 +210,8 @@ def concluded(parts: Parts, model: Model, outcome: Outcome, run: Run) -> dict[st
         results |= {"test_split": test.name, "test_examples": measured.n, "test_broken": measured.broken}
         told = measured.as_json()
         results |= {name: told[name] for name in ("per_class", "wrong")}
-        model.metrics = {"val": outcome.scores, "test": results["test"]}
-        publish(model, run.path)
+        model.metrics = finite({"val": outcome.scores, "test": results["test"]})
+        results["model"] = publish(model, run.path)
     return results
 
 
@@ -190,6 +229,8 @@ def write_mistakes(measured: Evaluation, test: Source, path: Path) -> None:
         temporary.write_text("".join(lines), encoding="utf-8")
 
 
-def publish(model: Model, folder: Path) -> None:
+def publish(model: Model, folder: Path) -> dict[str, str]:
+    """Write the bundle; the names of its files and their SHA-256."""
     if rank() == 0:
-        save(model, folder / "model")
+        save(model, folder / MODEL)
+    return gathered(written_model(folder) if rank() == 0 else {})[0]

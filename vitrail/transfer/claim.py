@@ -11,16 +11,17 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 from vitrail.checkpoints.run import Run
-from vitrail.checkpoints.run_card import CARD, read_card
+from vitrail.checkpoints.run_card import CARD, read_results
 from vitrail.checkpoints.run_folder import locked
 from vitrail.errors import ConfigError
 from vitrail.runtime.distributed import launched
+from vitrail.runtime.files import open_own
 
 LOCK = ".results.lock"  # held while the tables are written; also what shows that they are ours
 RESULTS = ("results.md", "results.csv", "results.json")
@@ -36,6 +37,8 @@ def claimed(folder: Path, config: dict[str, Any]) -> Iterator[Run | None]:
         raise ConfigError(
             "torchrun makes one run of several devices; here start the command once for each device"
         )
+    if folder.is_symlink():
+        raise ConfigError(f"{folder} is a link: whatever it leads to is not ours to write; remove it")
     folder.parent.mkdir(parents=True, exist_ok=True)
     try:
         handle = locked(folder.parent / f".{folder.name}.lock")
@@ -56,15 +59,15 @@ def claimed(folder: Path, config: dict[str, Any]) -> Iterator[Run | None]:
         os.close(handle)
 
 
-def results_in(folder: Path) -> dict[str, Any] | None:
-    """Of a finished piece; None: it is not finished, or not begun."""
-    return read_card(folder).get("results") if (folder / CARD).exists() else None
+def results_in(folder: Path, kind: Any = dict[str, Any]) -> dict[str, Any] | None:
+    """Of a finished piece, of the kind that they must be; None: it is not finished, or not begun."""
+    return read_results(folder, kind) if os.path.lexists(folder / CARD) else None
 
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
     """One process at a time; the others wait, so that who collects last has seen what all have done."""
-    handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    handle = open_own(folder / LOCK, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
@@ -72,10 +75,14 @@ def alone(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def check_own(folder: Path) -> None:
-    """Results are written over files of the same names: only over those that were written under our lock."""
-    if (folder / LOCK).is_symlink():
-        raise ConfigError(f"{folder / LOCK} is a link: whatever it leads to is not ours to lock; remove it")
+def check_own(folder: Path, inside: Iterable[str] = ()) -> None:
+    """Results are written over files of the same names: only over those that were written under our lock. And never
+    through a link, neither to the lock nor to one of the folders `inside` that are written to."""
+    for name in (LOCK, *inside):
+        if (folder / name).is_symlink():
+            raise ConfigError(
+                f"{folder / name} is a link: whatever it leads to is not ours to write; remove it"
+            )
     others = [name for name in RESULTS if os.path.lexists(folder / name)]
     if others and not (folder / LOCK).exists():
         raise ConfigError(

@@ -7,14 +7,13 @@
 The pre-training head goes, a linear layer of zeros takes its place, positions are resampled for the image size. The
 test split is evaluated once for each seed. A folder holds run.json with the choices and results, sweep/ and seeds/
 with a run each, model/ (the bundle of the first seed), figures/, mistakes.jsonl and results.md. The same call again
-continues.
+continues; finished, it writes those models again that are missing or damaged since.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import shutil
-import statistics
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,27 +24,31 @@ import torch
 from vitrail.checkpoints.formats import has_weights, load
 from vitrail.checkpoints.license import in_words, known
 from vitrail.checkpoints.run import Run
+from vitrail.checkpoints.run_json import check_kind
+from vitrail.checkpoints.run_state import agreed
 from vitrail.checkpoints.torch_files import check_own_folder
 from vitrail.data.sources import TEST_SPLITS, Source, is_cut_here, open_source, splits_of, unseen_split
 from vitrail.data.splits import parse_split
-from vitrail.errors import ConfigError, DataError
+from vitrail.errors import CheckpointError, ConfigError, DataError
 from vitrail.evaluators.feature_cache import model_digest
 from vitrail.models.names import Model
 from vitrail.runtime.device import Device, pick
-from vitrail.runtime.distributed import barrier, group, rank
+from vitrail.runtime.distributed import barrier, gathered, group, rank
 from vitrail.runtime.files import atomic_file, atomic_folder
 from vitrail.runtime.log import note
 from vitrail.train.assembly import assemble
 from vitrail.train.experiment import INCIDENTAL, Experiment
 from vitrail.train.fields import typed
 from vitrail.train.folders import default_folder
+from vitrail.train.results import FILES, MODEL, Scores, is_broken, lacks_model
 from vitrail.train.run import MISTAKES, Trained, run
 from vitrail.train.sources import NOTHING, Sources, some_of
 from vitrail.transfer.estimate import advise
+from vitrail.transfer.finetune_results import Results, Swept, best_of, summary
 from vitrail.transfer.finetune_settings import Finetuning, experiment_of, held_out, resolved, with_rate
 from vitrail.transfer.results_page import results_page, tie
 
-PUBLISHED = ("model", "figures")  # of the first seed's run
+PUBLISHED = (MODEL, "figures")  # of the first seed's run
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ class Finetuned:
     results: dict[str, Any]
 
     def model(self) -> Model:
-        return load(self.folder / "model")
+        return load(self.folder / MODEL)
 
 
 def finetune(
@@ -94,8 +97,10 @@ def run_finetuning(asked: Finetuning, folder: Path, *, device: Device = "auto") 
         sources, model = checked(complete, experiment, where, folder)
         start = model_digest(model) if has_weights(complete.model) else None
         with closing(Run.open(folder, identity(complete), data=sources.noted(), start=start)) as whole:
-            done = whole.results()
-            if done is None:
+            done = whole.results(Results)
+            if done is not None:
+                mend(complete, experiment, folder, done, device)
+            else:
                 check_published(folder / "seeds" / str(complete.seed), folder)
                 if rank() == 0:
                     describe(complete, sources)
@@ -162,16 +167,49 @@ def finetuned(
     rate, swept = chosen_rate(f, experiment, folder, device)
     runs = [
         run(with_rate(experiment, rate, seed), folder / "seeds" / str(seed), device=device)
-        for seed in range(f.seed, f.seed + f.seeds)
+        for seed in seeds_of(f)
     ]
     results = summary(f, rate, swept, runs) | {"untested": sources.untested()}
     if rank() == 0:
         publish(runs[0], folder, results)
-    return results
+    return results | {"model": runs[0].results["model"]}
+
+
+def mend(f: Finetuning, experiment: Experiment, folder: Path, done: dict[str, Any], device: Device) -> None:
+    """Write those bundles of a finished fine-tuning again that are not what was written: each run its own, from its
+    checkpoint, then the copy of the first one's. A run inside may have been removed to make room."""
+    held, first = held_out(f, experiment), folder / "seeds" / str(f.seed)
+    runs = {first.with_name(str(s)): with_rate(experiment, done["rate"], s) for s in seeds_of(f)}
+    runs |= {folder / "sweep" / f"{rate:g}": with_rate(held, rate, f.seed) for rate in rates_of(f)}
+    for place, its in runs.items():
+        broken = False
+        try:
+            with agreed(f"{place} cannot be read"):
+                if rank() == 0:
+                    broken = lacks_model(place)
+            if gathered(broken)[0]:
+                run(its, place, device=device)
+        except CheckpointError as error:
+            if rank() == 0:
+                note(str(error))
+    with agreed(f"{folder / MODEL} cannot be written"):
+        if rank() == 0 and is_broken(folder, done):
+            if is_broken(first, done):
+                raise CheckpointError(
+                    f"{folder} is finished, but its {MODEL} is missing or damaged, and so is the one in {first} that "
+                    "it is a copy of: remove the folder, or choose another, to train anew"
+                )
+            note(f"{folder / MODEL} was missing or damaged: it is copied again from {first}")
+            check_own_folder(folder / MODEL, FILES, "fine-tuned")
+            copy_folder(first / MODEL, folder / MODEL)
 
 
 def identity(complete: Finetuning) -> dict[str, Any]:
     return {k: v for k, v in dataclasses.asdict(complete).items() if k not in INCIDENTAL}
+
+
+def seeds_of(f: Finetuning) -> range:
+    return range(f.seed, f.seed + f.seeds)
 
 
 def rates_of(f: Finetuning) -> tuple[float, ...]:
@@ -180,7 +218,7 @@ def rates_of(f: Finetuning) -> tuple[float, ...]:
 
 def chosen_rate(
     f: Finetuning, experiment: Experiment, folder: Path, device: Device
-) -> tuple[float, dict[str, dict[str, float]]]:
+) -> tuple[float, dict[str, Scores]]:
     """The rate with the best accuracy on a held-out part of train; of equal ones that of the lowest loss, then the
     lowest. And the scores of each."""
     assert f.rate is not None
@@ -189,58 +227,20 @@ def chosen_rate(
     held, swept = held_out(f, experiment), {}
     rates = {f"{rate:g}": rate for rate in rates_of(f)}
     for name, rate in rates.items():
-        val = run(with_rate(held, rate, f.seed), folder / "sweep" / name, device=device).results["val"]
+        trained = run(with_rate(held, rate, f.seed), folder / "sweep" / name, device=device)
+        val = trained.results["val"]
+        check_kind(val, Swept, f"{trained.folder}: results on val")
         swept[name] = {score: val[score] for score in ("val_top1", "val_loss")}
     if (said := tie(swept)) and rank() == 0:
         note(said)
-    best = max(swept, key=lambda name: (swept[name]["val_top1"], -swept[name]["val_loss"]))
-    return rates[best], swept
-
-
-def summary(
-    f: Finetuning, rate: float, swept: dict[str, dict[str, float]], runs: list[Trained]
-) -> dict[str, Any]:
-    tests = [trained.results["test"] for trained in runs]
-    scores = {}
-    for name in tests[0] or ():
-        values = [test[name] for test in tests]
-        spread = statistics.stdev(values) if len(values) > 1 else None
-        scores[name] = {"mean": statistics.mean(values), "std": spread, "values": values}
-    first = runs[0].results
-    return {
-        "rate": rate,
-        "sweep": swept,
-        "dev": f.dev if swept else None,
-        "seeds": f.seeds,
-        "steps": first["steps"],
-        "scores": scores,
-        "test_split": first.get("test_split"),
-        "test_examples": first.get("test_examples"),
-        "train_examples": first["train_examples"],
-        "broken": first["broken"],
-        "per_class": class_means(runs),
-        "wrong": first.get("wrong"),
-        "license": first.get("license", {}),
-    }
-
-
-def class_means(runs: list[Trained]) -> list[dict[str, Any]]:
-    """Of each class that was tested, how many images, and the mean accuracy over the seeds."""
-    by_seed = zip(*(trained.results.get("per_class", []) for trained in runs), strict=False)
-    return [
-        {"name": same[0]["name"], "n": same[0]["n"], "accuracy": statistics.mean(c["accuracy"] for c in same)}
-        for same in by_seed
-    ]
+    return rates[best_of(swept)], swept
 
 
 def publish(first: Trained, folder: Path, results: dict[str, Any]) -> None:
     """The first seed's bundle and pictures where people look for them, and a table to read."""
     check_published(first.folder, folder)
     for name in PUBLISHED:
-        there = first.folder / name
-        with atomic_folder(folder / name) as temporary:
-            for file in sorted(there.iterdir()):
-                shutil.copyfile(file, temporary / file.name)
+        copy_folder(first.folder / name, folder / name)
     if (first.folder / MISTAKES).exists():
         with atomic_file(folder / MISTAKES) as path:
             shutil.copyfile(first.folder / MISTAKES, path)
@@ -248,6 +248,12 @@ def publish(first: Trained, folder: Path, results: dict[str, Any]) -> None:
         path.write_text(results_page(results), encoding="utf-8")
     if results["broken"]:
         note(f"{results['broken']} broken images were left out: see {first.folder / 'bad_files.jsonl'}")
+
+
+def copy_folder(there: Path, here: Path) -> None:
+    with atomic_folder(here) as temporary:
+        for file in sorted(there.iterdir()):
+            shutil.copyfile(file, temporary / file.name)
 
 
 def check_published(first: Path, folder: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from vitrail.checkpoints.license import in_words
 from vitrail.data.readers.class_names import readable
 from vitrail.evaluators.accuracy import MOST_MISTAKES
-from vitrail.transfer.tables import in_markdown
+from vitrail.transfer.tables import decimals, in_markdown
 
 
 def results_page(results: dict[str, Any]) -> str:
@@ -15,8 +15,8 @@ def results_page(results: dict[str, Any]) -> str:
     lines = [f"| score | mean | std | n = {results['seeds']} |", "|---|---|---|---|"]
     for name, score in results["scores"].items():
         spread = "" if score["std"] is None else f"{score['std']:.4f}"
-        values = ", ".join(f"{value:.4f}" for value in score["values"])
-        lines.append(f"| {name} | {score['mean']:.4f} | {spread} | {values} |")
+        values = ", ".join(map(decimals, score["values"]))
+        lines.append(f"| {name} | {decimals(score['mean'])} | {spread} | {values} |")
     tested = (
         f"{results['test_examples']} of {results['test_split']}" if results["test_split"] else "not tested"
     )
@@ -50,7 +50,7 @@ def sweep_lines(results: dict[str, Any]) -> list[str]:
     lines = [f"\n| rate | val_top1 | val_loss | on {results['dev']:.0%} of train |", "|---|---|---|---|"]
     for rate, scores in results["sweep"].items():
         chosen = "chosen" if float(rate) == results["rate"] else ""
-        lines.append(f"| {rate} | {scores['val_top1']:.4f} | {scores['val_loss']:.4f} | {chosen} |")
+        lines.append(f"| {rate} | {scores['val_top1']:.4f} | {decimals(scores['val_loss'])} | {chosen} |")
     return [*lines, *([f"\n{said}"] if (said := tie(results["sweep"])) else [])]
 
 

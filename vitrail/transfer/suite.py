@@ -13,20 +13,23 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from vitrail.checkpoints.formats import load
+from vitrail.checkpoints.run_json import Count, check_kind
 from vitrail.data.sources import Source, open_source, split_options, test_split_of
 from vitrail.data.splits import check_apart
-from vitrail.errors import ConfigError
+from vitrail.errors import CheckpointError, ConfigError
 from vitrail.evaluators.feature_cache import Extraction, model_digest
 from vitrail.evaluators.fewshot import FewShot, check_shots, fitting_shots
 from vitrail.evaluators.knn import KNN, check_k, fitting_k
 from vitrail.models.names import Model
 from vitrail.runtime.device import Device, pick
 from vitrail.runtime.log import note
+from vitrail.train.results import lacks_model
 from vitrail.transfer.claim import alone, check_own, claimed, results_in
 from vitrail.transfer.finetune import run_finetuning
+from vitrail.transfer.finetune_results import Scored
 from vitrail.transfer.finetune_settings import Finetuning, check_counts
 from vitrail.transfer.linear import LinearProbe
 from vitrail.transfer.paper_scores import paper_model, paper_score
@@ -77,16 +80,18 @@ def transfer(
     folder, methods = Path(out).expanduser(), tuple(dict.fromkeys(methods))
     if unknown := sorted(set(methods) - set(METHODS)):
         raise ConfigError(f"no method {', '.join(unknown)}; methods: {', '.join(METHODS)}")
-    check_own(folder)
+    check_own(folder, (FEATURES, *named(data)))
     row = paper_model(paper, model)
     cells = {name: Cell.open(where, suite, methods) for name, where in named(data).items()}
     loaded = load(model).to(pick(device))
     given = {"model": model, "weights": model_digest(loaded), "preprocess": loaded.preprocess}
-    extraction = Extraction(cache=folder / "features", workers=suite.workers or 0, max_bad=suite.max_bad)
+    extraction = Extraction(cache=folder / FEATURES, workers=suite.workers or 0, max_bad=suite.max_bad)
     for name, cell in cells.items():
         for method in methods:
             with claimed(folder / name / method, identity(given, cell, method, suite)) as piece:
-                if piece is None or piece.results() is not None:
+                if piece is None or (
+                    piece.results(Found) is not None and not lacks_model(piece.path / "run")
+                ):
                     continue
                 note(f"{name}: {method}")
                 work = Work(model, loaded, cell, suite, extraction, piece.path, device)
@@ -126,6 +131,7 @@ def identity(given: dict[str, str], cell: Cell, method: str, suite: Suite) -> di
     return {**given, "method": method} | data | used
 
 
+FEATURES = "features"  # the folder of their cache
 # What of `Suite` each method looks at.
 FIELDS: dict[str, tuple[str, ...]] = {
     "fewshot": ("seeds",),
@@ -133,7 +139,27 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "knn": (),
     "finetune": ("seeds", "protocol", "image_size", "steps", "batch", "rate", "sweep"),
 }
-Entry = dict[str, Any]  # score, mean, std, n (runs), test_examples
+Entry = dict[str, Any]  # what a method measured, and how
+
+
+class Measured(TypedDict):
+    """What an entry has in any case."""
+
+    score: str
+    mean: float | None
+    std: float | None
+    n: Count  # runs
+    test_examples: Count
+
+
+class Found(TypedDict):
+    """In run.json, of a finished piece."""
+
+    scores: list[Measured]
+
+
+class Top1(TypedDict):
+    top1: Scored
 
 
 @dataclass(frozen=True)
@@ -173,6 +199,7 @@ def by_finetuning(work: Work) -> list[Entry]:
     fields |= {"workers": suite.workers, "max_bad": suite.max_bad}
     asked = Finetuning(work.cell.where, work.model, **fields)
     results = run_finetuning(asked, work.folder / "run", device=work.device).results
+    check_kind(results["scores"], Top1, f"{work.folder / 'run'}: scores")
     top1 = results["scores"]["top1"]
     made = entry("finetune", top1["mean"], top1["std"], suite.seeds, results["test_examples"])
     return [{**made, "rate": results["rate"], "steps": results["steps"]}]
@@ -197,15 +224,17 @@ def collected(
     for name, cell in cells.items():
         for method in methods:
             beside = paper_score(row, name) if method == "finetune" else None
-            found = results_in(folder / name / method)
+            found = results_in(folder / name / method, Found)
             unfinished = {"score": method, "mean": None, "std": None, "n": 0, "test_examples": len(cell.test)}
             scores = [unfinished] if found is None else found["scores"]
-            examples = [len(cell.train)] * len(scores)
+            examples = [len(cell.train)]
             if method == "fewshot" and found is not None:
                 examples = [shots * len(cell.train.class_names) for shots in cell.shots]
+            if len(examples) != len(scores):
+                raise CheckpointError(f"{folder / name / method}: {len(scores)} scores, not {len(examples)}")
             for n, score in zip(examples, scores, strict=True):
                 here = {"data": name, "method": method, "train_examples": n}
-                rows.append({**here, **score, "paper": beside})
+                rows.append({**here, **score, **here, "paper": beside})
     return rows
 
 

@@ -59,3 +59,8 @@ def is_number(text: str) -> bool:
 
 def percent(value: float | None) -> str:
     return "-" if value is None else f"{value:.2%}"
+
+
+def decimals(value: float | None) -> str:
+    """None: it was not finite."""
+    return "-" if value is None else f"{value:.4f}"

@@ -18,9 +18,10 @@ import shutil
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from vitrail.checkpoints.formats import create, has_weights, load
+from vitrail.checkpoints.run_json import Count, check_kind
 from vitrail.data import preprocess as pp
 from vitrail.data.readers.fingerprint import digest_files
 from vitrail.errors import DataError
@@ -31,6 +32,7 @@ from vitrail.runtime.device import Device
 from vitrail.runtime.log import note
 from vitrail.train.experiment import DataChoice, Experiment, ModelChoice, ObjectiveChoice, Training
 from vitrail.train.optim import Optimization
+from vitrail.train.results import MODEL, lacks_model
 from vitrail.train.run import run
 from vitrail.transfer import vtab_data, vtab_manifest
 from vitrail.transfer.claim import alone, check_own, claimed
@@ -38,7 +40,7 @@ from vitrail.transfer.protocols import multiple
 from vitrail.transfer.settings import PROTOCOL, Protocol, Sizes
 from vitrail.transfer.tables import write_tables
 from vitrail.transfer.vtab_data import TaskData
-from vitrail.transfer.vtab_table import below, collected, table
+from vitrail.transfer.vtab_table import Found, below, collected, table
 from vitrail.transfer.vtab_tasks import TASKS, chosen_tasks, paper_scores
 
 
@@ -59,7 +61,7 @@ def vtab(
     compare with.
     """
     root, folder, names = Path(data).expanduser(), Path(out).expanduser(), chosen_tasks(tasks)
-    check_own(folder)
+    check_own(folder, ("data", "manifests", "tasks"))
     beside = {} if paper is None else paper_scores(paper)
     places = {name: vtab_data.find(root, name) for name in names}
     there = {name: place for name, place in places.items() if place is not None}
@@ -75,7 +77,9 @@ def vtab(
         with claimed(folder / "tasks" / name, config) as piece:
             if piece is None:
                 continue
-            if piece.results() is not None:
+            if piece.results(Found) is not None:
+                if protocol.keep_models:
+                    note_models(piece.path)
                 if name in wanted:
                     check_manifest(vtab_manifest.read(used_manifest(folder, name)), wanted[name])
                 continue
@@ -198,16 +202,18 @@ def scored(
     alone_800 = dataclasses.replace(choice, train=data.train, val=data.val, test="none")
     all_1000 = dataclasses.replace(choice, train=f"{data.train}+{data.val}", val="none", test=data.test)
 
-    def trained(examples: DataChoice, rate: float, seed: int, where: str) -> dict[str, Any]:
+    def trained(examples: DataChoice, rate: float, seed: int, where: str, kind: Any) -> dict[str, Any]:
         made = experiment(model, lines, examples, protocol, rate, seed)
-        return run(made, folder / where, device=device).results
+        results = run(made, folder / where, device=device).results
+        check_kind(results, kind, f"{folder / where}: results")
+        return results
 
     swept = {}
     if len(protocol.rates) > 1:
         for rate in sorted(protocol.rates):
-            swept[rate] = trained(alone_800, rate, 0, f"choices/{rate:g}")["val"]["val_top1"]
+            swept[rate] = trained(alone_800, rate, 0, f"choices/{rate:g}", Chosen)["val"]["val_top1"]
     rate = max(swept, key=lambda r: swept[r]) if swept else protocol.rates[0]  # of equals, the lowest
-    runs = [trained(all_1000, rate, seed, f"final/{seed}") for seed in range(protocol.seeds)]
+    runs = [trained(all_1000, rate, seed, f"final/{seed}", Final) for seed in range(protocol.seeds)]
     values = [results["test"]["top1"] for results in runs]
     return {
         "accuracy": statistics.fmean(values),
@@ -237,6 +243,36 @@ def experiment(
     )
     choice = ModelChoice(model, lines.image_size, dropout=lines.dropout, drop_path=lines.dropout)
     return Experiment(choice, examples, ObjectiveChoice(), training, seed)
+
+
+class ValTop1(TypedDict):
+    val_top1: float
+
+
+class Chosen(TypedDict):
+    """Of a run that looks at val."""
+
+    val: ValTop1
+
+
+class Top1(TypedDict):
+    top1: float
+
+
+class Final(TypedDict):
+    """Of a run that is tested."""
+
+    test: Top1
+    test_examples: Count
+
+
+def note_models(folder: Path) -> None:
+    """Say which models of a finished task are not what was written: without its checkpoints they stay so."""
+    for each in sorted(folder.glob("final/*")):
+        if lacks_model(each):
+            note(
+                f"{each / MODEL} is missing or damaged: to have it, remove {folder}, and the task is done anew"
+            )
 
 
 def tidy(folder: Path, *, keep_models: bool) -> None:

@@ -8,11 +8,22 @@ from __future__ import annotations
 
 import statistics
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
+from vitrail.checkpoints.run_json import Count
 from vitrail.transfer.claim import results_in
 from vitrail.transfer.tables import percent
 from vitrail.transfer.vtab_tasks import GROUPS, TASKS
+
+
+class Found(TypedDict):
+    """In run.json, of a finished task; its rates and their scores besides."""
+
+    accuracy: float
+    std: float | None
+    values: list[float]
+    test_examples: Count
+    manifest: str
 
 
 def collected(names: list[str], there: list[str], folder: Path, beside: dict[str, float]) -> dict[str, Any]:
@@ -20,10 +31,10 @@ def collected(names: list[str], there: list[str], folder: Path, beside: dict[str
     rows: list[dict[str, Any]] = []
     for name in names:
         task = TASKS[name]
-        found = results_in(folder / "tasks" / name) if name in there else None
+        found = results_in(folder / "tasks" / name, Found) if name in there else None
         status = "done" if found else "unfinished" if name in there else "absent"
         row = {"task": name, "group": task.group, "classes": task.classes, "status": status}
-        rows.append({**row, **(found or {"accuracy": None}), "paper": beside.get(name)})
+        rows.append({**row, **(found or {"accuracy": None}), **row, "paper": beside.get(name)})
     accuracies = {row["task"]: row["accuracy"] for row in rows if row["accuracy"] is not None}
     groups = {group: mean_of([n for n in TASKS if TASKS[n].group == group], accuracies) for group in GROUPS}
     return {

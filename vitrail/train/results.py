@@ -1,0 +1,76 @@
+"""What run.json says of a finished run, and whether the model beside it is still the one that was written."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any, TypedDict
+
+from vitrail.checkpoints import bundle
+from vitrail.checkpoints.run_card import CARD, read_results
+from vitrail.checkpoints.run_json import Count
+from vitrail.checkpoints.run_state import fingerprint
+from vitrail.checkpoints.torch_files import check_own_folder
+
+MODEL, FILES = "model", (bundle.WEIGHTS, bundle.CARD)
+Scores = dict[str, float | None]  # None: not a finite number
+
+
+class ClassScore(TypedDict):
+    name: str
+    n: Count
+    accuracy: float
+
+
+class Always(TypedDict):
+    steps: Count
+    kept_step: Count
+    stopped_early: bool
+    seconds: float
+    val: Scores
+    val_split: str | None
+    val_examples: Count
+    test: Scores | None
+    broken: Count
+    train_examples: Count
+    computed: str
+    license: dict[str, str]
+
+
+class Results(Always, total=False):
+    """In run.json, of a finished run; what is of the test split only where there is one."""
+
+    model: dict[str, str]  # the files of its bundle, and their SHA-256
+    test_split: str
+    test_examples: Count
+    test_broken: Count
+    per_class: list[ClassScore]
+    wrong: Count
+
+
+def written_model(folder: Path) -> dict[str, str]:
+    """The files of a run's bundle and their SHA-256; nothing where one of them is missing."""
+    try:
+        return {name: fingerprint(folder / MODEL / name)["sha256"] for name in FILES}
+    except OSError:
+        return {}
+
+
+def lacks_model(folder: Path) -> bool:
+    """Whether a folder holds a finished run whose bundle is not the one that was written."""
+    results = read_results(folder) if os.path.lexists(folder / CARD) else None
+    return results is not None and is_broken(folder, results)
+
+
+def is_broken(folder: Path, results: dict[str, Any]) -> bool:
+    return not (found := written_model(folder)) or found != results.get("model")
+
+
+def clear_model(folder: Path) -> None:
+    """Make room for a bundle that is written again: of a damaged one a part may be missing. A folder with anything
+    else in it is not a run's."""
+    place = folder / MODEL
+    check_own_folder(place, FILES, "trained")
+    if place.is_dir():
+        shutil.rmtree(place)
