@@ -1,8 +1,8 @@
 """A bundle: a model as a folder that anyone can read.
 
     model.safetensors   the weights, by the names of the model's parameters
-    model.json          architecture, preprocessing line, class names, provenance, metrics, license; and under sha256 the
-                        digests of the weights' file and of all else in this one, which are checked on loading
+    model.json          architecture, preprocessing line, class names, provenance, metrics, license; and under
+                        sha256 the digests of the weights' file and of all else in this one, checked on loading
 
 Written whole or not at all. A folder that holds anything else is never overwritten. Weights are stored in single or
 half precision, and used in single. Bundles of version 1 have no digests: what damage did to them cannot be seen.
