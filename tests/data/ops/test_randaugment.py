@@ -1,14 +1,16 @@
-"""What RandAugment draws for an image is all that is random about it, and is drawn in the order that it says."""
+"""What RandAugment draws is all that is random about it; what it makes of an image are the published bytes."""
 
 from __future__ import annotations
+
+import hashlib
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
 
+from tests.data.ops.published_randaugment import DIGESTS, LEVELS, published, sample
 from vitrail.data.ops import batched_randaugment
 from vitrail.data.ops.randaugment import DISTORTIONS, RandAugment, distorted
 
@@ -17,9 +19,7 @@ MOVES = ("rotate", "shear_x", "shear_y", "translate_x", "translate_y")
 
 @settings(max_examples=200)
 @given(st.integers(1, 4), st.floats(0, 30), st.integers(1, 300), st.integers(1, 300), st.integers(0, 2**32))
-def test_draws_in_the_published_order(
-    layers: int, magnitude: float, height: int, width: int, seed: int
-) -> None:
+def test_what_is_drawn(layers: int, magnitude: float, height: int, width: int, seed: int) -> None:
     """A layer's distortion, then the direction of a move or the column and the row of a cutout."""
     rng, same = np.random.default_rng(seed), np.random.default_rng(seed)
     expected: list[float] = []
@@ -48,7 +48,7 @@ def test_a_call_draws_what_draw_draws(layers: int) -> None:
 
 
 def on_host(image: np.ndarray, how: str, strength: float, x: int = 0, y: int = 0) -> np.ndarray:
-    return np.asarray(distorted(Image.fromarray(image), how, strength, x, y))
+    return distorted(image, how, strength, x, y)
 
 
 def on_device(image: np.ndarray, how: str, strength: float, x: int = 0, y: int = 0) -> np.ndarray:
@@ -58,6 +58,75 @@ def on_device(image: np.ndarray, how: str, strength: float, x: int = 0, y: int =
 
 
 BOTH = pytest.mark.parametrize("distort", [on_host, on_device])
+
+
+def digest(image: np.ndarray) -> str:
+    assert image.dtype == np.uint8
+    return hashlib.sha256(image.tobytes()).hexdigest()[:8]
+
+
+@pytest.mark.parametrize("how", DISTORTIONS)
+def test_the_bytes_of_tensorflow(how: str) -> None:
+    """Of the published code as it ran there, of the arithmetic written out, and of ours, on the host and batched."""
+    sign = -1 if how in MOVES else 1
+    for level, expected in zip(LEVELS, DIGESTS[how].split(), strict=True):
+        assert digest(published(how, sample(), level, -1, 3, 11)) == expected
+        for distort in (on_host, on_device):
+            assert digest(distort(sample(), how, sign * level / 10, 3, 11)) == expected, (level, distort)
+
+
+KINDS = {
+    "noise": lambda image: image,
+    "narrow": lambda image: image // 5 + np.uint8([0, 100, 204]),
+    "grey": lambda image: np.repeat(image[..., :1], 3, axis=2),
+    "one channel": lambda image: image * np.uint8([0, 1, 0]) + np.uint8([7, 0, 255]),
+    "one colour": lambda image: image * np.uint8(0) + image[:1, :1],
+    "ramp": lambda image: np.sort(image, axis=1),
+}
+
+
+@BOTH
+@pytest.mark.parametrize("how", DISTORTIONS)
+@settings(max_examples=12)
+@given(
+    kind=st.sampled_from(sorted(KINDS)),
+    size=st.sampled_from([(1, 1), (1, 30), (30, 1), (2, 9), (3, 3), (24, 40), (41, 23)])
+    | st.tuples(st.integers(1, 30), st.integers(1, 30)),
+    level=st.sampled_from([0, 5, 9, 10, 15, 20, 30]) | st.floats(0, 30),
+    sign=st.sampled_from([-1, 1]),
+    seed=st.integers(0, 2**32),
+)
+def test_the_published_bytes(
+    distort, how: str, kind: str, size: tuple[int, int], level: float, sign: int, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    image = KINDS[kind](rng.integers(0, 256, (*size, 3), dtype=np.uint8))
+    x, y = int(rng.integers(size[1])), int(rng.integers(size[0]))
+    strength = level / 10 * (sign if how in MOVES else 1)
+    np.testing.assert_array_equal(
+        distort(image, how, strength, x, y), published(how, image, level, sign, x, y)
+    )
+
+
+@BOTH
+def test_a_threshold_is_a_byte_and_wraps(distort) -> None:
+    image = np.random.default_rng(0).integers(0, 256, (9, 9, 3), dtype=np.uint8)
+    for magnitude, threshold in {0: 0, 5: 128, 9: 230, 10: 0, 13.7: 94, 15: 128, 20: 0, 30: 0}.items():
+        solarized = np.where(image < threshold, image, 255 - image)
+        np.testing.assert_array_equal(distort(image, "solarize", magnitude / 10), solarized)
+    for magnitude, bits in {0: 1, 2: 1, 10: 4, 15: 6, 20: 8, 22: 8, 22.5: 1, 30: 1}.items():
+        kept = 256 - 2 ** (8 - bits)
+        np.testing.assert_array_equal(distort(image, "posterize", magnitude / 10), image & kept)
+
+
+@BOTH
+def test_a_shear_leaves_the_first_row_where_it_is(distort) -> None:
+    """Coordinates are those of pixels: about their centres it would begin half a pixel times the shear further."""
+    image = np.tile(np.arange(200, dtype=np.uint8)[None, :, None], (41, 1, 3))
+    for strength, shift in ((1, 0.3), (-1, -0.3), (2, 0.6)):
+        sheared = distort(image, "shear_x", strength)[:, 100, 0].astype(float) - 100
+        np.testing.assert_allclose(sheared, shift * np.arange(41), atol=0.5 + 1e-6)
+        assert sheared[0] == sheared[abs(int(0.4 / shift))] == 0
 
 
 @BOTH

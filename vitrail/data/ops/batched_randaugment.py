@@ -1,13 +1,14 @@
 """RandAugment of a batch of equal sizes on its device, by what RandAugment.draw decided for each of its images.
 
-Stands beside randaugment.py, which distorts one image by Pillow and is the reference: the bytes are the same. Every
+Stands beside randaugment.py, which distorts one image by numpy and is the reference: the bytes are the same. Every
 image goes through the same steps (a move, a table of values, a blend, a grey box), with numbers that leave it as it
 is where a step was not drawn. No shape and no branch depends on the data, so all of it compiles whole.
 
 Symbols: x the images (B, 3, H, W), bytes; v the values 0 ... 255; what belongs to an image is (B, 1, 1, 1).
-Pillow's arithmetic is followed where it decides a byte: 16.16 fixed point in moves, single precision in blends,
-double precision in autocontrast. Compilers may fuse a product into the sum that follows, and so round once where
-Pillow rounds twice; `_blended` and `_autocontrast` are written such that this changes nothing.
+
+The reference rounds each product and each sum to single precision; compilers fuse a product into the sum after it,
+and round once. So these numbers are whole here, in units of a power of two: exact in int64, and rounded by `_single`
+alone, into which nothing can be fused.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import math
 from typing import TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -24,6 +26,16 @@ DISTORTIONS = (
     "sharpness", "shear_x", "shear_y", "translate_x", "translate_y", "cutout", "solarize_add",
 )  # fmt: skip
 GREY = 128  # fills what a move uncovers, and a cutout
+
+
+def _whole(value: float, bits: int) -> int:
+    """A constant in single precision, in units of 2^-bits."""
+    return int(float(np.float32(value)) * 2**bits)
+
+
+LEVEL = _whole(1 / 255, 31)
+LUMA = tuple(_whole(weight, 27) for weight in (0.2989, 0.587, 0.114))
+KERNEL = tuple(_whole(weight / 13, 27) for weight in (1, 1, 1, 1, 5, 1, 1, 1, 1))
 
 Chosen: TypeAlias = dict[str, Tensor]  # of each of DISTORTIONS: which images drew it, (B, 1, 1, 1)
 
@@ -44,25 +56,38 @@ def distorted(x: Tensor, drawn: Tensor, reach: float = 1.0) -> Tensor:
     return x
 
 
+def _single(n: Tensor) -> Tensor:
+    """Whole numbers, int64, to the nearest that single precision has."""
+    return n.float().long()
+
+
+def _in_units(value: Tensor, unit: float) -> Tensor:
+    """In single precision, as so many units; a power of two changes no digit."""
+    return (value.float() / unit).long()
+
+
 def _moved(x: Tensor, chosen: Chosen, strength: Tensor, reach: float) -> Tensor:
     """Rotated about the centre, sheared from the top left corner, or shifted; grey where nothing comes from."""
     H, W = x.shape[2:]
-    turn = torch.where(chosen["rotate"], -math.radians(30) * strength, 0.0)
-    shear, shift = 0.3 * strength, (100 * strength * reach + 0.5).floor()
-    cos, sin = turn.cos(), turn.sin()
-    # Output (column, row) comes from (a column + b row + c, d column + e row + f).
-    b = sin + torch.where(chosen["shear_x"], shear, 0.0)
-    d = -sin + torch.where(chosen["shear_y"], shear, 0.0)
-    c = W / 2 - cos * (W / 2) - sin * (H / 2) + torch.where(chosen["translate_x"], shift, 0.0)
-    f = H / 2 + sin * (W / 2) - cos * (H / 2) + torch.where(chosen["translate_y"], shift, 0.0)
-    # Pillow steps through the source, from the centre of its first pixel, in 16.16 fixed point.
-    steps = torch.stack((cos, b, c + cos / 2 + b / 2, d, cos, f + d / 2 + cos / 2))  # (6, B, 1, 1, 1)
-    a, b, c, d, e, f = (steps * 65536 + 0.5).floor().long().unbind()  # (B, 1, 1, 1)
+    bits = 40  # of the unit: an image of 2^14 pixels, turned by any angle, still is below 2^63
+    one, half = 1 << bits, 1 << (bits - 1)
+    turn = (30 * strength).float() * math.radians(1)
+    turn = torch.where(chosen["rotate"], turn, 0.0).to(strength.dtype)
+    shear, shift = 0.3 * strength, 100 * strength * reach
+    cos, sin, shear, shift = (_in_units(at, 1 / one) for at in (turn.cos(), turn.sin(), shear, shift))
+    # The centre stays where it is.
+    right = _single((W - 1) * one - _single(_single(cos * (W - 1)) - _single(sin * (H - 1)))) >> 1
+    down = _single((H - 1) * one - _single(_single(sin * (W - 1)) + _single(cos * (H - 1)))) >> 1
+    # Output (column, row) comes from (a column + b row + c, d column + e row + f); a and e are cos.
+    b = torch.where(chosen["shear_x"], shear, -sin)
+    d = torch.where(chosen["shear_y"], shear, sin)
+    c = torch.where(chosen["translate_x"], shift, right)
+    f = torch.where(chosen["translate_y"], shift, down)
     rows, columns = _places(x)
-    from_x = (a * columns + b * rows + c) >> 16  # (B, 1, H, W)
-    from_y = (d * columns + e * rows + f) >> 16  # (B, 1, H, W)
-    inside = (from_x >= 0) & (from_x < W) & (from_y >= 0) & (from_y < H)
-    index = from_y.clamp(0, H - 1) * W + from_x.clamp(0, W - 1)
+    from_x = _single(_single(_single(cos * columns) + _single(b * rows)) + c)  # (B, 1, H, W)
+    from_y = _single(_single(_single(d * columns) + _single(cos * rows)) + f)  # (B, 1, H, W)
+    inside = (from_x > -half) & (from_x < W * one - half) & (from_y > -half) & (from_y < H * one - half)
+    index = ((from_y + half) >> bits).clamp(0, H - 1) * W + ((from_x + half) >> bits).clamp(0, W - 1)
     moved = x.flatten(2).gather(2, index.flatten(2).expand(-1, 3, -1)).view_as(x)  # (B, 3, H, W)
     return torch.where(inside, moved, GREY)
 
@@ -76,13 +101,13 @@ def _table(x: Tensor, chosen: Chosen, strength: Tensor) -> Tensor:
     counts = counts[:, :, None]  # (B, 3, 1, 256)
     low = torch.where(counts > 0, v, 255).amin(-1, keepdim=True)  # (B, 3, 1, 1)
     high = torch.where(counts > 0, v, 0).amax(-1, keepdim=True)
-    lost_bits = 8 - (strength * 4).int().clamp(1, 8)
+    lost_bits = ((8 - (strength * 4).int()) % 256).clamp(max=7)
     tables = {
         "autocontrast": _autocontrast(v, low, high, strength.dtype),
         "equalize": _equalize(v, counts, high),
         "invert": 255 - v,
         "posterize": (v >> lost_bits) << lost_bits,
-        "solarize": torch.where(v < (strength * 256).int(), v, 255 - v),
+        "solarize": torch.where(v < (strength * 256).int() % 256, v, 255 - v),
         "solarize_add": torch.where(v < 128, (v + (strength * 110).int()).clamp(max=255), v),
     }
     table = v.expand_as(counts)  # (B, 3, 1, 256)
@@ -92,14 +117,14 @@ def _table(x: Tensor, chosen: Chosen, strength: Tensor) -> Tensor:
 
 
 def _autocontrast(v: Tensor, low: Tensor, high: Tensor, dtype: torch.dtype) -> Tensor:
-    """From low to high stretched to 0 ... 255; `dtype` that of the arithmetic."""
+    """From low to high stretched to 0 ... 255; `dtype` that of the division, with digits to spare."""
+    bits = 23  # of the unit: a scale of at least 1 has no more behind the point
     width = (high - low).clamp(min=1).to(dtype)
-    scale = torch.full_like(width, 255) / width  # a division; 255 / width would be 255 times the reciprocal
-    # Of the two parts of scale, the products with a byte are exact: their sum is rounded once, however it is made.
-    coarse = (scale * 2**20).floor() / 2**20
-    fine = scale - coarse
-    stretched = (v * coarse + v * fine) - (low * coarse + low * fine)
-    return torch.where(high > low, stretched.int().clamp(0, 255), v)
+    scale = _in_units(
+        torch.full_like(width, 255) / width, 2.0**-bits
+    )  # 255 / width would be by the reciprocal
+    stretched = _single(_single(v * scale) - _single(low * scale)) >> bits
+    return torch.where(high > low, stretched.clamp(0, 255), v)
 
 
 def _equalize(v: Tensor, counts: Tensor, high: Tensor) -> Tensor:
@@ -111,20 +136,34 @@ def _equalize(v: Tensor, counts: Tensor, high: Tensor) -> Tensor:
 
 
 def _plainer(x: Tensor, chosen: Chosen) -> Tensor:
-    """What an image is blended with: its grey, its smooth version, an even level, or black; int32 (B, 3, H, W)."""
+    """What an image is blended with: its grey, its smooth version, an even level, or black; int64 (B, 3, H, W)."""
     H, W = x.shape[2:]
-    x = x.int()
-    red, green, blue = x.split(1, dim=1)  # (B, 1, H, W)
-    grey = (19595 * red + 38470 * green + 7471 * blue + 32768) >> 16
+    x = x.long()
+    level = torch.where(chosen["contrast"], min(H * W // 256, 255), 0)
+    plainer = torch.where(chosen["color"], _grey(x), level)
+    return torch.where(chosen["sharpness"], _smooth(x), plainer)
+
+
+def _grey(x: Tensor) -> Tensor:
+    """(B, 3, H, W) -> (B, 1, H, W)"""
+    shares = _single(x * LEVEL).split(1, dim=1)
+    red, green, blue = (
+        (share * weight).float() * 2.0**-58 for share, weight in zip(shares, LUMA, strict=True)
+    )
+    return ((red + green + blue) * 255.5).long()
+
+
+def _smooth(x: Tensor) -> Tensor:
+    """The mean of nine pixels where the middle counts five times; the border stays as it is."""
+    H, W = x.shape[2:]
     rows, columns = _places(x)
     inner = (rows > 0) & (rows < H - 1) & (columns > 0) & (columns < W - 1)  # (H, W)
-    wide = F.pad(x, (1, 1, 1, 1))  # (B, 3, H + 2, W + 2)
-    wide = wide[..., :-2] + wide[..., 1:-1] + wide[..., 2:]  # (B, 3, H + 2, W)
-    around = wide[..., :-2, :] + wide[..., 1:-1, :] + wide[..., 2:, :]  # (B, 3, H, W)
-    # The mean of nine pixels where the middle counts five times; Pillow leaves the border as it is.
-    smooth = torch.where(inner, (2 * (around + 4 * x) + 13) // 26, x)
-    level = torch.where(chosen["contrast"], min(H * W // 256, 255), 0)
-    return torch.where(chosen["sharpness"], smooth, torch.where(chosen["color"], grey, level))
+    around = F.pad(x, (1, 1, 1, 1))  # (B, 3, H + 2, W + 2)
+    total = torch.zeros_like(x)
+    for place, weight in enumerate(KERNEL):
+        top, left = divmod(place, 3)
+        total = _single(total + weight * around[..., top : top + H, left : left + W])
+    return torch.where(inner, total >> 27, x)
 
 
 def _blended(plainer: Tensor, x: Tensor, factor: Tensor) -> Tensor:
@@ -133,7 +172,7 @@ def _blended(plainer: Tensor, x: Tensor, factor: Tensor) -> Tensor:
     A factor of at least 1/16 is a whole multiple of 2^-27 in single precision, so that the product is whole and the
     one rounding of it is that from int64.
     """
-    product = (factor.float() * 2**27).long() * (x.int() - plainer)
+    product = _in_units(factor, 2.0**-27) * (x.long() - plainer)
     return (plainer + product.float() * 2.0**-27).clamp(0, 255).to(torch.uint8)
 
 

@@ -1,12 +1,19 @@
-"""RandAugment as AugReg trained with it: the 16 ops of the TensorFlow AutoAugment code, by Pillow.
+"""RandAugment as AugReg trained with it: the 16 ops of big_vision's autoaugment, to the byte.
 
 A random pixel op of a preprocessing line (see augment.py). Cubuk et al. 2019; the op set, the scale of the
 magnitudes and the grey that fills what a move uncovers are those of big_vision's autoaugment. A layer draws one
 op and, where the op has a direction, its sign. AugReg uses magnitudes 0, 10, 15 and 20. What is drawn can also be
 carried out on a device, a batch at a time (batched_randaugment.py).
 
-Kept from the published code, since the published weights were trained so: solarize and posterize get weaker as
-the magnitude grows, and contrast pulls toward the level (number of pixels) / 256, which was meant to be the mean.
+The arithmetic is TensorFlow's too: single precision, each operation rounded, and fractions of a level cut off. A
+moved pixel comes from the nearest one, halves away from zero, and coordinates are those of pixels, not of their
+centres. The ops are named after Pillow's, which round otherwise.
+
+Kept from the published code, since the published weights were trained so: what solarize and posterize compare and
+shift by is a byte, and wraps. So solarize inverts the whole image at magnitudes 10, 20 and 30, and at 15 what is 128
+or lighter; posterize leaves one bit at 0, all at 20, and one again from 22.5 on. Contrast pulls toward the level
+(number of pixels) / 256, which was meant to be the mean.
+
 Shifts and cutouts are in pixels, made for images of 224 and more: at magnitude 10 a shift leaves nothing of an image
 of 64, a cutout a quarter on average. `reach` is a factor of both, 0.29 = 64 / 224 there.
 """
@@ -14,11 +21,12 @@ of 64, a cutout a quarter on average. `reach` is a factor of both, 0.29 = 64 / 2
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageEnhance, ImageOps
 from torch import Tensor
 
 from vitrail.data.ops import batched_randaugment
@@ -26,6 +34,8 @@ from vitrail.data.ops.arguments import check_numbers, check_whole
 from vitrail.data.ops.batched_randaugment import DISTORTIONS, GREY
 from vitrail.data.ops.pixel_ops import PixelOp, bytes_only
 from vitrail.data.ops.resize import Pixels
+
+Bytes: TypeAlias = NDArray[np.uint8]  # an image (H, W, 3), or a table of values (256,)
 
 MOVES = ("rotate", "shear_x", "shear_y", "translate_x", "translate_y")
 
@@ -59,10 +69,10 @@ class RandAugment(PixelOp):
         assert rng is not None
         assert image.dtype == np.uint8
         height, width, _ = image.shape
-        picture = Image.fromarray(image)
+        picture: Bytes = image.view(np.uint8)
         for number, strength, x, y in self.draw(height, width, rng).reshape(-1, 4):  # (layers, 4)
             picture = distorted(picture, DISTORTIONS[int(number)], strength, int(x), int(y), self.reach)
-        return np.array(picture)  # (H, W, 3)
+        return picture
 
     @property
     def batchable(self) -> bool:
@@ -86,69 +96,129 @@ def drawn(
     return strength, 0, 0
 
 
-def distorted(
-    picture: Image.Image, how: str, strength: float, x: int = 0, y: int = 0, reach: float = 1.0
-) -> Image.Image:
-    """The RGB picture after that one of DISTORTIONS; strength 1 is magnitude 10."""
+def distorted(image: Bytes, how: str, strength: float, x: int = 0, y: int = 0, reach: float = 1.0) -> Bytes:
+    """Return the image, bytes (H, W, 3), after that one of DISTORTIONS; strength 1 is magnitude 10."""
+    height, width, _ = image.shape
+    v, factor = np.arange(256, dtype=np.uint8), strength * 1.8 + 0.1
     match how:
         case "autocontrast":
-            return ImageOps.autocontrast(picture)
+            return _by_channel(image, _stretched)
         case "equalize":
-            return ImageOps.equalize(picture)
+            return _by_channel(image, _equalized)
         case "invert":
-            return ImageOps.invert(picture)
+            return 255 - image
         case "posterize":
-            return ImageOps.posterize(picture, min(max(int(strength * 4), 1), 8))
+            lost_bits = np.uint8(min((8 - int(strength * 4)) % 256, 7))
+            return (v >> lost_bits << lost_bits)[image]
         case "solarize":
-            return ImageOps.solarize(picture, int(strength * 256))
+            return np.where(v < int(strength * 256) % 256, v, 255 - v)[image]
         case "solarize_add":
-            return _solarize_add(picture, int(strength * 110))
-        case "color" | "contrast" | "brightness" | "sharpness":
-            return _enhanced(picture, how, strength * 1.8 + 0.1)
-        case "cutout":
-            return _cutout(picture, int(strength * 40 * reach), x, y)
-        case _:
-            return _moved(picture, how, strength, reach)
-
-
-def _enhanced(picture: Image.Image, how: str, factor: float) -> Image.Image:
-    """Blended with a plainer picture; `factor` is the picture's own share, and above 1 exaggerates it."""
-    match how:
+            added = np.minimum(v + np.int64(strength * 110), 255)
+            return np.where(v < 128, added, v).astype(np.uint8)[image]
         case "color":
-            return ImageEnhance.Color(picture).enhance(factor)
+            return _blended(_grey(image), image, factor)
+        case "contrast":
+            return _blended(np.uint8(min(height * width // 256, 255)), v, factor)[image]
         case "brightness":
-            return ImageEnhance.Brightness(picture).enhance(factor)
+            return _blended(np.uint8(0), v, factor)[image]
         case "sharpness":
-            return ImageEnhance.Sharpness(picture).enhance(factor)
+            return _blended(_smooth(image), image, factor)
+        case "cutout":
+            return _cutout(image, int(strength * 40 * reach), x, y)
         case _:
-            level = min(picture.width * picture.height // 256, 255)
-            return Image.blend(Image.new("RGB", picture.size, (level, level, level)), picture, factor)
+            return _moved(image, _source(how, strength, height, width, reach))
 
 
-def _solarize_add(picture: Image.Image, addition: int) -> Image.Image:
-    """The darker half of the values, brightened."""
-    return picture.point([min(v + addition, 255) if v < 128 else v for v in range(256)] * 3)
+def _by_channel(image: Bytes, table: Callable[[NDArray[np.int64]], Bytes]) -> Bytes:
+    """What `table` makes of a channel's histogram, (256,) -> (256,), looked up for its values."""
+    channels = [image[..., c] for c in range(3)]
+    return np.stack([table(np.bincount(c.ravel(), minlength=256))[c] for c in channels], axis=-1)
 
 
-def _cutout(picture: Image.Image, reach: int, x: int, y: int) -> Image.Image:
+def _stretched(counts: NDArray[np.int64]) -> Bytes:
+    """From the darkest to the lightest value to 0 ... 255."""
+    v = np.arange(256, dtype=np.float32)
+    low, high = v[counts > 0][[0, -1]]
+    if low == high:
+        return v.astype(np.uint8)
+    scale = np.float32(255) / (high - low)
+    return (v * scale - low * scale).clip(0, 255).astype(np.uint8)
+
+
+def _equalized(counts: NDArray[np.int64]) -> Bytes:
+    """Each value by how many pixels are below it; an image of few pixels besides its lightest stays as it is."""
+    step = (counts.sum() - counts[counts > 0][-1]) // 255
+    if step == 0:
+        return np.arange(256, dtype=np.uint8)
+    below = counts.cumsum() - counts
+    return ((below + step // 2) // step).clip(0, 255).astype(np.uint8)
+
+
+def _blended(plainer: Bytes | np.uint8, image: Bytes, factor: float) -> Bytes:
+    """`factor` is the image's own share, and above 1 exaggerates what distinguishes it from the plainer one."""
+    plain = np.float32(plainer)
+    return (plain + np.float32(factor) * (image - plain)).clip(0, 255).astype(np.uint8)
+
+
+def _grey(image: Bytes) -> Bytes:
+    """(H, W, 1), by TensorFlow's weights and its way to fractions and back."""
+    weights = np.array([0.2989, 0.587, 0.114], np.float32)
+    parts = image * np.float32(1 / 255) * weights  # (H, W, 3)
+    share = parts[..., 0] + parts[..., 1] + parts[..., 2]
+    return (share * np.float32(255.5)).astype(np.uint8)[..., None]
+
+
+def _smooth(image: Bytes) -> Bytes:
+    """The mean of nine pixels where the middle counts five times; the border stays as it is."""
+    height, width, _ = image.shape
+    smooth = image.copy()
+    if height < 3 or width < 3:
+        return smooth
+    total = np.zeros((height - 2, width - 2, 3), np.float32)
+    for top, left in np.ndindex(3, 3):
+        weight = np.float32(5 if top == left == 1 else 1) / np.float32(13)
+        part = image[top : height - 2 + top, left : width - 2 + left]
+        # A product and a sum that are rounded once, as processors fuse them: exact in double precision.
+        np.add(np.multiply(weight, part, dtype=np.float64), total, out=total, casting="same_kind")
+    smooth[1:-1, 1:-1] = total.astype(np.uint8)
+    return smooth
+
+
+def _cutout(image: Bytes, reach: int, x: int, y: int) -> Bytes:
     """A grey square of side 2 * reach around the pixel (x, y), cut off at the border."""
-    left, top = max(x - reach, 0), max(y - reach, 0)
-    right, bottom = min(x + reach, picture.width), min(y + reach, picture.height)
-    covered = picture.copy()
-    covered.paste((GREY, GREY, GREY), (left, top, right, bottom))
+    covered = image.copy()
+    covered[max(y - reach, 0) : y + reach, max(x - reach, 0) : x + reach] = GREY
     return covered
 
 
-def _moved(picture: Image.Image, how: str, strength: float, reach: float) -> Image.Image:
-    """Rotated about the centre, sheared from the top left corner, or shifted; nearest pixels."""
-    if how == "rotate":
-        return picture.rotate(30 * strength, Image.Resampling.NEAREST, fillcolor=(GREY, GREY, GREY))
-    shear, shift = 0.3 * strength, math.floor(100 * strength * reach + 0.5)
-    source = {  # output (x, y) comes from (a x + b y + c, d x + e y + f)
+def _source(how: str, strength: float, height: int, width: int, reach: float) -> NDArray[np.float32]:
+    """(a, b, c, d, e, f): the output pixel (x, y) comes from (a x + b y + c, d x + e y + f)."""
+    shear, shift = 0.3 * strength, 100 * strength * reach
+    turn = np.float32(30 * strength) * np.float32(math.pi / 180)
+    cos, sin = np.float32(math.cos(turn)), np.float32(math.sin(turn))
+    right, bottom = np.float32(width - 1), np.float32(height - 1)
+    # So that the centre stays where it is.
+    to_right = (right - (cos * right - sin * bottom)) / 2
+    to_bottom = (bottom - (sin * right + cos * bottom)) / 2
+    source: dict[str, tuple[float | np.float32, ...]] = {
+        "rotate": (cos, -sin, to_right, sin, cos, to_bottom),
         "shear_x": (1, shear, 0, 0, 1, 0),
         "shear_y": (1, 0, 0, shear, 1, 0),
         "translate_x": (1, 0, shift, 0, 1, 0),
         "translate_y": (1, 0, 0, 0, 1, shift),
-    }[how]
-    affine, nearest = Image.Transform.AFFINE, Image.Resampling.NEAREST
-    return picture.transform(picture.size, affine, source, nearest, fillcolor=(GREY, GREY, GREY))
+    }
+    return np.array(source[how], np.float32)  # (6,)
+
+
+def _moved(image: Bytes, source: NDArray[np.float32]) -> Bytes:
+    """Each pixel is the nearest one to where it comes from, and grey where that is outside."""
+    height, width, _ = image.shape
+    a, b, c, d, e, f = source
+    x, y = np.arange(width, dtype=np.float32), np.arange(height, dtype=np.float32)[:, None]
+    from_x, from_y = a * x + b * y + c, d * x + e * y + f  # (H, W)
+    inside = (from_x > -0.5) & (from_x < width - 0.5) & (from_y > -0.5) & (from_y < height - 0.5)
+    # What is inside is rounded by adding a half, exactly, and cutting off.
+    column, row = (np.add(at, 0.5, dtype=np.float64).astype(np.int64) for at in (from_x, from_y))
+    moved = image.reshape(-1, 3).take(row * width + column, axis=0, mode="clip")  # (H, W, 3)
+    moved[~inside] = GREY
+    return moved
