@@ -41,8 +41,30 @@ def test_where_linear_ends_is_a_choice():
 
 def test_stairs():
     made = schedule("stairs", stairs=(50, 60, 90))
-    wanted = {WARMUP: 1, 49: 1, 50: 0.1, 59: 0.1, 60: 0.01, 90: 0.001, STEPS: 0.001}
+    wanted = {WARMUP: 1, 50: 1, 51: 0.1, 60: 0.1, 61: 0.01, 90: 0.01, 91: 0.001, STEPS: 0.001}
     assert {t: made(t) / RATE for t in wanted} == pytest.approx(wanted)
+
+
+# BiT-HyperRule: the end of the warm-up, the decays, the end of the run
+SUPPORTS = [(100, 200, 300, 400, 500), (500, 3000, 6000, 9000, 10_000), (500, 6000, 12_000, 18_000, 20_000)]
+
+
+def hyperrule(step, supports, base_rate):
+    """As BiT's code reads: linear up to the first support, then a tenth for each later one that is below the step."""
+    if step < supports[0]:
+        return base_rate * step / supports[0]
+    for support in supports[1:]:
+        if support < step:
+            base_rate /= 10
+    return base_rate
+
+
+@pytest.mark.parametrize("supports", SUPPORTS, ids=lambda supports: f"{supports[-1]} steps")
+def test_stairs_are_those_of_the_hyperrule_at_every_step(supports):
+    warmup, *stairs, steps = supports
+    made = Schedule(0.003, steps, "stairs", warmup, stairs=tuple(stairs))
+    rates = [hyperrule(t, supports, 0.003) for t in range(steps)]
+    assert [made(t) for t in range(steps)] == pytest.approx(rates, rel=1e-12)
 
 
 @given(st.sampled_from(DECAYS), st.integers(1, 500), st.data())

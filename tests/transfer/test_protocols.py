@@ -70,7 +70,7 @@ def test_hyperrule(name):
     warmup = in_steps(made["warmup"], examples=examples, batch=512, total=steps)
     assert warmup == (100 if steps == 500 else 500)
     rates = Schedule(made["rate"], steps, "stairs", warmup, stairs=stairs)
-    assert rates(stairs[-1]) == pytest.approx(3e-6)
+    assert (rates(stairs[-1]), rates(stairs[-1] + 1)) == pytest.approx((3e-5, 3e-6))
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ class Training:
     decay: Decay = "cosine"  # how the rate falls after the warm-up
     warmup: Duration = "5%"  # how long the rate rises from 0: steps, passes (2ep) or a part of the run (5%)
     end_rate: float = 1e-5  # the rate at which decay linear ends
-    stairs: tuple[Duration, ...] = ()  # of decay stairs: where the rate drops to a tenth
+    stairs: tuple[Duration, ...] = ()  # of decay stairs: after which steps the rate drops to a tenth
     optimization: Optimization = field(default_factory=Optimization)
     clip: float = 1.0  # largest global norm of the gradient; 0: none
     average: float = 0.0  # decay of the running average of the weights, as 0.9999; 0: none

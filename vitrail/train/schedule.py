@@ -4,7 +4,7 @@
     linear     end + (rate - end) (1 - p)              end = 1e-5
     cosine     rate (1 + cos(pi p)) / 2
     constant   rate
-    stairs     rate x 0.1 for each of `stairs` that is past: BiT-HyperRule
+    stairs     rate x 0.1 for each of `stairs` that is below step: BiT-HyperRule
     ... times min(1, step / warmup)
 
 Steps count from 0, so that with a warm-up the first update has rate 0, as published.
@@ -28,7 +28,7 @@ class Schedule:
     decay: Decay = "cosine"
     warmup: int = 0  # steps
     end: float = 1e-5  # where `linear` ends
-    stairs: tuple[int, ...] = ()  # steps at which the rate drops to a tenth
+    stairs: tuple[int, ...] = ()  # the last steps before the rate drops to a tenth
 
     def __post_init__(self) -> None:
         if not 0 <= self.rate < float("inf"):
@@ -45,6 +45,6 @@ class Schedule:
             "linear": self.end + (self.rate - self.end) * (1 - p),
             "cosine": self.rate * 0.5 * (1 + math.cos(math.pi * p)),
             "constant": self.rate,
-            "stairs": self.rate * 0.1 ** sum(step >= at for at in self.stairs),
+            "stairs": self.rate * 0.1 ** sum(at < step for at in self.stairs),
         }[self.decay]
         return rate * min(1.0, step / self.warmup) if self.warmup else rate

@@ -49,7 +49,7 @@ class Finetuning:
     rate: float | None = None  # the highest learning rate; None: by the protocol
     warmup: Duration | None = None  # how long the rate rises from 0, as 100 or 10%; None: by the protocol
     decay: Decay | None = None  # how the rate falls after the warm-up; None: by the protocol
-    stairs: tuple[Duration, ...] | None = None  # where the rate drops to a tenth; None: by the protocol
+    stairs: tuple[Duration, ...] | None = None  # after which the rate drops to a tenth; None: by the protocol
     optimizer: Literal["sgd", "adamw"] | None = None  # what takes the steps; None: sgd
     weight_decay: float | None = None  # decay of the kernels; None: 0
     layer_decay: float = 1.0  # factor of the rate from one layer to the one below
