@@ -5,6 +5,7 @@ import torch
 import vitrail
 from tests.checkpoints.google_files import filled, vit_shapes
 from tests.randomise import randomise
+from vitrail.checkpoints.checkpoint import check_finite
 from vitrail.checkpoints.formats import FORMATS, convert, has_weights
 from vitrail.errors import CheckpointError, ConfigError
 
@@ -104,7 +105,7 @@ def test_unknown_formats(tmp_path, model):
 
 def test_heads_that_contradict_the_file(tmp_path):
     np.savez(tmp_path / "x.npz", **filled(vit_shapes()))
-    with pytest.raises(CheckpointError, match="has 3 heads, but heads=4 was asked for"):
+    with pytest.raises(CheckpointError, match="has heads=3, but heads=4 was asked for"):
         vitrail.load(tmp_path / "x.npz", heads=4)
 
 
@@ -165,3 +166,41 @@ def test_a_bundle_whose_writer_was_killed_between_two_moves_is_there_again(tmp_p
     again = vitrail.load(tmp_path / "m").state_dict()
     assert all(torch.equal(w, again[name]) for name, w in model.state_dict().items())
     assert [p.name for p in tmp_path.iterdir()] == ["m"]
+
+
+BAD = {"NaN": float("nan"), "infinity": float("inf"), "minus infinity": -float("inf")}
+
+
+@pytest.mark.parametrize("value", BAD.values(), ids=BAD)
+@pytest.mark.parametrize("to", FORMATS)
+def test_weights_that_are_not_finite_are_refused_by_name(tmp_path, model, to, value):
+    """In the weights of queries they would still give finite probabilities."""
+    with torch.no_grad():
+        model.encoder.blocks[1].attention.qkv.weight[0, 3] = value
+        model.head.classifier.bias[:2] = value
+    path = tmp_path / {"npz": "m.npz", "torchvision": "m.pth"}.get(to, "m")
+    vitrail.save(model, path, to=to)
+    names = r"encoder\.blocks\.1\.attention\.qkv\.weight \(1 of 1,728\); head\.classifier\.bias \(2 of 5\)"
+    with pytest.raises(CheckpointError, match=f"not finite: {names}"):
+        vitrail.load(path, heads=3)
+    with pytest.raises(CheckpointError, match="not finite"):  # also where that part would be left out
+        vitrail.load(path, heads=3, classes=2)
+
+
+@pytest.mark.parametrize("size", [1, 7, 64, 1000])
+def test_one_value_anywhere_is_found(size):
+    for at in range(0, size, max(1, size // 50)):
+        w = torch.randn(size)
+        check_finite({"w": w}, "here")
+        for value in BAD.values():
+            w[at] = value
+            with pytest.raises(CheckpointError, match=r"here: .* w \(1 of"):
+                check_finite({"w": w}, "here")
+
+
+def test_numbers_that_single_precision_cannot_hold(tmp_path):
+    arrays = filled(vit_shapes())
+    arrays["head/bias"] = arrays["head/bias"].astype(np.float64) + 1e300
+    np.savez(tmp_path / "x.npz", **arrays)
+    with pytest.raises(CheckpointError, match=r"not finite: head\.classifier\.bias"):
+        vitrail.load(tmp_path / "x.npz")

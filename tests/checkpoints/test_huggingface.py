@@ -15,6 +15,7 @@ from tests.randomise import randomise
 from vitrail.checkpoints import huggingface, torch_files
 from vitrail.checkpoints.checkpoint import of_model
 from vitrail.checkpoints.formats import create
+from vitrail.checkpoints.unsaid import Asked
 from vitrail.data.preprocess import parse
 from vitrail.errors import CheckpointError
 
@@ -40,8 +41,8 @@ def written(name, tmp_path, **overrides):
     return given, tmp_path / name
 
 
-def read(path, **asked):
-    return huggingface.read(torch_files.find(path), **asked)
+def read(path, image_size=None, **asked):
+    return huggingface.read(torch_files.find(path), Asked(**asked), image_size=image_size)
 
 
 def edit(folder, name="config.json", **entries):

@@ -19,6 +19,7 @@ from vitrail.checkpoints.checkpoint import of_model
 from vitrail.checkpoints.formats import create
 from vitrail.checkpoints.timm_card import crop_settings, mlp_ratio
 from vitrail.checkpoints.transforms import Transform
+from vitrail.checkpoints.unsaid import Asked
 from vitrail.data.preprocess import parse
 from vitrail.errors import CheckpointError
 from vitrail.models.vit import ViTConfig
@@ -65,8 +66,8 @@ def written(name, tmp_path, **overrides):
     return given, tmp_path / name
 
 
-def read(path, **asked):
-    return timm.read(torch_files.find(path), **asked)
+def read(path, image_size=None, **asked):
+    return timm.read(torch_files.find(path), Asked(**asked), image_size=image_size)
 
 
 def edit(folder, **entries):
@@ -193,8 +194,12 @@ def test_a_config_file_for_another_size(tmp_path):
 
 def test_pooling_is_inferred_or_said(tmp_path):
     assert read(bare("token", tmp_path), heads=4).config.pool == "token"
-    assert read(bare("mean", tmp_path), heads=4).config.pool == "mean"
-    assert read(bare("attention", tmp_path), heads=4).config.pool == "attention"
+    assert read(bare("token", tmp_path), heads=4, pool="mean").config.pool == "mean"
+    asked = {"heads": 4, "activation": "gelu"}  # timm's models without a class token differ in these
+    assert read(bare("mean", tmp_path), **asked).config.pool == "mean"
+    assert read(bare("attention", tmp_path), **asked).config.pool == "attention"
+    with pytest.raises(CheckpointError, match="pool=attention was asked for, but it has mean"):
+        read(bare("mean", tmp_path), **asked, pool="attention")
     folder = bare("mean, norm after", tmp_path, class_token=True)
     assert (read(folder, heads=4).config.pool, read(folder, heads=4).config.norm_at) == ("mean", "pooled")
     with pytest.raises(CheckpointError, match="the probe attends to all tokens"):

@@ -12,6 +12,7 @@ from tests.randomise import randomise
 from vitrail.checkpoints import torch_files, torchvision
 from vitrail.checkpoints.checkpoint import of_model
 from vitrail.checkpoints.formats import create
+from vitrail.checkpoints.unsaid import Asked
 from vitrail.data.preprocess import PRESETS, parse
 from vitrail.errors import CheckpointError
 from vitrail.models.vit import ViTConfig
@@ -31,8 +32,8 @@ def checkpoint(name, **overrides):
     return of_model(randomise(create("B/16", **(MODELS[name] | overrides))))
 
 
-def read(path, **asked):
-    return torchvision.read(torch_files.find(path), **asked)
+def read(path, image_size=None, **asked):
+    return torchvision.read(torch_files.find(path), Asked(**asked), image_size=image_size)
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".pth", ".pt"])

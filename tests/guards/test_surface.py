@@ -9,7 +9,7 @@ import vitrail
 
 SIGNATURES = {
     "create": "(name, *, classes, image_size, **overrides)",
-    "load": "(path_or_name, *, classes, image_size, heads, resample)",
+    "load": "(path_or_name, *, classes, image_size, heads, activation, norm_eps, pool, resample)",
     "save": "(model, path, *, to)",
     "predict": "(model, images, top)",
     "features": "(model, images_or_source)",

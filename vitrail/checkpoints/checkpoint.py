@@ -107,6 +107,15 @@ def check_weights(weights: dict[str, Tensor], wanted: dict[str, tuple[int, ...]]
         raise CheckpointError(f"the weights do not fit the architecture: {listing(problems)}")
 
 
+def check_finite(weights: dict[str, Tensor], where: str) -> None:
+    """An error where a weight is NaN or infinite: such a model may still give probabilities, which mean nothing."""
+    # The least and the largest are NaN where anything is; in one pass, a tenth of the time of isfinite.
+    wrong = [n for n, w in weights.items() if w.numel() and not torch.stack(w.aminmax()).isfinite().all()]
+    if wrong:
+        counts = [f"{n} ({int((~weights[n].isfinite()).sum()):,} of {weights[n].numel():,})" for n in wrong]
+        raise CheckpointError(f"{where}: weights that are not finite: {listing(counts)}")
+
+
 def check_extent(config: Config, weights: dict[str, Tensor], where: str) -> None:
     """Before a model is built: what someone's config asks for is in proportion to the weights that came with it."""
     if isinstance(config, BiTConfig):

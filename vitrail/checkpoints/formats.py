@@ -16,12 +16,12 @@ from typing import Any
 
 from vitrail.checkpoints import bundle, google, huggingface, timm, torch_files, torchvision
 from vitrail.checkpoints.box import BOX, located
-from vitrail.checkpoints.checkpoint import Checkpoint, of_model, to_model
+from vitrail.checkpoints.checkpoint import Checkpoint, check_finite, of_model, to_model
+from vitrail.checkpoints.unsaid import NOTHING, Asked
 from vitrail.data.preprocess import default_line, evaluation_line
 from vitrail.data.readers.class_folders import EXTENSIONS, HEIC
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.models.names import Model, build, config_of
-from vitrail.models.vit import ViTConfig
 from vitrail.runtime.device import pick
 from vitrail.runtime.log import note
 
@@ -55,14 +55,19 @@ def load(
     classes: int | None = None,
     image_size: Size | None = None,
     heads: int | None = None,
+    activation: str | None = None,
+    norm_eps: float | None = None,
+    pool: str | None = None,
     resample: str = "official",
 ) -> Model:
     """A model with its weights, in evaluation mode, from whatever stands at a path, or from the box.
 
     `classes`: another number gives a new head of zeros. `image_size`: another one resamples the positions, by
-    the method `resample`. `heads`: for files that do not tell.
+    the method `resample`. `heads`, `activation` (gelu, gelu_tanh), `norm_eps`, `pool` (token, mean, attention): for
+    files that do not tell.
     """
-    checkpoint = read(path_or_name, heads=heads, image_size=image_size)
+    asked = Asked(heads, activation, norm_eps, pool)
+    checkpoint = read(path_or_name, asked, image_size=image_size)
     return to_model(checkpoint, classes=classes, image_size=image_size, resample=resample)
 
 
@@ -92,6 +97,9 @@ def convert(
     classes: int | None = None,
     image_size: Size | None = None,
     heads: int | None = None,
+    activation: str | None = None,
+    norm_eps: float | None = None,
+    pool: str | None = None,
     resample: str = "official",
     preprocess: str = "",
     license: str = "",
@@ -104,7 +112,10 @@ def convert(
     check_new(Path(destination))
     if precision != "float32" and to != "bundle":
         raise ConfigError(f"precision {precision!r} can be chosen for a bundle, not for {to}")
-    model = load(source, classes=classes, image_size=image_size, heads=heads, resample=resample)
+    model = load(
+        source, classes=classes, image_size=image_size, heads=heads, activation=activation, norm_eps=norm_eps,
+        pool=pool, resample=resample,
+    )  # fmt: skip
     if preprocess:
         model.preprocess, model.metrics = evaluation_line(preprocess, model.config.image_size), {}
     if license:
@@ -129,7 +140,8 @@ def check_new(path: Path) -> None:
         raise CheckpointError(f"{path} exists; nothing is overwritten")
 
 
-def read(path_or_name: str | Path, *, heads: int | None = None, image_size: Size | None = None) -> Checkpoint:
+def read(path_or_name: str | Path, asked: Asked = NOTHING, *, image_size: Size | None = None) -> Checkpoint:
+    """The checkpoint at a path or in the box, its weights finite. `asked`: what its file may not tell."""
     if not isinstance(path_or_name, str | Path):
         raise ConfigError(f"a path or a name is loaded, not what is of type {type(path_or_name).__name__}")
     path = located(path_or_name)
@@ -139,21 +151,24 @@ def read(path_or_name: str | Path, *, heads: int | None = None, image_size: Size
         raise CheckpointError(f"{path} is a picture, not a model; on the command line the model comes first")
     if path.is_dir() and bundle.recognises(path):
         checkpoint = bundle.read(path)
+        asked.check(checkpoint.config, str(path))
     elif path.is_file() and is_npz(path):
-        checkpoint = google.read(path, image_size=image_size)
+        checkpoint = google.read(path, asked, image_size=image_size)
     else:
-        found = torch_files.find(path)
-        known = next((module for module in TORCH_FORMATS if module.recognises(found.tensors)), None)
-        if known is None:
-            names = ", ".join(list(found.tensors)[:3])
-            raise CheckpointError(
-                f"{path}: its tensors ({names}, ...) are named as none of timm, transformers, torchvision do"
-            )
-        return known.read(found, heads=heads, image_size=image_size)
-    stored = checkpoint.config.heads if isinstance(checkpoint.config, ViTConfig) else 0
-    if heads not in (None, stored):
-        raise CheckpointError(f"{path} has {stored} heads, but heads={heads} was asked for")
+        checkpoint = read_torch(path, asked, image_size)
+    check_finite(checkpoint.weights, str(path))
     return checkpoint
+
+
+def read_torch(path: Path, asked: Asked, image_size: Size | None) -> Checkpoint:
+    found = torch_files.find(path)
+    known = next((module for module in TORCH_FORMATS if module.recognises(found.tensors)), None)
+    if known is None:
+        names = ", ".join(list(found.tensors)[:3])
+        raise CheckpointError(
+            f"{path}: its tensors ({names}, ...) are named as none of timm, transformers, torchvision do"
+        )
+    return known.read(found, asked, image_size=image_size)
 
 
 def is_npz(path: Path) -> bool:

@@ -32,6 +32,7 @@ from vitrail.checkpoints.google_names import BLOCKS, SCANNED, TOP_POSITIONS, ent
 from vitrail.checkpoints.license import unwritten_license
 from vitrail.checkpoints.npz import read_npz, write_npz
 from vitrail.checkpoints.plain import plain, with_table
+from vitrail.checkpoints.unsaid import NOTHING, Asked
 from vitrail.data import preprocess as pp
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.models.checking import MOST
@@ -45,8 +46,11 @@ from vitrail.runtime.log import note
 NOT_THE_MODEL = re.compile(r"(opt/state|opt/|states?/|params/txt/|txt/|params/[tb]$|[tb]$|extra/)")
 
 
-def read(path: Path, *, image_size: int | tuple[int, int] | None = None) -> Checkpoint:
-    """`image_size` is asked for only where the file has a grid that is not square."""
+def read(
+    path: Path, asked: Asked = NOTHING, *, image_size: int | tuple[int, int] | None = None
+) -> Checkpoint:
+    """`image_size` is asked for only where the file has a grid that is not square; `asked` where a model was not made
+    by the published code, whose GELU and epsilon are the only ones there are."""
     arrays = read_npz(path)
     prefix = prefix_of(arrays, path)
     inside = {k.removeprefix(prefix): a for k, a in arrays.items() if k.startswith(prefix)}
@@ -64,6 +68,10 @@ def read(path: Path, *, image_size: int | tuple[int, int] | None = None) -> Chec
         config = config_of(tensors, image_size, path)
     except (KeyError, IndexError, ValueError) as error:
         raise CheckpointError(f"{path}: the architecture cannot be inferred ({error})") from error
+    if isinstance(config, ViTConfig):
+        free = {name: value for name, value in asked.said.items() if name in ("activation", "norm_eps")}
+        config = replace(config, **free)
+    asked.check(config, str(path))
     check_extent(config, tensors, str(path))
     entries = list(entries_of(config, names=dialect.names, top=dialect.top))
     weights = mapping.read(entries, tensors, parameter_shapes(config), str(path))

@@ -26,9 +26,10 @@ from vitrail.checkpoints.json_kinds import checked
 from vitrail.checkpoints.license import CARD, both_parts, license_in, model_card
 from vitrail.checkpoints.mapping import Entry
 from vitrail.checkpoints.plain import plain, refuse_unless_token, with_table
-from vitrail.checkpoints.sizes import Size, count, grid_of, heads_of, pair
+from vitrail.checkpoints.sizes import Size, count, grid_of, pair
 from vitrail.checkpoints.torch_files import Found
 from vitrail.checkpoints.torch_names import layer, renamed, with_zero_biases
+from vitrail.checkpoints.unsaid import NOTHING, Asked, Choices
 from vitrail.errors import CheckpointError
 from vitrail.models.hybrid import HybridConfig
 from vitrail.models.vit import ViTConfig
@@ -72,7 +73,7 @@ def recognises(tensors: Mapping[str, Tensor]) -> bool:
     return any(f"{prefix}{PATCHES}.weight" in tensors for prefix in ("", "vit."))
 
 
-def read(found: Found, *, heads: int | None = None, image_size: Size | None = None) -> Checkpoint:
+def read(found: Found, asked: Asked = NOTHING, *, image_size: Size | None = None) -> Checkpoint:
     """`image_size` is asked for only where neither config.json nor a square grid tells it."""
     where, card = found.where, checked(found.configs.get(CONFIG, {}), KINDS, found.where)
     if card.get("model_type", "vit") != "vit" or "architecture" in card:
@@ -87,8 +88,9 @@ def read(found: Found, *, heads: int | None = None, image_size: Size | None = No
     if ignored:
         note(f"{found.path.name}: {' and '.join(ignored)} are left out: with a classifier they are not used")
     t = {key: w for key, w in t.items() if key not in ignored}
+    choices = Choices(asked, where)
     try:
-        config, origin["heads"] = config_of(t, card, heads, image_size, where)
+        config = config_of(t, card, choices, image_size)
     except (KeyError, IndexError, ValueError) as error:
         raise CheckpointError(f"{where}: the architecture cannot be inferred ({error})") from error
     biases = [
@@ -97,6 +99,9 @@ def read(found: Found, *, heads: int | None = None, image_size: Size | None = No
     t = with_zero_biases(t, biases, config.width)
     weights = mapping.read(list(entries_of(config)), t, parameter_shapes(config), where)
     line = read_images(found.configs.get(IMAGES), config, where)
+    if IMAGES not in found.configs and line:
+        choices.assumed["preprocess"] = line
+    origin |= {"heads": choices.who_said_heads, **choices.say("transformers", found.path.name)}
     names = class_names_of(card, config.classes, where)
     return Checkpoint(config, weights, line, names, origin, license=license_in(card))
 
@@ -163,9 +168,9 @@ def entries_of(config: ViTConfig) -> Iterator[Entry]:
 
 
 def config_of(
-    t: Mapping[str, Tensor], card: dict[str, Any], asked: int | None, image_size: Size | None, where: str
-) -> tuple[ViTConfig, str]:
-    """The config, and who said how many heads there are."""
+    t: Mapping[str, Tensor], card: dict[str, Any], choices: Choices, image_size: Size | None
+) -> ViTConfig:
+    where, sure = choices.where, bool(card)  # what a config.json leaves out has a default of its own
     width, channels, patch_size, _ = t[f"{PATCHES}.weight"].shape
     sizes = {
         "hidden_size": width,
@@ -177,8 +182,7 @@ def config_of(
         if card.get(name, size) != size:
             raise CheckpointError(f"{where}: its config.json says {name} {card[name]}, its tensors {size}")
     depth, mlp_dim = sizes["num_hidden_layers"], sizes["intermediate_size"]
-    configured = card.get("num_attention_heads")
-    heads, who = heads_of(width, depth, mlp_dim, asked=asked, configured=configured, where=where)
+    heads = choices.heads(width, depth, mlp_dim, card.get("num_attention_heads"))
     stated = card.get("image_size")
     stated = pair(stated) if stated is not None else None
     rows = t["embeddings.position_embeddings"].shape[1]
@@ -198,11 +202,12 @@ def config_of(
         channels,
         classes=t["classifier.weight"].shape[0] if "classifier.weight" in t else 0,
         pre_logits=t["pooler.dense.weight"].shape[0] if "pooler.dense.weight" in t else 0,
-        activation=ACTIVATIONS[card.get("hidden_act", "gelu")],  # type: ignore[arg-type]
-        norm_eps=float(card.get("layer_norm_eps", NORM_EPS)),
+        pool=choices.of("pool", "token", "token"),
+        activation=choices.of("activation", ACTIVATIONS.get(card.get("hidden_act", "")), "gelu", sure=sure),
+        norm_eps=float(choices.of("norm_eps", card.get("layer_norm_eps"), NORM_EPS, sure=sure)),
         dropout=float(card.get("hidden_dropout_prob", 0.0)),
         attention_dropout=float(card.get("attention_probs_dropout_prob", 0.0)),
-    ), who
+    )
 
 
 def class_names_of(card: dict[str, Any], classes: int, where: str) -> list[str] | None:

@@ -31,6 +31,12 @@ QUIRKS: dict[str, dict[str, Any]] = {
     r"vit_large_patch16_siglip(_gap)?_512": {"act_layer": "gelu_tanh"},
     r"vit_base_patch16_rpn_224": {"block_fn": "ResPostBlock"},
 }
+# Functions that a test compares with timm's: what they leave unsaid is as the QUIRKS have it, else exact GELU, 1e-6.
+KNOWN = re.compile(
+    r"(vit|deit)_(tiny|small|base|large|huge|giant|gigantic)_patch\d+_\d+(_miil)?|flexivit_(small|base|large)"
+    r"|vit_(base|large|so400m|giantopt)_patch\d+_siglip(_gap)?_\d+|vit_(base|huge|giant)_patch\d+_gap_\d+"
+    r"|vit_(tiny|small|base|large)_r\d*_s\d+(_p8)?_\d+|eva_large_patch14_\d+|test_vit|resnetv2_\d+x\d_bit"
+)
 ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_tanh"}
 POOLS = {"token": "token", "avg": "mean", "map": "attention"}
 DROPOUTS = {"proj_drop_rate": "dropout", "attn_drop_rate": "attention_dropout", "drop_path_rate": "drop_path"}
@@ -79,6 +85,11 @@ class Said:
     architecture: str | None = None
     args: dict[str, Any] = field(default_factory=dict)
     pretrained: dict[str, Any] | None = None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the architecture is one of timm's functions that a test compares."""
+        return bool(self.architecture and KNOWN.fullmatch(self.architecture))
 
     @property
     def heads(self) -> int | None:

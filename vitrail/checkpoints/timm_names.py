@@ -25,6 +25,7 @@ FOREIGN: dict[str, str] = {
     "dist_token": "a distillation token",
     "norm_pre.": "a LayerNorm before the encoder",
     ".q_norm.": "normalised queries and keys",
+    ".attn.norm.": "norms inside attention and MLPs",
     "rel_pos": "relative positions in windows",
     "mlp.w12.": "gated MLPs",
     "mlp.fc1_g.": "gated MLPs",

@@ -1,8 +1,8 @@
 """torchvision's VisionTransformer <-> ours: a state dict in a `.safetensors` or torch file.
 
-There is no config file. Exact GELU and LayerNorm 1e-6, as torchvision has them; heads by the known variant; the
-preprocessing of the published weights with these sizes, else that of most of them: the short side to 256 (for
-images of 224), bilinear, the middle, ImageNet's mean and std.
+There is no config file. Unless the caller says otherwise, and with a note: exact GELU and LayerNorm 1e-6, as
+torchvision has them; heads by the known variant; the preprocessing of the published weights with these sizes, else
+that of most of them: the short side to 256 (for images of 224), bilinear, the middle, ImageNet's mean and std.
 
 Before torchvision 0.12 the two layers of an MLP were called linear_1 and linear_2: both are read.
 """
@@ -20,10 +20,11 @@ from vitrail.checkpoints.checkpoint import Checkpoint, parameter_shapes, unwritt
 from vitrail.checkpoints.license import unwritten_license
 from vitrail.checkpoints.mapping import Entry
 from vitrail.checkpoints.plain import plain, refuse_unless_token, with_table
-from vitrail.checkpoints.sizes import Size, count, grid_of, heads_of
+from vitrail.checkpoints.sizes import Size, count, grid_of
 from vitrail.checkpoints.torch_files import Found
 from vitrail.checkpoints.torch_names import layer, renamed
 from vitrail.checkpoints.transforms import IMAGENET_MEAN, IMAGENET_STD, Transform, line_of
+from vitrail.checkpoints.unsaid import NOTHING, Asked, Choices
 from vitrail.errors import CheckpointError
 from vitrail.models.hybrid import HybridConfig
 from vitrail.models.vit import VARIANTS, ViTConfig
@@ -53,17 +54,21 @@ def recognises(tensors: Mapping[str, Tensor]) -> bool:
     return "conv_proj.weight" in tensors and "class_token" in tensors
 
 
-def read(found: Found, *, heads: int | None = None, image_size: Size | None = None) -> Checkpoint:
+def read(found: Found, asked: Asked = NOTHING, *, image_size: Size | None = None) -> Checkpoint:
     """`image_size` is not needed: its grids are square."""
     where = found.where
     t = renamed(found.tensors, new_name, where)
+    choices = Choices(asked, where)
     try:
-        config, who = config_of(t, heads, image_size, where)
+        config = config_of(t, choices, image_size)
     except (KeyError, IndexError, ValueError) as error:
         raise CheckpointError(f"{where}: the architecture cannot be inferred ({error})") from error
     weights = mapping.read(list(entries_of(config)), t, parameter_shapes(config), where)
-    origin = {"format": "torchvision", **found.origin, "architecture": function_of(config), "heads": who}
-    return Checkpoint(config, weights, preprocessing(config), provenance=origin)
+    origin = {"format": "torchvision", **found.origin, "architecture": function_of(config)}
+    line = preprocessing(config)
+    choices.assumed["preprocess"] = line
+    origin |= {"heads": choices.who_said_heads, **choices.say("torchvision", found.path.name)}
+    return Checkpoint(config, weights, line, provenance=origin)
 
 
 def write(checkpoint: Checkpoint, path: Path) -> list[str]:
@@ -119,14 +124,12 @@ def entries_of(config: ViTConfig) -> Iterator[Entry]:
         yield from layer("head.classifier", "heads.head")
 
 
-def config_of(
-    t: Mapping[str, Tensor], asked: int | None, image_size: Size | None, where: str
-) -> tuple[ViTConfig, str]:
-    """The config, and who said how many heads there are."""
+def config_of(t: Mapping[str, Tensor], choices: Choices, image_size: Size | None) -> ViTConfig:
+    where = choices.where
     width, channels, patch_size, _ = t["conv_proj.weight"].shape
     depth = count(t, rf"{re.escape(LAYER)}(\d+)\.", where)
     mlp_dim = t[f"{LAYER}0.mlp.0.weight"].shape[0]
-    heads, who = heads_of(width, depth, mlp_dim, asked=asked, configured=None, where=where)
+    heads = choices.heads(width, depth, mlp_dim, None)
     rows = t["encoder.pos_embedding"].shape[1]
     grid = grid_of((rows - 1,), patch_size, None, image_size, where)
     return ViTConfig(
@@ -139,9 +142,10 @@ def config_of(
         channels,
         classes=t["heads.head.weight"].shape[0] if "heads.head.weight" in t else 0,
         pre_logits=t["heads.pre_logits.weight"].shape[0] if "heads.pre_logits.weight" in t else 0,
-        activation="gelu",
-        norm_eps=NORM_EPS,
-    ), who
+        pool=choices.of("pool", "token", "token"),
+        activation=choices.of("activation", None, "gelu"),
+        norm_eps=choices.of("norm_eps", None, NORM_EPS),
+    )
 
 
 def preprocessing(c: ViTConfig) -> str:

@@ -84,15 +84,15 @@ def inspect(
 
 
 def load_beside(model: str, reading: Reading) -> Model:
-    """At the size of the first one: distances in pixels are compared. --heads is for a file that does not tell."""
+    """At the size of the first one: distances in pixels are compared. Where it says what --heads asks, as it says."""
     from vitrail.checkpoints.formats import load
 
     asked = reading.arguments()
     try:
         try:
-            return load(model, image_size=asked["image_size"])
-        except CheckpointError:
             return load(model, **asked)
+        except CheckpointError:
+            return load(model, image_size=asked["image_size"])
     except VitrailError as error:
         raise type(error)(f"--beside {model}: {error}") from error
 

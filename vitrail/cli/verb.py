@@ -35,10 +35,19 @@ class Reading:
     # resample the position embeddings for this size; one number, or height and width
     image_size: tuple[int, ...] = ()
     heads: int | None = None  # attention heads, for files that do not tell
+    activation: Literal["gelu", "gelu_tanh"] | None = None  # of the MLPs: exact or tanh GELU, likewise
+    norm_eps: float | None = None  # epsilon of LayerNorm, likewise
+    pool: Literal["token", "mean", "attention"] | None = None  # what the classifier sees, likewise
 
     def arguments(self) -> dict[str, Any]:
         """Of vitrail.load."""
-        return {"image_size": size_of(self.image_size), "heads": self.heads}
+        return {
+            "image_size": size_of(self.image_size),
+            "heads": self.heads,
+            "activation": self.activation,
+            "norm_eps": self.norm_eps,
+            "pool": self.pool,
+        }
 
 
 COMMON, READING = Common(), Reading()
