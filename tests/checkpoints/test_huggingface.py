@@ -190,8 +190,7 @@ def test_tensors_that_do_not_fit(change, problem, tmp_path):
 @pytest.mark.parametrize(
     ("entries", "problem"),
     [
-        ({"model_type": "vit_mae"}, "is of a 'vit_mae', not of transformers' 'vit'"),
-        ({"model_type": None, "architecture": "vit_base_patch16_224"}, "is of a 'vit_base_patch16_224'"),
+        ({"model_type": None, "architecture": "vit_base_patch16_224"}, "is of timm's 'vit_base_patch16_224'"),
         ({"hidden_act": "relu"}, "hidden_act 'relu' has no counterpart here: gelu"),
         ({"pooler_act": "relu"}, "pooler_act 'relu' has no counterpart here: tanh"),
         ({"hidden_size": 64}, "says hidden_size 64, its tensors 32"),

@@ -17,6 +17,7 @@ from typing import Any
 from vitrail.checkpoints import bundle, google, huggingface, timm, torch_files, torchvision
 from vitrail.checkpoints.box import BOX, located
 from vitrail.checkpoints.checkpoint import Checkpoint, check_finite, of_model, to_model
+from vitrail.checkpoints.huggingface_kinds import refuse_others
 from vitrail.checkpoints.unsaid import NOTHING, Asked
 from vitrail.data.preprocess import default_line, evaluation_line
 from vitrail.data.readers.class_folders import EXTENSIONS, HEIC
@@ -162,6 +163,7 @@ def read(path_or_name: str | Path, asked: Asked = NOTHING, *, image_size: Size |
 
 def read_torch(path: Path, asked: Asked, image_size: Size | None) -> Checkpoint:
     found = torch_files.find(path)
+    refuse_others(found)
     known = next((module for module in TORCH_FORMATS if module.recognises(found.tensors)), None)
     if known is None:
         names = ", ".join(list(found.tensors)[:3])

@@ -76,10 +76,10 @@ def recognises(tensors: Mapping[str, Tensor]) -> bool:
 def read(found: Found, asked: Asked = NOTHING, *, image_size: Size | None = None) -> Checkpoint:
     """`image_size` is asked for only where neither config.json nor a square grid tells it."""
     where, card = found.where, checked(found.configs.get(CONFIG, {}), KINDS, found.where)
-    if card.get("model_type", "vit") != "vit" or "architecture" in card:
-        kind = card.get("model_type", card.get("architecture"))
+    if "architecture" in card:
         raise CheckpointError(
-            f"{where}: the config.json beside it is of a {kind!r}, not of transformers' 'vit'"
+            f"{where}: the config.json beside it is of timm's {str(card['architecture'])[:60]!r}, and its names are "
+            "transformers'"
         )
     t = renamed(found.tensors, on_disk, where)
     architecture = next(iter(card.get("architectures") or []), None)

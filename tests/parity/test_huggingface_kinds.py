@@ -1,0 +1,46 @@
+"""Folders that transformers itself writes of models which are no 'vit': refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from vitrail.checkpoints.formats import load
+from vitrail.checkpoints.huggingface_kinds import KINDS
+from vitrail.errors import CheckpointError
+
+pytest.importorskip("torchvision")
+transformers = pytest.importorskip("transformers")
+transformers.utils.logging.disable_progress_bar()
+
+SIZES = {
+    "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 48, "image_size": 32,
+    "patch_size": 16,
+}  # fmt: skip
+# model: the beginning of its config's name
+MODELS = {
+    "DeiTForImageClassification": "DeiT",
+    "DeiTForImageClassificationWithTeacher": "DeiT",
+    "SiglipVisionModel": "SiglipVision",
+    "Siglip2VisionModel": "Siglip2Vision",
+    "DINOv3ViTModel": "DINOv3ViT",
+    "BeitForImageClassification": "Beit",
+    "Dinov2ForImageClassification": "Dinov2",
+    "Dinov2WithRegistersModel": "Dinov2WithRegisters",
+    "ViTMAEModel": "ViTMAE",
+    "ViTMSNForImageClassification": "ViTMSN",
+    "CLIPVisionModel": "CLIPVision",
+    "IJepaForImageClassification": "IJepa",
+    "Data2VecVisionForImageClassification": "Data2VecVision",
+}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_refused_by_name(model: str, tmp_path: Path) -> None:
+    config = getattr(transformers, f"{MODELS[model]}Config")(**SIZES)
+    getattr(transformers, model)(config).save_pretrained(tmp_path)
+    with pytest.raises(CheckpointError) as caught:
+        load(tmp_path)
+    assert repr(config.model_type) in str(caught.value)
+    assert KINDS[config.model_type] in str(caught.value)
