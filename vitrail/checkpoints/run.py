@@ -36,6 +36,7 @@ from vitrail.checkpoints.run_folder import (
     WRITTEN,
     best_of,
     check_own,
+    check_utf8,
     locked,
     place_of,
     scores_in,
@@ -88,6 +89,7 @@ class Run:
         try:
             with agreed(f"{run.path} cannot be opened"):
                 if rank() == 0:
+                    check_utf8(run.path, config)
                     check_own(run.path)
                     run.path.mkdir(parents=True, exist_ok=True)
                     run._unlock = weakref.finalize(run, os.close, locked(run.path / LOCK))

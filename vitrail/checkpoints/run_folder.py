@@ -6,14 +6,16 @@ Reading needs no lock, so `vitrail runs` can look at runs that are being trained
 from __future__ import annotations
 
 import fcntl
+import json
 import math
 import os
 import platform
 import re
 import stat
 from pathlib import Path
+from typing import Any
 
-from vitrail.checkpoints.run_card import CARD
+from vitrail.checkpoints.run_card import CARD, flat
 from vitrail.checkpoints.run_state import folder_name, read_facts
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.runtime.files import open_own
@@ -37,6 +39,18 @@ def check_own(path: Path) -> None:
                 "a run is written to a folder of its own"
             )
     check_no_links(path)
+
+
+def check_utf8(path: Path, config: dict[str, Any]) -> None:
+    """A run and what it is made of have names that are text: JSON has no others, and safetensors opens no others."""
+    for text in (str(path), *(json.dumps(value, ensure_ascii=False) for value in flat(config).values())):
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ConfigError(
+                f"{text[:200]}: bytes of this name are not UTF-8, and {CARD} has no place for them: rename it, or "
+                "give a link to it that has another name"
+            ) from error
 
 
 def check_no_links(path: Path) -> None:

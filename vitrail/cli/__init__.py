@@ -135,6 +135,9 @@ def error_line(error: Exception, given: list[str]) -> str:
         said = out_of_memory("".join(given[:1]), kind, asked_for(error))
     elif isinstance(error, OSError):  # a place that cannot be written or read
         said = str(error)
+    elif isinstance(error, UnicodeEncodeError):
+        name = error.object[max(0, error.start - 80) : error.end + 20]
+        said = f"{name}: bytes of this name are not UTF-8: rename it"
     else:
         return ""
     return ". ".join([said, *getattr(error, "__notes__", ())])
