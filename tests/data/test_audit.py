@@ -186,3 +186,28 @@ def test_ignored_files_and_a_single_class_are_problems(tmp_path: Path) -> None:
         "an image outside of the class folders (.png)": 1
     }
     assert "nothing wrong" not in shown(report)
+
+
+def test_how_the_folder_was_understood_is_said(tmp_path: Path) -> None:
+    for seed, name in enumerate(
+        ("seg_train/seg_train/cat", "seg_train/seg_train/dog", "seg_test/seg_test/cat")
+    ):
+        save(photo(seed), tmp_path / name / "0.png")
+    save(photo(9), tmp_path / "seg_pred/seg_pred/9.png")
+    report = inspect_path(tmp_path)
+    assert [(split.name, split.class_names) for split in report.splits] == [
+        ("train", ("cat", "dog")),
+        ("test", ("cat", "dog")),
+    ]
+    assert report.layout is not None
+    for words in (
+        "train is seg_train/seg_train, 2 class folders",
+        "test is seg_test/seg_test, 1 class folder",
+    ):
+        assert words in report.layout
+    assert report.as_json()["layout"] == report.layout
+    console = Console(file=StringIO(), width=200)
+    console.print(report_tables(report))
+    assert report.layout in console.file.getvalue()  # type: ignore[attr-defined]
+    assert any("an image in seg_pred, a folder beside" in problem for problem in report.problems)
+    assert inspect_path("shapes?n=20", splits=["test"]).layout is None

@@ -26,7 +26,7 @@ from vitrail.data.copies.contact_sheet import check_sheet, class_sheet
 from vitrail.data.copies.duplicates import find_pairs
 from vitrail.data.copies.scan import Scan, join, scan
 from vitrail.data.readers.folder import in_words
-from vitrail.data.sources import Source, ignored_in, open_source, splits_of
+from vitrail.data.sources import Source, ignored_in, layout_in_words, open_source, splits_of
 from vitrail.errors import ConfigError
 
 LISTED = 5  # examples of a problem that a sentence names
@@ -93,6 +93,7 @@ class Report:
     copies: tuple[Copy, ...]
     sheet: str | None  # path of the contact sheet
     ignored: dict[str, int]  # files that are not taken as images: reason -> how many
+    layout: str | None  # how the folders of a folder of images were understood
 
     @property
     def conflicts(self) -> tuple[Copy, ...]:
@@ -117,7 +118,8 @@ def inspect_path(
     """`inspect` for a data set on disk or of the catalog; what `vitrail data inspect PATH` calls."""
     names = splits_of(where) if splits is None else splits
     sources = {name: open_source(where, name, empty_classes=True) for name in names}
-    return inspect(sources, sheet=sheet, progress=progress, ignored=ignored_in(where))
+    ignored, layout = ignored_in(where), layout_in_words(where)
+    return inspect(sources, sheet=sheet, progress=progress, ignored=ignored, layout=layout)
 
 
 def inspect(
@@ -126,9 +128,10 @@ def inspect(
     sheet: str | Path | None = None,
     progress: Progress | None = None,
     ignored: dict[str, int] | None = None,
+    layout: str | None = None,
 ) -> Report:
     """Read every image once and report. `sheet` is where the contact sheet of the first split is drawn (PNG);
-    `ignored`: what was found beside the images (sources.ignored_in)."""
+    `ignored`: what was found beside the images (sources.ignored_in); `layout`: how they lie (layout_in_words)."""
     if not source_by_split:
         raise ConfigError("no split was given to inspect: give at least one")
     if sheet is not None:
@@ -146,7 +149,7 @@ def inspect(
         )
     )
     drawn = None if sheet is None else str(class_sheet(next(iter(source_by_split.values())), sheet))
-    return Report(reports, copies, drawn, ignored or {})
+    return Report(reports, copies, drawn, ignored or {}, layout)
 
 
 def report_tables(report: Report) -> Group:
@@ -154,7 +157,8 @@ def report_tables(report: Report) -> Group:
     copies = [_copy_table(report.copies)] if report.copies else []
     sentences = [Text(f"- {problem}") for problem in report.problems] or [Text("nothing wrong was found")]
     sheet = [Text(f"contact sheet: {report.sheet}")] if report.sheet else []
-    return Group(_split_table(report.splits), *copies, *sentences, *sheet)
+    layout = [Text(f"read as: {report.layout}")] if report.layout else []
+    return Group(*layout, _split_table(report.splits), *copies, *sentences, *sheet)
 
 
 def _split_table(splits: tuple[SplitReport, ...]) -> Table:

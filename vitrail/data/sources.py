@@ -131,14 +131,24 @@ def ignored_in(where: str | Path) -> dict[str, int]:
     return dict(ignored_files(path).most_common())
 
 
+def layout_in_words(where: str | Path) -> str | None:
+    """How a folder of images was understood; None for other kinds of data sets, which leave no doubt."""
+    path = Path(split_options(str(where))[0]).expanduser()
+    if not path.is_dir() or layout_of(path) != "folder":
+        return None
+    from vitrail.data.readers.folder_layout import find_layout
+
+    return str(find_layout(path))
+
+
 def is_cut_here(where: str | Path) -> bool:
     """Whether `where` is one folder of class folders, whose splits are made by us (folder.py)."""
     path = Path(split_options(str(where))[0]).expanduser()
     if not path.is_dir() or layout_of(path) != "folder":
         return False
-    from vitrail.data.readers.class_folders import find_splits
+    from vitrail.data.readers.folder_layout import find_layout
 
-    return not find_splits(path)
+    return not find_layout(path).splits
 
 
 def test_split_of(where: str | Path, *seen: str) -> str:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from vitrail.data.readers.class_folders import find_classes, find_splits, list_images
+from vitrail.data.readers.class_folders import find_classes, list_images
+from vitrail.data.readers.folder_layout import find_layout
 from vitrail.errors import DataError
 
 
@@ -59,26 +60,6 @@ def test_heic_is_named_with_what_to_do(tmp_path: Path) -> None:
     assert (count, others) == (2, [])
 
 
-def test_splits_and_classes_called_like_splits(tmp_path: Path) -> None:
-    put(tmp_path / "a/train/bus/1.jpg")
-    put(tmp_path / "a/Valid/bus/1.jpg")
-    put(tmp_path / "a/meta/notes.txt")
-    assert find_splits(tmp_path / "a") == {"train": "train", "validation": "Valid"}
-    put(tmp_path / "b/train/1.jpg")  # the class of trains
-    put(tmp_path / "b/car/1.jpg")
-    assert find_splits(tmp_path / "b") == {}
-    put(tmp_path / "c/train/1.jpg")  # no class folders anywhere
-    put(tmp_path / "c/test/1.jpg")
-    assert set(find_splits(tmp_path / "c")) == {"train", "test"}
-    put(tmp_path / "e/train/bus/1.jpg")
-    put(tmp_path / "e/test/1.jpg")  # images without classes: no split
-    assert find_splits(tmp_path / "e") == {"train": "train"}
-    put(tmp_path / "d/val/bus/1.jpg")
-    put(tmp_path / "d/dev/bus/1.jpg")
-    with pytest.raises(DataError, match="two folders for one split"):
-        find_splits(tmp_path / "d")
-
-
 def test_flat_and_empty_folders_say_so(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no class folders.*nothing lies there"):
         found(tmp_path)
@@ -114,7 +95,7 @@ def test_a_link_out_of_the_set_in_the_place_of_a_class_is_an_error(tmp_path: Pat
     put(tmp_path / "outside" / "a.jpg")
     put(tmp_path / "set/cat/a.jpg")
     (tmp_path / "set/dog").symlink_to(tmp_path / "outside")
-    for look in (find_splits, found):
+    for look in (find_layout, found):
         with pytest.raises(
             DataError, match=r"dog: a link to a folder outside of the data set is not followed"
         ):

@@ -1,12 +1,13 @@
-"""Finding the images of a folder: which sub-folders are splits, which are classes, which files are images.
+"""Finding the images of a folder: which sub-folders are classes, which files are images. Which folder holds the
+classes is found in folder_layout.py.
 
-- A sub-folder is a split if its name is a split word (split_names.py) and folders lie in it; so a class may
-  be called `train`, and a `test` of images without classes is no split. If all sub-folders have such names
-  and none holds folders, they are taken for splits, and opening one says that its class folders are missing.
-- Every other sub-folder is a class, named as the folder (in Unicode form NFC).
-- Images are found at any depth below the class, by extension, in any case. Names that begin with a dot are
-  passed over; every other file that is not taken is counted in `skipped` with the reason and its extension, and
-  so are images that lie outside of the class folders.
+- Every sub-folder is a class, named as the folder (in Unicode form NFC).
+- Images are found at any depth below the class, by extension, in any case. A class whose images all lie in several
+  folders of their own may be several classes, or a part of the data: that is asked, and `photos?classes=outer` is
+  the answer that it is one.
+- Names that begin with a dot, and the __MACOSX of unpacked archives, are passed over; every other file that is not
+  taken is counted in `skipped` with the reason and its extension, and so are images that lie outside of the class
+  folders.
 - A link to a file is followed wherever it points. A link to a folder is never followed: inside the data set
   it would be a loop or a second copy; outside of it, in the place of a split or a class, it is an error.
 - A link that points nowhere, or a file without permission, keeps its place, and reading it raises DataError.
@@ -19,14 +20,13 @@ import os
 import stat
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 
 from vitrail.data.decode import CONVERT
 from vitrail.data.readers.names import printable
-from vitrail.data.readers.split_names import WORDS, in_order
 from vitrail.errors import DataError
 
 EXTENSIONS = frozenset((
@@ -37,29 +37,16 @@ ENDINGS = f"image files end in {', '.join(sorted(EXTENSIONS))}"
 HEIC = frozenset((".heic", ".heif", ".hif"))
 
 
-def find_splits(root: Path) -> dict[str, str]:
-    """{train: train, validation: val, ...}: the folders that are splits; empty: they are classes."""
-    folders = _folders(root, "", Counter())
-    words = [name for name in folders if name.lower() in WORDS]
-    filled = [name for name in words if _folders(root, name, Counter())]
-    if filled or len(words) < len(folders):
-        words = filled
-    splits = {WORDS[name.lower()]: name for name in words}
-    if len(splits) < len(words):
-        raise DataError(f"{root}: two folders for one split among {', '.join(words)}")
-    return splits
-
-
 def find_classes(root: Path, folder: str, skipped: Counter[str]) -> dict[str, str]:
     """{class name: its folder below root}, sorted by name, for the classes in root/folder."""
     classes: dict[str, str] = {}
-    for name in _folders(root, folder, skipped):
+    for name in sub_folders(root, folder, skipped):
         title = unicodedata.normalize("NFC", printable(os.fsencode(name)))
         if title in classes:
             raise DataError(f"{root / folder}: two folders for class {title!r}, written in two Unicode forms")
-        classes[title] = f"{folder}{os.sep}{name}" if folder else name
+        classes[title] = below(folder, name)
     if not classes:
-        images = sum(_is_image_name(entry.name) for entry in _scan(root / folder))
+        images = sum(is_image_name(entry.name) for entry in scan_folder(root / folder))
         raise DataError(
             f"{root / folder}: no class folders; images are expected in one sub-folder per class"
             + (f" ({images} images lie in the folder itself)" if images else f" ({_found(skipped)})")
@@ -67,44 +54,53 @@ def find_classes(root: Path, folder: str, skipped: Counter[str]) -> dict[str, st
     return dict(sorted(classes.items()))
 
 
-def count_beside(root: Path, splits: dict[str, str], skipped: Counter[str]) -> None:
-    """Count the images beside the splits, which nobody reads: in root itself, and in folders that are no splits."""
-    beside = ", ".join(splits[name] for name in in_order(list(splits)))
-    for name in _folders(root, "", skipped):
-        if name in splits.values():
-            continue
-        folder = f"{printable(os.fsencode(name))}, a folder beside {beside}"
-        try:
-            images = sum(_is_image_name(entry.name) for entry in _scan(root / name))
-        except DataError:
-            skipped[f"{folder}, cannot be listed"] += 1
-            continue
-        if images:
-            skipped[f"an image in {folder}"] += images
-
-
 def list_images(
-    root: Path, folders: Iterable[tuple[int, str]], skipped: Counter[str]
+    root: Path, folders: Iterable[tuple[int, str]], skipped: Counter[str], *, outer: bool = False
 ) -> tuple[list[bytes], np.ndarray]:
-    """Paths below root and labels (n,) of every image in the folders [(label, path below root)], sorted in each."""
+    """Paths below root and labels (n,) of every image in the folders [(label, path below root)], sorted in each.
+
+    DataError where a class has all its images in several folders of its own, unless `outer` says that it is one.
+    """
     images: list[bytes] = []
     labels: list[int] = []
+    unclear: dict[str, list[str]] = {}  # class folder -> the folders in it
     for label, folder in folders:
         found: list[str] = []
-        below = [folder]
-        while below:
-            found += _list_one(root, below.pop(), below, skipped)
+        waiting, places = [folder], []
+        while waiting:
+            place = waiting.pop()
+            here = _list_one(root, place, waiting, skipped)
+            found += here
+            places += [place] if here else []
+        if places and not outer and (common := os.path.commonpath(places)) not in places:
+            unclear[folder] = sorted({Path(place).relative_to(common).parts[0] for place in places})
         images += sorted(map(os.fsencode, found))
         labels += [label] * len(found)
+    if unclear:
+        raise _question(root, unclear)
     if not images:
         raise DataError(f"{root}: no class folder has an image; {ENDINGS}")
     return images, np.array(labels, dtype=np.int64)
 
 
-def _list_one(root: Path, folder: str, below: list[str], skipped: Counter[str]) -> list[str]:
-    """The images of one directory; its sub-folders are added to `below`."""
+def _question(root: Path, unclear: dict[str, list[str]]) -> DataError:
+    """Ask what folders are that hold only folders, of which `unclear` has the names."""
+    folder, inner = next(iter(unclear.items()))
+    names = ", ".join(printable(os.fsencode(name)) for name in inner[:4]) + (
+        ", ..." if len(inner) > 4 else ""
+    )
+    others = f"; {len(unclear) - 1} more like it" if len(unclear) > 1 else ""
+    return DataError(
+        f"{root / folder}: no images but {len(inner)} folders of them ({names}){others}. If it is one class, say so: "
+        f"{root}?classes=outer. If the folders in it are the classes, name the folder around them. If it is a part "
+        "of the data, call it train, validation or test"
+    )
+
+
+def _list_one(root: Path, folder: str, waiting: list[str], skipped: Counter[str]) -> list[str]:
+    """The images of one directory; its sub-folders are added to `waiting`."""
     images = []
-    for entry in _scan(root / folder):
+    for entry in scan_folder(root / folder):
         name = entry.name
         relative = f"{folder}{os.sep}{name}"
         # Plain files first, in one look each: a data set may have millions of them.
@@ -115,12 +111,12 @@ def _list_one(root: Path, folder: str, below: list[str], skipped: Counter[str]) 
                 skipped[_why_not(name)] += 1
             continue
         if entry.is_dir(follow_symlinks=False):
-            below.append(relative)
+            waiting.append(relative)
             continue
         kind = _target(entry)
         if kind == "folder":
             skipped[f"a link to a folder is not followed: {printable(os.fsencode(relative))}"] += 1
-        elif not _is_image_name(name):
+        elif not is_image_name(name):
             skipped[_why_not(name)] += 1
         elif kind == "other":
             skipped[f"neither a file nor a folder: {printable(os.fsencode(relative))}"] += 1
@@ -129,10 +125,10 @@ def _list_one(root: Path, folder: str, below: list[str], skipped: Counter[str]) 
     return images
 
 
-def _folders(root: Path, folder: str, skipped: Counter[str]) -> list[str]:
+def sub_folders(root: Path, folder: str, skipped: Counter[str]) -> list[str]:
     """The sub-folders of root/folder; a link that leads out of root would be missed here: it is refused."""
     names = []
-    for entry in _scan(root / folder):
+    for entry in scan_folder(root / folder):
         if entry.is_dir(follow_symlinks=False):
             names.append(entry.name)
         elif _target(entry) == "folder":
@@ -142,18 +138,25 @@ def _folders(root: Path, folder: str, skipped: Counter[str]) -> list[str]:
                     "folder here, or link its files"
                 )
             skipped[f"a link to a folder is not followed: {printable(os.fsencode(entry.name))}"] += 1
-        elif _is_image_name(entry.name):
+        elif is_image_name(entry.name):
             skipped[f"an image outside of the class folders ({_extension(entry.name)})"] += 1
         elif _extension(entry.name) in HEIC:
             skipped[_why_not(entry.name)] += 1
     return names
 
 
-def _scan(folder: Path) -> list[os.DirEntry[str]]:
-    """The entries of a directory that are not hidden."""
+def below(folder: str, name: str) -> str:
+    """The path of `name` in a folder, where "" is the folder that paths begin at."""
+    return f"{folder}{os.sep}{name}" if folder else name
+
+
+def scan_folder(folder: Path) -> Iterator[os.DirEntry[str]]:
+    """The entries of a directory that are meant for people."""
     try:
         with os.scandir(folder) as entries:
-            return [entry for entry in entries if not entry.name.startswith(".")]
+            for entry in entries:
+                if not entry.name.startswith(".") and entry.name != "__MACOSX":
+                    yield entry
     except OSError as error:
         raise DataError(f"{folder}: cannot be listed: {error.strerror}") from error
 
@@ -167,7 +170,7 @@ def _target(entry: os.DirEntry[str]) -> str:
     return "file" if stat.S_ISREG(mode) else "folder" if stat.S_ISDIR(mode) else "other"
 
 
-def _is_image_name(name: str) -> bool:
+def is_image_name(name: str) -> bool:
     return name[name.rfind(".") :].lower() in EXTENSIONS
 
 

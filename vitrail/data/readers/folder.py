@@ -1,4 +1,5 @@
-"""Folders of images: one sub-folder per class, with or without splits. The rules are in class_folders.py.
+"""Folders of images: one sub-folder per class, with or without splits. The rules are in folder_layout.py and
+class_folders.py.
 
     root/train/cat/a.jpg  root/val/cat/b.jpg   splits as they are (their names: split_names.py)
     root/cat/a.jpg        root/dog/b.jpg       one set, split by a seed, class by class (stratify.py):
@@ -6,7 +7,8 @@
                                                or as `photos?seed=1&validation=0.2&test=0` says
 
 Class names are the names of the class folders, sorted; a `classes.txt` with lines `folder <TAB> name` renames
-them. Every split has the classes of train, so that a label means the same in all of them.
+them. Every split has the classes of train, so that a label means the same in all of them. `photos?classes=outer`
+says that class folders are classes, though their images lie in folders of their own.
 """
 
 from __future__ import annotations
@@ -19,11 +21,12 @@ from pathlib import Path
 
 import numpy as np
 
-from vitrail.data.readers.class_folders import ENDINGS, count_beside, find_classes, find_splits, list_images
+from vitrail.data.readers.class_folders import ENDINGS, find_classes, list_images
 from vitrail.data.readers.class_names import with_titles
 from vitrail.data.readers.fingerprint import digest, digest_files
+from vitrail.data.readers.folder_layout import Layout, count_beside, find_layout
 from vitrail.data.readers.names import Names, printable
-from vitrail.data.readers.split_names import find_split, in_order
+from vitrail.data.readers.split_names import find_split
 from vitrail.data.readers.stratify import stratified
 from vitrail.data.sources import Example, Source, read_image_file, take_options
 from vitrail.errors import ConfigError, DataError
@@ -67,25 +70,36 @@ class FolderSource:
 
 def open_folder(root: Path, split: str, options: dict[str, str]) -> FolderSource:
     """Open one split of a folder of images."""
-    fractions = read_split_options(root, options)
-    folders = find_splits(root)
+    outer, cut = _take_outer(root, options)
+    fractions = read_split_options(root, cut, "classes")
+    layout = find_layout(root)
     split = find_split(split, folder_splits(root, options), str(root))
-    return _open_split_folder(root, split, folders) if folders else _open_part(root, split, *fractions)
+    return (
+        _open_split_folder(layout, split, outer)
+        if layout.splits
+        else _open_part(layout, split, outer, *fractions)
+    )
 
 
 def folder_splits(root: Path, options: dict[str, str]) -> list[str]:
     """The splits that a folder of images has."""
-    read_split_options(root, options)
-    folders = find_splits(root)
-    if folders and options:
-        raise ConfigError(
-            f"{root} has splits of its own ({', '.join(folders)}): options {options} do not apply"
-        )
-    return in_order(list(folders)) if folders else ["train", "validation", "test"]
+    _, cut = _take_outer(root, options)
+    read_split_options(root, cut, "classes")
+    splits = find_layout(root).splits
+    if splits and cut:
+        raise ConfigError(f"{root} has splits of its own ({', '.join(splits)}): options {cut} do not apply")
+    return list(splits) or ["train", "validation", "test"]
 
 
-def _open_split_folder(root: Path, split: str, folders: dict[str, str]) -> FolderSource:
-    skipped: Counter[str] = Counter()
+def _take_outer(root: Path, options: dict[str, str]) -> tuple[bool, dict[str, str]]:
+    """Whether `classes=outer` is among the options, and the others."""
+    if options.get("classes", "outer") != "outer":
+        raise ConfigError(f"{root}: option classes={options['classes']}; outer is allowed: see docs/data.md")
+    return "classes" in options, {name: value for name, value in options.items() if name != "classes"}
+
+
+def _open_split_folder(layout: Layout, split: str, outer: bool) -> FolderSource:
+    root, folders, skipped = layout.root, layout.splits, Counter[str]()
     classes = {
         name: find_classes(root, folder, skipped if name == split else Counter())
         for name, folder in folders.items()
@@ -95,21 +109,24 @@ def _open_split_folder(root: Path, split: str, folders: dict[str, str]) -> Folde
         extra = sorted(set(found) - set(class_names))
         if extra:
             raise DataError(
-                f"{root / folders[name]}: classes that train does not have: {', '.join(extra[:8])}"
+                f"{root / folders[name]}: classes that train does not have: {', '.join(extra[:8])}; images "
+                f"without labels do not belong in {root}"
             )
     number = {name: label for label, name in enumerate(class_names)}
     here = [(number[name], folder) for name, folder in classes[split].items()]
-    images, labels = list_images(root, here, skipped)
-    count_beside(root, folders, skipped)
-    name, titles = f"{root.resolve().name}:{split}", with_titles(class_names, root)
+    images, labels = list_images(root, here, skipped, outer=outer)
+    count_beside(layout, skipped)
+    name, titles = f"{root.resolve().name}:{split}", with_titles(class_names, root / layout.base)
     return FolderSource(name, root, Names(images), labels, titles, skipped, _empty(here, labels))
 
 
-def _open_part(root: Path, split: str, seed: int, validation: float, test: float) -> FolderSource:
-    skipped: Counter[str] = Counter()
-    classes = find_classes(root, "", skipped)
+def _open_part(
+    layout: Layout, split: str, outer: bool, seed: int, validation: float, test: float
+) -> FolderSource:
+    root, skipped = layout.root, Counter[str]()
+    classes = find_classes(root, layout.base, skipped)
     here = list(enumerate(classes.values()))
-    keys, labels = list_images(root, here, skipped)
+    keys, labels = list_images(root, here, skipped, outer=outer)
     chosen = stratified(keys, labels, seed=seed, validation=validation, test=test)[split]
     if not len(chosen):
         raise DataError(
@@ -118,7 +135,7 @@ def _open_part(root: Path, split: str, seed: int, validation: float, test: float
             "?validation=0.2&test=0.2 change that"
         )
     files = Names([keys[i] for i in chosen])
-    name, titles = f"{root.resolve().name}:{split}", with_titles(list(classes), root)
+    name, titles = f"{root.resolve().name}:{split}", with_titles(list(classes), root / layout.base)
     return FolderSource(name, root, files, labels[chosen], titles, skipped, _empty(here, labels))
 
 
@@ -156,12 +173,11 @@ def note_ignored(source: Source) -> None:
 def ignored_files(root: Path) -> Counter[str]:
     """What is not taken as an image in all splits of a folder together: reason -> how many."""
     ignored: Counter[str] = Counter()
-    splits = find_splits(root)
-    for folder in splits.values() or [""]:
+    layout = find_layout(root)
+    for folder in layout.splits.values() or [layout.base]:
         with suppress(DataError):  # a split without an image, of which opening it speaks
-            list_images(root, enumerate(find_classes(root, folder, ignored).values()), ignored)
-    if splits:
-        count_beside(root, splits, ignored)
+            list_images(root, enumerate(find_classes(root, folder, ignored).values()), ignored, outer=True)
+    count_beside(layout, ignored)
     return ignored
 
 
@@ -171,9 +187,9 @@ def in_words(ignored: Counter[str], most: int = 5) -> str:
     return "; ".join(words) + ("; ..." if len(ignored) > most else "")
 
 
-def read_split_options(root: Path | str, options: dict[str, str]) -> tuple[int, float, float]:
-    """Seed, and the fractions of each class for validation and test."""
-    take_options(str(root), options, tuple(DEFAULTS))
+def read_split_options(root: Path | str, options: dict[str, str], *others: str) -> tuple[int, float, float]:
+    """Seed, and the fractions of each class for validation and test; `others` are options that are read elsewhere."""
+    take_options(str(root), options, (*DEFAULTS, *others))
     values = DEFAULTS | options
     try:
         seed, validation, test = int(values["seed"]), float(values["validation"]), float(values["test"])

@@ -44,3 +44,10 @@ def split_in_stem(stem: str) -> str | None:
     """
     found = {WORDS[word] for word in re.split(r"[-_.\s\d]+", stem.lower()) if word in WORDS}
     return found.pop() if len(found) == 1 else None
+
+
+def split_in_folder(name: str) -> str | None:
+    """The split word in the name of a folder, which people write in more ways: TrainImages, testset, seg_train."""
+    words = re.split(r"[-_.\s\d]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower())
+    found = {WORDS[part] for word in words for part in (word, word.removesuffix("set")) if part in WORDS}
+    return found.pop() if len(found) == 1 else None
