@@ -39,6 +39,15 @@ def test_a_dry_run_needs_no_data(capsys):
     assert "83.97" in made["claim"]
 
 
+def test_the_ramp_of_an_average_is_a_flag():
+    made = command("--average", "0.9", "--average-ramp", "--dry-run", "--device", "cpu").result["experiment"]
+    assert (made["training"]["average"], made["training"]["average_ramp"]) == (0.9, True)
+    boxed = command("--recipe", "ti8-64", "--dry-run", "--device", "cpu").result["experiment"]
+    assert boxed["training"]["average_ramp"]
+    plain = command("--recipe", "ti8-64", "--no-average-ramp", "--dry-run", "--device", "cpu")
+    assert plain.result["changes"] == ["average_ramp"]
+
+
 def test_a_recipe_with_other_settings_makes_no_claim():
     as_it_is = command("--recipe", "vit-b16-i1k", "--dry-run", "--workers", "3", "--device", "cpu")
     assert as_it_is.result["changes"] == [] and len(as_it_is.after) == 1

@@ -111,6 +111,7 @@ def test_table_4(name):
 def test_imagenet_of_table_2(name, size):
     made = finetuning_recipe(name).make()
     assert (made.image_size, made.average, made.steps) == (size, 0.9999, 20_000)
+    assert not made.average_ramp
     assert set(made.rates) == {0.003, 0.01, 0.03, 0.06}
 
 

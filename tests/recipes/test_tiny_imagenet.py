@@ -28,7 +28,9 @@ def test_the_recipe_is_that_of_the_weights(card, name):
             assert fields == trained[part], part
             continue
         for field, value in fields.items():
-            if (part, field) not in FREE and field not in INCIDENTAL:
+            if field == "average_ramp":  # the weights are older than the choice: averages had a ramp
+                assert value == (trained[part]["average"] > 0)
+            elif (part, field) not in FREE and field not in INCIDENTAL:
                 assert without_blanks(value) == without_blanks(trained[part][field]), (part, field)
 
 

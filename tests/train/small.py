@@ -35,6 +35,7 @@ def experiment(
                 evaluate_every=4,
                 save_every=3,
                 average=0.9,
+                average_ramp=True,
                 compile="off",
                 optimization=Optimization(weight_decay=0.1),
             ),

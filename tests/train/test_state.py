@@ -103,19 +103,20 @@ def test_clipping(largest, after):
     assert made.model.head.classifier.bias.grad.norm().item() == pytest.approx(after, rel=1e-4)
 
 
-def test_averaged_inside_and_kept_at_the_end():
+@pytest.mark.parametrize(("ramp", "moved"), [(False, 0.1), (True, 0.9)])
+def test_averaged_inside_and_kept_at_the_end(ramp, moved):
     made = objective()
-    state = TrainState(made, Optimization("sgd"), 0.9, CPU)
+    state = TrainState(made, Optimization("sgd"), 0.9, CPU, average_ramp=ramp)
     start = made.model.head.classifier.bias.detach().clone()
     made.model.head.classifier.bias.grad = torch.ones(5)
     state.set_rate(1.0)
     state.update(0)
     assert torch.equal(made.model.head.classifier.bias, start - 1)
     with state.averaged():
-        torch.testing.assert_close(made.model.head.classifier.bias.detach(), start - 0.9)
+        torch.testing.assert_close(made.model.head.classifier.bias.detach(), start - moved)
     assert torch.equal(made.model.head.classifier.bias, start - 1)
     state.keep_average()
-    torch.testing.assert_close(made.model.head.classifier.bias.detach(), start - 0.9)
+    torch.testing.assert_close(made.model.head.classifier.bias.detach(), start - moved)
 
 
 def test_without_an_average_the_weights_are_what_they_are():

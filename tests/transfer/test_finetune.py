@@ -116,6 +116,15 @@ def test_runs_inside_a_finished_fine_tuning_may_be_removed_but_not_all_of_its_mo
         tune(pretrained, folder, **SWEEP)
 
 
+def test_an_average_is_plain_unless_a_ramp_is_asked_for(pretrained, tmp_path, caplog):
+    """A new head is zeros: four steps by 0.99 leave it near them."""
+    plain = tune(pretrained, tmp_path / "plain", average=0.99)
+    assert "96% of the average are the weights that training began with" in caplog.text
+    ramped = tune(pretrained, tmp_path / "ramped", average=0.99, average_ramp=True)
+    a, b = (tuned.model().head.classifier.weight.abs().max().item() for tuned in (plain, ramped))
+    assert 0 < 5 * a < b
+
+
 def test_the_test_split_is_evaluated_once_for_each_seed_and_not_while_anything_is_chosen(swept):
     test = ("evaluate", "shapes:shape:test")
     assert swept[1] == [

@@ -61,6 +61,7 @@ def ti8_64() -> Experiment:
             optimization=DECAY,
             clip=1.0,
             average=0.999,
+            average_ramp=True,
             evaluate_every="12.5%",
             watch="val_top1",
         ),

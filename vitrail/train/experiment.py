@@ -74,6 +74,7 @@ class Training:
     optimization: Optimization = field(default_factory=Optimization)
     clip: float = 1.0  # largest global norm of the gradient; 0: none
     average: float = 0.0  # decay of the running average of the weights, as 0.9999; 0: none
+    average_ramp: bool = False  # let that decay rise to its value, (1 + t) / (10 + t) after t steps
     accumulate: int = 1  # parts that a batch is computed in
     precision: Literal["auto", "float32", "bf16"] = "auto"  # auto: bf16 on CUDA, else float32
     compile: Switch = "auto"  # auto: on for CUDA; graphs: as CUDA graphs, for small models on one GPU

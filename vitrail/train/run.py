@@ -40,6 +40,7 @@ from vitrail.runtime.log import Board, note
 from vitrail.runtime.memory import exhausted
 from vitrail.runtime.training_display import TrainingDisplay, Work
 from vitrail.train.assembly import Parts, assemble, evaluators_of
+from vitrail.train.ema import average_remark
 from vitrail.train.experiment import Experiment
 from vitrail.train.fit import fit
 from vitrail.train.parallel import distribute, whole
@@ -104,16 +105,19 @@ def noting_where_it_stands(run: Run) -> Iterator[None]:
 def train(parts: Parts, run: Run) -> dict[str, Any]:
     """One run in an open folder: its results."""
     objective, plan, device, first = parts.objective, parts.plan, parts.device, rank() == 0
+    training = parts.training
     if first:
-        for remark in (*remarks(parts.experiment, parts.sources), f"{described(parts)}, on {device}"):
-            note(remark)
+        said = average_remark(training.average, training.average_ramp, plan.steps)
+        for remark in (*remarks(parts.experiment, parts.sources), said, f"{described(parts)}, on {device}"):
+            if remark:
+                note(remark)
     module, state = state_of(parts)
     if plan.compile:
         objective.compile(mode="reduce-overhead" if plan.graphs else None)
     evaluators = evaluators_of(parts, run.path / "figures")
     flops, peak = cost(parts.model.config).training_flops, peak_flops(device) * world()
     work, bad = Work(plan.steps, parts.experiment.data.batch, flops, peak), parts.loader.bad_files
-    board = Board(run.path / "tensorboard") if parts.training.tensorboard and first else None
+    board = Board(run.path / "tensorboard") if training.tensorboard and first else None
     with TrainingDisplay(work, shown=first, broken=lambda: len(bad.found), board=board) as display:
         outcome = fit(
             objective, parts.loader, state, plan, module=module, run=run, evaluators=evaluators, device=device,
@@ -130,7 +134,10 @@ def state_of(parts: Parts) -> tuple[nn.Module, TrainState]:
     """What the loop calls, and all that training changes."""
     plan, training, device = parts.plan, parts.training, parts.device
     module = distribute(parts.objective, plan.parallel, plan.replicas, device, plan.bf16)
-    return module, TrainState(parts.objective, training.optimization, training.average, device)
+    state = TrainState(
+        parts.objective, training.optimization, training.average, device, average_ramp=training.average_ramp
+    )
+    return module, state
 
 
 def rewritten(parts: Parts, run: Run, done: dict[str, Any]) -> dict[str, Any]:

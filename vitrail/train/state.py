@@ -16,11 +16,17 @@ class TrainState:
     """Of an objective; `average` 0: none is kept."""
 
     def __init__(
-        self, objective: nn.Module, optimization: Optimization, average: float, device: torch.device
+        self,
+        objective: nn.Module,
+        optimization: Optimization,
+        average: float,
+        device: torch.device,
+        *,
+        average_ramp: bool = False,
     ) -> None:
         self.objective = objective
         self.optimizer = optimizer_of(objective, optimization, device)
-        self.average = Average(objective, average) if average else None
+        self.average = Average(objective, average, average_ramp) if average else None
         begin(self.optimizer)
 
     def tensors(self) -> dict[str, Tensor]:

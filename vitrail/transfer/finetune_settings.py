@@ -57,6 +57,7 @@ class Finetuning:
     freeze: tuple[str, ...] = ()
     clip: float | None = None  # largest global norm of the gradient; 0: no clipping; None: by the protocol
     average: float = 0.0  # decay of the running average of the weights, as 0.9999; 0: none
+    average_ramp: bool = False  # let that decay rise to its value, (1 + t) / (10 + t) after t steps
     dropout: float | None = None  # part of the activations that is dropped; None: the model's; paper, bit: 0
     drop_path: float | None = None  # stochastic depth of the last layer; None: the model's; paper, bit: 0
     mixup: float | None = None  # images are mixed, by Beta(p, p) for this p; None: by the protocol
@@ -201,6 +202,7 @@ def experiment_of(f: Finetuning) -> Experiment:
             optimization=optimization,
             clip=f.clip,
             average=f.average,
+            average_ramp=f.average_ramp,
             accumulate=f.accumulate,
             precision=f.precision,
             compile=f.compile,
