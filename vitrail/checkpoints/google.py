@@ -40,7 +40,7 @@ from vitrail.models.hybrid import HybridConfig
 from vitrail.models.names import Config
 from vitrail.models.resnet import BiTConfig, StemConfig
 from vitrail.models.vit import ViTConfig
-from vitrail.runtime.log import note
+from vitrail.runtime.log import note, visible
 
 # What may stand in a file beside the model: optimizer state, the text tower and scalars of SigLIP.
 NOT_THE_MODEL = re.compile(r"(opt/state|opt/|states?/|params/txt/|txt/|params/[tb]$|[tb]$|extra/)")
@@ -80,7 +80,7 @@ def read(
         note(f"{path.name}: the head is all zero (so were the published ImageNet-21k ones): no predictions")
     if any(a.dtype == np.float64 for a in inside.values()):
         note(f"{path.name}: float64 weights are rounded to float32")
-    provenance = {"format": "npz", "file": path.name, "dialect": asdict(dialect)}
+    provenance = {"format": "npz", "file": visible(path.name), "dialect": asdict(dialect)}
     return Checkpoint(config, weights, line_of(config, dialect), provenance=provenance)
 
 

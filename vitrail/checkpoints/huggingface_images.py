@@ -49,7 +49,7 @@ def read_images(card: dict[str, Any] | None, config: ViTConfig, where: str) -> s
             return str(pipeline)
         note(f"{where}: preprocessor_config.json is for {pipeline.image_size}; scaled to {config.image_size}")
         return str(pipeline.at(config.image_size))
-    except (ConfigError, KeyError) as error:
+    except ConfigError as error:
         note(f"{where}: what its preprocessor_config.json says has no counterpart here ({error})")
         return ""
 
@@ -82,10 +82,9 @@ def transform(settings: dict[str, Any]) -> Transform:
     size, resample = settings["size"], settings["resample"]
     if resample not in RESAMPLE:
         raise ConfigError(f"resample {resample!r} is none of Pillow's {RESAMPLE}")
-    resize = (
-        size["shortest_edge"] if isinstance(size, dict) and set(size) == {"shortest_edge"} else sides(size)
-    )
-    crop = sides(settings["crop_size"]) if settings["do_center_crop"] else None
+    short = said(size).get("shortest_edge") if said(size).keys() == {"shortest_edge"} else None
+    crop = sides(settings.get("crop_size"), "crop_size") if settings["do_center_crop"] else None
+    resize = sides(size, "size") if short is None else short
     return Transform(resize, crop, RESAMPLE[resample], *values(settings), crop_rounding="down")
 
 
@@ -105,9 +104,18 @@ def numbers(value: Any) -> tuple[float, ...]:
     return (float(value),) if isinstance(value, int | float) else tuple(value)
 
 
-def sides(size: Any) -> tuple[int, int]:
-    """One number, as old files have it, is a square."""
-    return (size, size) if isinstance(size, int) else (size["height"], size["width"])
+def sides(size: Any, name: str) -> tuple[int, int]:
+    """Height and width. One number, as old files have it, is a square."""
+    if isinstance(size, int):
+        return size, size
+    if not {"height", "width"} <= said(size).keys():
+        raise ConfigError(f"{name} {str(size)[:60]} does not say height and width")
+    return size["height"], size["width"]
+
+
+def said(size: Any) -> dict[str, int]:
+    """The entries that are not null."""
+    return {key: value for key, value in size.items() if value is not None} if isinstance(size, dict) else {}
 
 
 def named(size: tuple[int, int]) -> dict[str, int]:

@@ -10,12 +10,13 @@ Writing happens inside runtime.files.atomic_file or atomic_folder, which make it
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -27,6 +28,7 @@ from vitrail.checkpoints.checkpoint import listing
 from vitrail.checkpoints.torch_pickle import View
 from vitrail.errors import CheckpointError
 from vitrail.runtime.files import check_regular, umask
+from vitrail.runtime.log import visible
 
 MAX_BYTES = 64 << 30  # of one model's tensors together
 MAX_TENSORS = 20_000  # of one file
@@ -56,7 +58,7 @@ class Found:
     def origin(self) -> dict[str, Any]:
         """What every format's provenance says of them: the file's name, never where it lay."""
         dtypes = sorted({str(w.dtype).removeprefix("torch.") for w in self.tensors.values()})
-        return {"file": self.path.name, "dtype": ", ".join(dtypes)}
+        return {"file": visible(self.path.name), "dtype": ", ".join(dtypes)}
 
 
 def find(path: Path) -> Found:
@@ -95,13 +97,21 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 def read_safetensors(path: Path) -> dict[str, Tensor]:
     try:
         check_regular(path)
-        with safe_open(path, framework="pt") as file:
+        with path.open("rb") as opened, safe_open(name_of(opened, path), framework="pt") as file:
             names = file.keys()
             check_count(len(names), path)
             tensors = {name: file.get_tensor(name) for name in names}
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{path} is not a whole .safetensors file ({error})") from error
     return checked(tensors, path)
+
+
+def name_of(opened: IO[bytes], path: Path) -> str:
+    """A name of an open file that safetensors takes: it has no place for bytes that are no UTF-8."""
+    try:
+        return str(path).encode().decode()
+    except UnicodeEncodeError:
+        return f"/dev/fd/{opened.fileno()}"
 
 
 def read_torch(path: Path) -> dict[str, Tensor]:
@@ -197,7 +207,13 @@ def save_safetensors(tensors: Mapping[str, Tensor], path: Path) -> None:
 
 def save_torch(tensors: Mapping[str, Tensor], path: Path) -> None:
     """Each tensor with a storage of its own: a view would be written with all that it is a view of."""
-    torch.save({name: w.detach().clone() for name, w in tensors.items()}, path)
+    content = {name: w.detach().clone() for name, w in tensors.items()}
+    with path.open("wb") as file:
+        try:
+            torch.save(content, file)
+        except RuntimeError as error:  # torch's own, in place of the OSError that our file raised
+            cause = error.__context__
+            raise (cause if isinstance(cause, OSError) else OSError(errno.EIO, str(error)[:200])) from None
 
 
 def save_json(entries: Mapping[str, Any], path: Path) -> None:
