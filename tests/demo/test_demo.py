@@ -10,7 +10,7 @@ from PIL import Image
 import vitrail
 from tests.demo.small import DATA, small, write_model
 from vitrail.demo.demo import RANDOM, STAGES, fresh, run_demo
-from vitrail.errors import ConfigError
+from vitrail.errors import CheckpointError, ConfigError
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +62,28 @@ def test_a_finished_demo_is_shown_and_nothing_is_done(made, model):
     again = run_demo(small(model), made.folder, device="cpu")
     assert again.before and again.results == made.results
     assert contents(made.folder) == before
+
+
+def test_the_model_of_a_finished_demo_is_written_again(made, model, tmp_path):
+    folder = shutil.copytree(made.folder, tmp_path / "out")
+    shutil.rmtree(folder / "finetuned/model")
+    assert run_demo(small(model), folder, device="cpu").results == made.results
+    assert contents(folder / "finetuned/model").keys() == {
+        folder / "finetuned/model" / name for name in ("model.json", "model.safetensors")
+    }
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("content", [5, None, {}, {"seconds": "x"}, {"pictures": []}, []])
+def test_results_that_were_changed_by_hand_are_an_error_in_words(made, model, tmp_path, stage, content):
+    folder = shutil.copytree(made.folder, tmp_path / "out")
+    card = json.loads((folder / "run.json").read_text())
+    for results in ({**card["results"], stage: content}, None):
+        kept = {name: value for name, value in card.items() if name != "results"}
+        (folder / "run.json").write_text(json.dumps(kept | ({"results": results} if results else {})))
+        (folder / f"{stage}.json").write_text(json.dumps(content))
+        with pytest.raises(CheckpointError):
+            run_demo(small(model), folder, device="cpu")
 
 
 def test_a_stage_that_is_finished_is_not_repeated(made, model, tmp_path):

@@ -22,8 +22,10 @@ import torch
 from PIL import Image
 
 from vitrail.checkpoints.run import Run
-from vitrail.checkpoints.torch_files import read_json, save_json
+from vitrail.checkpoints.run_json import read_object
+from vitrail.checkpoints.torch_files import save_json
 from vitrail.demo.material import Material
+from vitrail.demo.results import KINDS, Results, check_complete
 from vitrail.demo.settings import DEMO, Demo
 from vitrail.demo.summary import draw_summary
 from vitrail.errors import Interrupted
@@ -63,8 +65,9 @@ def run_demo(
     material = Material.open(settings, folder, device)
     data = material.train.fingerprint(), material.train.class_names
     with closing(Run.open(folder, material.identity(), data=data)) as run:
-        done = run.results()
+        done = run.results(Results)
         if done is not None:
+            check_complete(done, str(settings.model), str(folder))
             if lacks_model(folder / TUNED):
                 fine_tune(material)
             return Demonstrated(folder, done, before=True)
@@ -75,6 +78,7 @@ def run_demo(
                     results[name] = staged(name, material)
         except KeyboardInterrupt as stop:
             raise Interrupted("SIGINT", f"stage {len(results)} of {len(STAGES)}", str(folder)) from stop
+        check_complete(results, str(settings.model), str(folder))
         run.finish(results)
     return Demonstrated(folder, results, before=False)
 
@@ -89,7 +93,7 @@ def staged(name: str, material: Material) -> dict[str, Any]:
         found = stage(material)
         with atomic_file(path) as temporary:
             save_json(found | {"seconds": time.perf_counter() - start}, temporary)
-    return read_json(path)
+    return read_object(path, KINDS[name])
 
 
 def classify(material: Material) -> dict[str, Any]:

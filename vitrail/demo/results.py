@@ -1,0 +1,77 @@
+"""What the demo's stages write, and what is read of it again: OUT/NAME.json, and all of it in OUT/run.json."""
+
+from __future__ import annotations
+
+from typing import Any, TypedDict
+
+from vitrail.checkpoints.run_json import Count
+from vitrail.errors import CheckpointError
+
+
+class Timed(TypedDict):
+    seconds: float
+
+
+class Answer(TypedDict):
+    name: str
+    probability: float
+
+
+class Picture(TypedDict):
+    name: str
+    path: str
+    meant: str | None
+    top: list[Answer]
+
+
+class Pictures(Timed):
+    of: str
+    drawn: bool
+    classes: Count
+    pictures: list[Picture]
+
+
+class Scored(TypedDict):
+    name: str
+    value: float
+    std: float | None
+
+
+class Fewshot(Timed):
+    test: str
+    seeds: Count
+    scores: dict[str, list[Scored]]  # by the name of a model
+
+
+class Finetuned(Timed):
+    split: str
+    top1: float
+    train_examples: Count
+    test_examples: Count
+
+
+class Files(TypedDict):
+    report: str
+    summary: str
+
+
+class Report(Timed):
+    files: Files
+
+
+class Results(TypedDict):
+    pictures: Pictures
+    fewshot: Fewshot
+    finetune: Finetuned
+    report: Report
+
+
+KINDS: dict[str, Any] = {"pictures": Pictures, "fewshot": Fewshot, "finetune": Finetuned, "report": Report}
+
+
+def check_complete(results: dict[str, Any], model: str, where: str) -> None:
+    """There is a picture, and there are scores of the model: what the tables are made of."""
+    if not results["pictures"]["pictures"] or model not in results["fewshot"]["scores"]:
+        raise CheckpointError(
+            f"{where}: no pictures, or no scores of {model}: remove it, and the demo is done anew"
+        )
