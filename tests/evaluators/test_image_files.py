@@ -1,6 +1,9 @@
+import os
+
 import pytest
 
-from vitrail.errors import DataError
+from vitrail.errors import DataError, ImageError
+from vitrail.evaluators.features import pixels
 from vitrail.evaluators.image_files import find_images
 
 
@@ -32,3 +35,57 @@ def test_a_folder_with_hidden_images_only_has_none(tmp_path):
 def test_a_web_address_is_called_one(address):
     with pytest.raises(DataError, match="is a web address: download it first"):
         find_images([address])
+
+
+def test_images_of_other_kinds_in_a_folder_are_counted_with_an_example(tmp_path, caplog):
+    touched(
+        tmp_path, "a.jpg", "b/IMG_1.HEIC", "b/IMG_2.heic", "c.tga", "d.psd", "e.CR2", "notes.txt", ".f.heic"
+    )
+    assert find_images([str(tmp_path)]) == [tmp_path / "a.jpg"]
+    (said,) = caplog.messages
+    for words in (
+        "2 x HEIC is not read",
+        "b/IMG_1.HEIC",
+        "1 x TGA",
+        "c.tga",
+        "1 x PSD",
+        "1 x CR2 is not read",
+    ):
+        assert words in said
+    assert "notes.txt" not in said and ".f.heic" not in said
+    caplog.clear()
+    (tmp_path / "a.jpg").unlink()
+    with pytest.raises(DataError, match="no images there"):
+        find_images([str(tmp_path)])
+    assert "HEIC" in caplog.text
+
+
+def test_links_in_a_folder(tmp_path, caplog):
+    touched(tmp_path / "outside", "real.jpg")
+    touched(tmp_path / "photos", "a.jpg")
+    for name, target in (
+        ("b.jpg", "gone.jpg"),
+        ("c.jpg", "../outside/real.jpg"),
+        ("d.jpg", "d.jpg"),
+        ("e", "../outside"),
+    ):
+        (tmp_path / "photos" / name).symlink_to(target)
+    os.mkfifo(tmp_path / "photos/f.jpg")
+    found = find_images([str(tmp_path / "photos")])
+    assert [path.name for path in found] == [
+        "a.jpg",
+        "b.jpg",
+        "c.jpg",
+        "d.jpg",
+        "f.jpg",
+    ]  # reading says what is wrong
+    for path in (found[1], found[3], found[4]):
+        with pytest.raises(ImageError, match=path.name):
+            pixels(path)
+    (said,) = caplog.messages
+    assert "1 x a link to a folder, which is not followed" in said and "photos/e" in said
+
+
+def test_what_archives_leave_is_passed_over(tmp_path):
+    touched(tmp_path, "a.jpg", "__MACOSX/a.jpg", "b/__MACOSX/a.jpg")
+    assert find_images([str(tmp_path)]) == [tmp_path / "a.jpg"]

@@ -1,4 +1,5 @@
 import importlib.util
+import json
 import math
 import runpy
 import sys
@@ -11,12 +12,14 @@ from PIL import Image
 
 import vitrail
 from tests.evaluators.split import small_model
+from vitrail.data.sources import open_source
 from vitrail.errors import CheckpointError, ConfigError, DataError, ImageError
 from vitrail.evaluators.features import features
 from vitrail.evaluators.predict import names_of, predict, predict_each, read_class_names
 
 
 def saved_pictures(folder, n, side=8):
+    folder.mkdir(exist_ok=True)
     for i in range(n):
         Image.new("RGB", (side, side), (6 * i, 255 - 6 * i, 0)).save(folder / f"{i:02}.png")
     return sorted(folder.glob("*.png"))
@@ -66,11 +69,57 @@ def test_a_model_or_where_it_is(tmp_path):
     assert np.array_equal(features(tmp_path / "model", paths), features(model, paths))
 
 
-def test_the_file_that_cannot_be_read_is_named(tmp_path):
-    paths = saved_pictures(tmp_path, 3)
+def broken_and_whole(folder):
+    """Six images, of which 1, 3 and 4 cannot be read, each in its own way."""
+    paths = saved_pictures(folder, 6)
     paths[1].write_bytes(b"scribbled over")
-    with pytest.raises(ImageError, match=r"01\.png"):
-        predict(small_model(), paths)
+    paths[3].unlink()
+    paths[3].symlink_to(folder / "nowhere.png")
+    paths[4].write_bytes(paths[4].read_bytes()[:50])
+    return paths
+
+
+def test_an_image_that_cannot_be_read_does_not_stop_the_others(tmp_path, caplog):
+    paths, model = broken_and_whole(tmp_path), small_model()
+    for given in (paths, tmp_path, iter(map(str, paths))):
+        caplog.clear()
+        made = predict(model, given)
+        assert [len(top) for top in made] == [5, 0, 5, 0, 0, 5]
+        assert dict(made[5]) == pytest.approx(dict(predict(model, paths[5])[0]), rel=1e-4)
+        (said,) = caplog.messages
+        assert "3 of 6 images" in said and all(paths[i].name in said for i in (1, 3, 4))
+
+
+def test_python_and_the_command_have_one_policy(tmp_path, vitrail_command):
+    paths = broken_and_whole(tmp_path)
+    vitrail.save(small_model(), tmp_path / "model")
+    code, out, err = vitrail_command("predict", tmp_path / "model", *paths, "--json", "--device", "cpu")
+    answer = json.loads(out)
+    made = predict(tmp_path / "model", paths)
+    assert code == 2 and len(answer["errors"]) == 3 == err.count("error: ")
+    assert [one["path"] for one in answer["images"]] == [
+        str(p) for p, top in zip(paths, made, strict=True) if top
+    ]
+
+
+def test_of_images_of_which_none_can_be_read_the_first_is_named(tmp_path, vitrail_command):
+    paths = [path for i, path in enumerate(broken_and_whole(tmp_path)) if i in (1, 3, 4)]
+    for given in (paths, paths[0]):
+        with pytest.raises(ImageError, match=r"01\.png"):
+            predict(small_model(), given)
+    vitrail.save(small_model(), tmp_path / "model")
+    code, out, err = vitrail_command("predict", tmp_path / "model", *paths)
+    assert (code, out) == (2, "") and "01.png" in err
+    assert predict(small_model(), []) == []
+
+
+def test_broken_bytes_and_examples_too(tmp_path, caplog):
+    model, whole = small_model(), saved_pictures(tmp_path / "cat", 3)
+    made = predict(model, [whole[0].read_bytes(), b"scribbled over", np.zeros((4, 4, 3), np.uint8)])
+    assert [len(top) for top in made] == [5, 0, 5]
+    whole[1].write_bytes(b"scribbled over")
+    source = open_source(f"{tmp_path}?validation=0&test=0")
+    assert [len(top) for top in predict(model, source)] == [5, 0, 5]
 
 
 @pytest.mark.parametrize("call", [predict, features])

@@ -228,7 +228,8 @@ def predict(
 
     Args:
         model: a name in the box (ti8-64), a bundle, a run, or anyone's checkpoint
-        images: files, folders or glob patterns
+        images: files, folders or glob patterns; an image that cannot be read does not stop the others: what is wrong
+            with it is said, and the exit code is 2
         top: classes to show for each image
         class_names: a file with one class name on each line (or a JSON list, if it ends in .json)
     """

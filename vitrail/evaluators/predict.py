@@ -1,9 +1,14 @@
-"""A model and images -> the most probable classes of each, by name."""
+"""A model and images -> the most probable classes of each, by name.
+
+An image that cannot be read does not stop the others, in Python and on the command line alike: it has its place among
+the results, without classes, and what is wrong with it is said. Only where none can be read is that an error.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,54 +16,83 @@ import numpy as np
 from vitrail.checkpoints.box import ASSETS
 from vitrail.checkpoints.formats import as_model
 from vitrail.data.foreign_files import read_json, read_text
+from vitrail.data.sources import Source
 from vitrail.errors import ConfigError, DataError, ImageError
-from vitrail.evaluators.features import BATCH, ImageLike, each_image, outputs, pixels
+from vitrail.evaluators.features import BATCH, ImageLike, each_image, outputs, pixels, pixels_of
 from vitrail.models.names import Model
+from vitrail.runtime.log import note
 
 Prediction = list[tuple[str, float]]  # (class name, probability), the most probable first
+NAMED = 5  # images that cannot be read, in a note
 
 
 def predict(
-    model: Model | str | Path, images: ImageLike | Iterable[ImageLike], top: int = 5
+    model: Model | str | Path, images: ImageLike | Iterable[ImageLike] | Source, top: int = 5
 ) -> list[Prediction]:
     """For each image the `top` classes with their probabilities (a softmax over all classes).
 
-    `images`: files, folders (the images in them, sorted) or glob patterns; bytes, PIL images, arrays.
+    `images`: files, folders (the images in them, sorted) or glob patterns; bytes, PIL images, arrays. The list of an
+    image that cannot be read is empty, and a note says why; ImageError where none can be read.
     """
-    if top < 1:
-        raise ConfigError(f"top must be at least 1, not {top}")
-    model = as_model(model)
-    if not model.config.classes:
-        raise ConfigError("this model has no classifier: load it with classes=, and train it, to predict")
-    names = names_of(model)
-    made: list[Prediction] = []
-    for logits in outputs(model, each_image(images)):
-        probability, index = logits.softmax(dim=1).topk(min(top, len(names)))  # (B, top) each
-        for p, i in zip(probability.tolist(), index.tolist(), strict=True):
-            made.append([(names[k], value) for k, value in zip(i, p, strict=True)])
-    return made
+    results = _predict(as_model(model), _readers(images), top)
+    errors = [result for result in results if isinstance(result, ImageError)]
+    if errors and len(errors) == len(results):
+        more = f" (nor can the {len(errors) - 1:,} others)" if len(errors) > 1 else ""
+        raise ImageError(f"{errors[0]}{more}")
+    if errors:
+        named = "; ".join(map(str, errors[:NAMED])) + ("; ..." if len(errors) > NAMED else "")
+        note(f"{len(errors):,} of {len(results):,} images cannot be read and have no classes: {named}")
+    return [[] if isinstance(result, ImageError) else result for result in results]
 
 
 def predict_each(
     model: Model, paths: Sequence[Path], top: int = 5
 ) -> Iterator[tuple[Path, Prediction | ImageError]]:
-    """The same for files, in order; one that cannot be read gives its error instead of stopping the others."""
+    """The same for files, one after the other; one that cannot be read gives its error."""
     for start in range(0, len(paths), BATCH):
         group = paths[start : start + BATCH]
-        errors: dict[int, ImageError] = {}
-        made = iter(predict(model, readable_of(group, errors), top))
-        for i, path in enumerate(group):
-            yield path, errors[i] if i in errors else next(made)
+        yield from zip(group, _predict(model, (partial(pixels, path) for path in group), top), strict=True)
 
 
-def readable_of(paths: Sequence[Path], errors: dict[int, ImageError]) -> Iterator[np.ndarray]:
-    """The pixels of those that can be read, one after the other; of the others `errors` says what is wrong."""
-    for i, path in enumerate(paths):
-        image = pixels_or_error(path)
-        if isinstance(image, ImageError):
-            errors[i] = image
-        else:
-            yield image
+def _predict(
+    model: Model, readers: Iterable[Callable[[], np.ndarray]], top: int
+) -> list[Prediction | ImageError]:
+    """Of each image, which its reader reads, the classes, or what is wrong with it."""
+    if top < 1:
+        raise ConfigError(f"top must be at least 1, not {top}")
+    if not model.config.classes:
+        raise ConfigError("this model has no classifier: load it with classes=, and train it, to predict")
+    names = names_of(model)
+    results: list[Prediction | ImageError] = []
+    made: list[Prediction] = []
+
+    def readable() -> Iterator[np.ndarray]:
+        for read in readers:
+            try:
+                image = read()
+            except DataError as error:
+                results.append(error if isinstance(error, ImageError) else ImageError(str(error)))
+            else:
+                results.append([])  # to be filled in
+                yield image
+
+    for logits in outputs(model, readable()):
+        probability, index = logits.softmax(dim=1).topk(min(top, len(names)))  # (B, top) each
+        for p, i in zip(probability.tolist(), index.tolist(), strict=True):
+            made.append([(names[k], value) for k, value in zip(i, p, strict=True)])
+    answers = iter(made)
+    return [result if isinstance(result, ImageError) else next(answers) for result in results]
+
+
+def _readers(images: ImageLike | Iterable[ImageLike] | Source) -> Iterator[Callable[[], np.ndarray]]:
+    """One call for each image, which reads it or says in a DataError why that cannot be."""
+    if isinstance(images, Source):
+        return (partial(_read, images, i) for i in range(len(images)))
+    return (partial(pixels, image) for image in each_image(images))
+
+
+def _read(source: Source, index: int) -> np.ndarray:
+    return pixels_of(source.read(index))
 
 
 def pixels_or_error(path: Path) -> np.ndarray | ImageError:

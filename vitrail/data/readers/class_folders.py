@@ -35,6 +35,12 @@ EXTENSIONS = frozenset((
 ))  # fmt: skip
 ENDINGS = f"image files end in {', '.join(sorted(EXTENSIONS))}"
 HEIC = frozenset((".heic", ".heif", ".hif"))
+# Images too, by their extension, of kinds that are not read: drawings, cameras' raw files, high range.
+UNREAD = HEIC | frozenset((
+    ".tga", ".psd", ".psb", ".xcf", ".svg", ".ico", ".icns", ".jxl", ".jxr", ".jpx", ".dds", ".pcx", ".exr", ".hdr",
+    ".raw", ".dng", ".cr2", ".cr3", ".crw", ".nef", ".nrw", ".arw", ".sr2", ".srf", ".orf", ".rw2", ".raf", ".pef",
+    ".srw", ".3fr", ".x3f",
+))  # fmt: skip
 
 
 def find_classes(root: Path, folder: str, skipped: Counter[str]) -> dict[str, str]:
@@ -108,16 +114,16 @@ def _list_one(root: Path, folder: str, waiting: list[str], skipped: Counter[str]
             if name[name.rfind(".") :].lower() in EXTENSIONS:
                 images.append(relative)
             else:
-                skipped[_why_not(name)] += 1
+                skipped[why_not(name)] += 1
             continue
         if entry.is_dir(follow_symlinks=False):
             waiting.append(relative)
             continue
-        kind = _target(entry)
+        kind = target_of(entry)
         if kind == "folder":
             skipped[f"a link to a folder is not followed: {printable(os.fsencode(relative))}"] += 1
         elif not is_image_name(name):
-            skipped[_why_not(name)] += 1
+            skipped[why_not(name)] += 1
         elif kind == "other":
             skipped[f"neither a file nor a folder: {printable(os.fsencode(relative))}"] += 1
         else:
@@ -131,7 +137,7 @@ def sub_folders(root: Path, folder: str, skipped: Counter[str]) -> list[str]:
     for entry in scan_folder(root / folder):
         if entry.is_dir(follow_symlinks=False):
             names.append(entry.name)
-        elif _target(entry) == "folder":
+        elif target_of(entry) == "folder":
             if not Path(entry.path).resolve().is_relative_to(root.resolve()):
                 raise DataError(
                     f"{entry.path}: a link to a folder outside of the data set is not followed; move the "
@@ -139,9 +145,9 @@ def sub_folders(root: Path, folder: str, skipped: Counter[str]) -> list[str]:
                 )
             skipped[f"a link to a folder is not followed: {printable(os.fsencode(entry.name))}"] += 1
         elif is_image_name(entry.name):
-            skipped[f"an image outside of the class folders ({_extension(entry.name)})"] += 1
-        elif _extension(entry.name) in HEIC:
-            skipped[_why_not(entry.name)] += 1
+            skipped[f"an image outside of the class folders ({extension_of(entry.name)})"] += 1
+        elif extension_of(entry.name) in UNREAD:
+            skipped[why_not(entry.name)] += 1
     return names
 
 
@@ -161,7 +167,7 @@ def scan_folder(folder: Path) -> Iterator[os.DirEntry[str]]:
         raise DataError(f"{folder}: cannot be listed: {error.strerror}") from error
 
 
-def _target(entry: os.DirEntry[str]) -> str:
+def target_of(entry: os.DirEntry[str]) -> str:
     """What an entry is, behind links: file, folder, other (a pipe), or nothing."""
     try:
         mode = entry.stat().st_mode
@@ -174,14 +180,18 @@ def is_image_name(name: str) -> bool:
     return name[name.rfind(".") :].lower() in EXTENSIONS
 
 
-def _extension(name: str) -> str:
+def extension_of(name: str) -> str:
+    """In small letters, for people: `.heic`, or `no extension`."""
     return printable(os.fsencode(Path(name).suffix.lower())) or "no extension"
 
 
-def _why_not(name: str) -> str:
-    ending = _extension(name)
+def why_not(name: str) -> str:
+    """Why a file of this name is not taken as an image."""
+    ending = extension_of(name)
     if ending in HEIC:
         return f"HEIC is not read: {CONVERT} ({ending})"
+    if ending in UNREAD:
+        return f"{ending[1:].upper()} is not read: convert to JPEG or PNG first ({ending})"
     return f"not an image by its extension ({ending})"
 
 
