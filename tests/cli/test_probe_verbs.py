@@ -47,6 +47,17 @@ def test_fewshot_with_a_sweep(bundle):
     assert made[0]["std"] is None
 
 
+def test_fewshot_with_big_visions_draws(bundle):
+    shown = fewshot(bundle, DATA, shots=(1, 4), seeds=3, draws="big_vision", common=CPU)
+    (one, four), own = scores(shown), scores(fewshot(bundle, DATA, shots=(1, 4), common=CPU))
+    assert shown.result["draws"] == "big_vision"
+    assert len(one["values"]) == one["seeds"] == 3 and one["value"] == pytest.approx(np.mean(one["values"]))
+    assert [one["values"], four["values"]] != [made["values"] for made in own]
+    assert [f"{value:.2%}" for value in four["values"]] == shown.rows[1][3].split()
+    (scenics,) = scores(fewshot(bundle, DATA, shots=(4,), seeds=3, draws="scenic", common=CPU))
+    assert (scenics["seeds"], scenics["std"], len(scenics["values"])) == (1, None, 1)
+
+
 def test_knn(bundle):
     shown = knn(bundle, DATA, k=(1, 5), common=CPU)
     assert [row[0] for row in shown.rows] == ["knn weighted", "knn unweighted"]

@@ -78,6 +78,46 @@ def test_more_shots_are_better():
     assert found[0] > 0.3
 
 
+def as_big_vision_scores(train, test, shots, seed):
+    """Its evaluator: the first of each class's permutation, least squares, l2 = 2^10; in double precision."""
+    rng, K = np.random.default_rng(seed), len(train.class_names)
+    classes = [rng.permutation(np.where(train.labels == c)[0]) for c in range(K)]
+    few = np.concatenate([indices[:shots] for indices in classes])
+    x, y = train.x[few].astype(np.float64), train.labels[few]
+    W = plain_weights(x, y, K, 2.0**10)
+    inputs = (test.x.astype(np.float64) - x.mean(0)) / (x.std(0) + 1e-5)
+    return np.mean((np.pad(inputs, ((0, 0), (0, 1)), constant_values=100.0) @ W).argmax(1) == test.labels)
+
+
+@pytest.mark.parametrize("shots", [1, 5, 10])
+def test_scores_of_big_visions_seeds(shots):
+    train, test = gaussians(30, 24, 5, spread=3.0), gaussians(60, 24, 5, seed=1, spread=3.0)
+    ours = [run(train, test, shots, seed, (2.0**10,), CPU, "big_vision").accuracy for seed in range(3)]
+    assert ours == pytest.approx([as_big_vision_scores(train, test, shots, seed) for seed in range(3)])
+    assert ours != [run(train, test, shots, seed, (2.0**10,), CPU).accuracy for seed in range(3)]
+
+
+def test_scenics_examples_depend_on_no_seed_and_are_one_run():
+    evaluator = FewShot(Tinted(60), Tinted(24, seed=1), shots=(1, 4), seeds=3, draws="scenic")
+    assert [len(runs) for runs in evaluator.runs(small_model(classes=0))] == [1, 1]
+    train, test = gaussians(30, 24, 5, spread=3.0), gaussians(60, 24, 5, seed=1, spread=3.0)
+    first, other = (run(train, test, 2, seed, (1.0,), CPU, "scenic").accuracy for seed in (0, 7))
+    few = train.part(np.arange(10))  # in gaussians the classes take turns
+    assert first == other == np.mean(solve(few.x, few.labels, 5).predict(test.x, 1.0) == test.labels)
+
+
+def test_every_l2_of_every_seed():
+    model, l2 = small_model(classes=0), (0.5, 2.0**10)
+    given = {"train": Tinted(60), "test": Tinted(24, seed=1), "shots": (1, 4), "seeds": 2}
+    for by_l2, shots in zip(FewShot(**given, l2=l2).runs_by_l2(model), (1, 4), strict=True):
+        assert [[(r.shots, r.seed, r.l2) for r in runs] for runs in by_l2] == [
+            [(shots, seed, value) for seed in (0, 1)] for value in l2
+        ]
+    assert list(FewShot(**given, l2=(0.5,)).runs(model)) == [
+        by_l2[0] for by_l2 in FewShot(**given, l2=l2).runs_by_l2(model)
+    ]
+
+
 def test_l2_is_chosen_without_the_test_labels():
     train, test = gaussians(30, 24, 3, spread=3.0), gaussians(50, 24, 3, seed=1, spread=3.0)
     sweep = tuple(2.0**i for i in range(-10, 20, 3))
@@ -138,7 +178,15 @@ def test_classes_of_another_order():
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"shots": ()}, {"shots": (0,)}, {"seeds": 0}, {"l2": ()}, {"l2": (0.0,)}, {"l2": (float("nan"),)}],
+    [
+        {"shots": ()},
+        {"shots": (0,)},
+        {"seeds": 0},
+        {"l2": ()},
+        {"l2": (0.0,)},
+        {"l2": (float("nan"),)},
+        {"draws": "mine"},
+    ],
 )
 def test_settings_that_make_no_sense(wrong):
     with pytest.raises(ConfigError):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import Positional, arg
 
 from vitrail.cli.verb import COMMON, Common, ModelPath, Shown
+from vitrail.evaluators.draws import Draws
 
 if TYPE_CHECKING:
     from vitrail.data.sources import Source
@@ -42,6 +43,7 @@ def fewshot(
     seeds: int = 3,
     l2: tuple[float, ...] = (1024.0,),
     sweep: bool = False,
+    draws: Draws = "vitrail",
     probing: Probing = PROBING,
     common: Common = COMMON,
 ) -> Shown:
@@ -54,16 +56,22 @@ def fewshot(
         seeds: how often they are drawn; the mean and the standard deviation are shown
         l2: regularisation; of several, the best on the training examples that were not drawn
         sweep: choose l2 among 2^-10 ... 2^19
+        draws: which examples: vitrail's own, big_vision's for the same seeds, or scenic's (the first ones, no seed)
     """
     from vitrail.evaluators.fewshot import SWEEP, FewShot, fitting_shots, score
 
     loaded, train, test, extraction = opened(model, data, probing, common)
-    evaluator = FewShot(train, test, shots or fitting_shots(train), seeds, SWEEP if sweep else l2, extraction)
-    shown = begin(model, loaded, train, test, probing, common, ["std", "seeds", "l2"])
+    evaluator = FewShot(
+        train, test, shots or fitting_shots(train), seeds, SWEEP if sweep else l2, extraction, draws=draws
+    )
+    shown = begin(model, loaded, train, test, probing, common, ["std", "each seed", "l2"])
+    shown.result["draws"] = draws
     for runs in evaluator.runs(loaded):
-        made, values = score(runs), sorted({run.l2 for run in runs})
-        std, chosen = "-" if made.std is None else f"{made.std:.2%}", " ".join(f"{v:g}" for v in values)
-        add(shown, made, [std, str(seeds), chosen], l2=values, seeds=seeds)
+        made, l2s = score(runs), sorted({run.l2 for run in runs})
+        std, chosen = "-" if made.std is None else f"{made.std:.2%}", " ".join(f"{v:g}" for v in l2s)
+        values = [run.accuracy for run in runs]
+        each = " ".join(f"{value:.2%}" for value in values)
+        add(shown, made, [std, each, chosen], l2=l2s, seeds=len(runs), values=values)
     return shown
 
 

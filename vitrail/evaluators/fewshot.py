@@ -19,15 +19,16 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitrail.data.readers.stratify import shuffled_classes
 from vitrail.data.sources import Source
 from vitrail.errors import ConfigError, DataError
+from vitrail.evaluators.draws import Draws, ordered_classes
 from vitrail.evaluators.feature_cache import EXTRACTION, MAX_HELD_OUT, Extraction, Features, train_and_test
 from vitrail.evaluators.score import Score
 
@@ -51,10 +52,13 @@ class FewShot:
     l2: Sequence[float] = (L2,)  # several: chosen among, on the examples of `train` that were not drawn
     extraction: Extraction = EXTRACTION
     name: str = ""  # of the data, before the name of the score: pets -> pets_5-shot
+    draws: Draws = "vitrail"  # whose order of the examples; scenic's depends on no seed: one run
 
     def __post_init__(self) -> None:
         if not self.shots or min(self.shots) < 1 or self.seeds < 1:
             raise ConfigError(f"shots {tuple(self.shots)} and seeds {self.seeds} must be at least 1")
+        if self.draws not in get_args(Draws):
+            raise ConfigError(f"draws {self.draws!r}: allowed are {', '.join(get_args(Draws))}")
         if not self.l2 or not all(0 < value < float("inf") for value in self.l2):
             raise ConfigError(f"l2 {tuple(self.l2)} must be positive numbers")
         check_shots(self.train, max(self.shots))
@@ -65,11 +69,30 @@ class FewShot:
 
     def runs(self, model: nn.Module) -> Iterator[list[Run]]:
         """For each number of shots, a run for each seed."""
+        train, test, device = self.opened(model)
+        for shots in self.shots:
+            yield [run(train, test, shots, seed, self.l2, device, self.draws) for seed in self.all_seeds]
+
+    def runs_by_l2(self, model: nn.Module) -> Iterator[list[list[Run]]]:
+        """For each number of shots, and each of `l2`, a run for each seed: nothing is chosen."""
+        train, test, device = self.opened(model)
+        for shots in self.shots:
+            solved = [draw_and_solve(train, shots, seed, device, self.draws)[1] for seed in self.all_seeds]
+            yield [
+                [Run(shots, seed, l2, accuracy(of, test, l2), len(test)) for seed, of in enumerate(solved)]
+                for l2 in self.l2
+            ]
+
+    @property
+    def all_seeds(self) -> range:
+        return range(1 if self.draws == "scenic" else self.seeds)
+
+    def opened(self, model: nn.Module) -> tuple[Features, Features, torch.device]:
+        """The features of train and test, and where to solve."""
         train, test = train_and_test(model, self.train, self.test, self.extraction)
         check_shots(train, max(self.shots))
-        device = solver_device(next(model.parameters()).device, len(train.class_names) * train.x.shape[1])
-        for shots in self.shots:
-            yield [run(train, test, shots, seed, self.l2, device) for seed in range(self.seeds)]
+        classes, D = len(train.class_names), train.x.shape[1]
+        return train, test, solver_device(next(model.parameters()).device, classes * D)
 
 
 @dataclass(frozen=True)
@@ -91,15 +114,28 @@ def score(runs: Sequence[Run], name: str = "") -> Score:
 
 
 def run(
-    train: Features, test: Features, shots: int, seed: int, l2: Sequence[float], device: torch.device
+    train: Features,
+    test: Features,
+    shots: int,
+    seed: int,
+    l2: Sequence[float],
+    device: torch.device,
+    draws: Draws = "vitrail",
 ) -> Run:
     """Draw the examples, solve, choose l2 where there is a choice, test."""
-    classes = len(train.class_names)
-    drawn = np.concatenate([c[:shots] for c in shuffled_classes(train.labels, classes, seed)])  # (K shots,)
-    few = train.part(np.sort(drawn))
-    solution = solve(few.x, few.labels, classes, device)
+    drawn, solution = draw_and_solve(train, shots, seed, device, draws)
     chosen = l2[0] if len(l2) == 1 else choose(solution, train, drawn, l2)
     return Run(shots, seed, chosen, accuracy(solution, test, chosen), len(test))
+
+
+def draw_and_solve(
+    train: Features, shots: int, seed: int, device: torch.device, draws: Draws
+) -> tuple[np.ndarray, Solution]:
+    classes = len(train.class_names)
+    in_order = ordered_classes(train.labels, classes, seed, draws)
+    drawn = np.concatenate([members[:shots] for members in in_order])  # (K shots,)
+    few = train.part(np.sort(drawn))
+    return drawn, solve(few.x, few.labels, classes, device)
 
 
 def choose(solution: Solution, train: Features, drawn: np.ndarray, l2: Sequence[float]) -> float:

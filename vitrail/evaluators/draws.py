@@ -1,0 +1,33 @@
+"""Which examples of a class few-shot learns from: in what order each class is taken, the first `shots` of it.
+
+    vitrail      shuffled by (seed, class), the same from one release of numpy to the next
+    big_vision   shuffled as big_vision does (evaluators/fewshot_lsr.py): its seeds are these seeds
+    scenic       as they stand in the data, whatever the seed (train_lib/transfer/fewshot_utils.py)
+
+The same examples as theirs come of data in the same order: that of TFDS. numpy is imported when it is needed, so that
+`--help`, which names the choices, answers at once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Draws = Literal["vitrail", "big_vision", "scenic"]
+
+
+def ordered_classes(labels: np.ndarray, classes: int, seed: int, draws: Draws) -> list[np.ndarray]:
+    """The examples of each class, in the order in which they are taken."""
+    import numpy as np
+
+    from vitrail.data.readers.stratify import class_members, shuffled_classes
+
+    if draws == "vitrail":
+        return shuffled_classes(labels, classes, seed)
+    members = class_members(labels, classes)
+    if draws == "scenic":
+        return members
+    rng = np.random.default_rng(seed)  # one for all classes, in their order
+    return [rng.permutation(those) for those in members]
