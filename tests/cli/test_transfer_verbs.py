@@ -47,6 +47,42 @@ def test_vtab(tmp_path, capsys, monkeypatch):
     assert "normalisation to_range(-1, 1)" in shown.after[0]
 
 
+def test_transfer_as_scenic(bundle, tmp_path, capsys):
+    """Whoever reads the table, a file or the JSON is told that l2 was chosen on the test sets."""
+    words = (
+        "transfer",
+        bundle,
+        "--data",
+        DATA,
+        "shapes?n=60&image_size=16",
+        "--methods",
+        "fewshot",
+        "--shots",
+        1,
+        4,
+    )
+    words = (
+        *words,
+        "--draws",
+        "scenic",
+        "--fewshot-l2",
+        "test-rank",
+        "--out",
+        tmp_path / "out",
+        "--device",
+        "cpu",
+    )
+    shown = command(*words)
+    show(shown)
+    for said in (capsys.readouterr().out, (tmp_path / "out" / "results.md").read_text()):
+        assert "chosen on the TEST accuracies, one for all data sets (2)" in said
+        assert "the examples that scenic draws" in said
+    made = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert made["fewshot_l2"].keys() == {"1-shot", "4-shot"}
+    for row in made["rows"]:
+        assert (row["l2"], row["n"], len(row["by_l2"])) == (made["fewshot_l2"][row["score"]], 1, 30)
+
+
 def test_transfer(bundle, tmp_path):
     shown = command(
         "transfer", bundle, "--data", DATA, "--methods", "fewshot", "knn", "--seeds", 2, "--shots", 1, "--k", 1,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from vitrail.errors import ConfigError
+from vitrail.evaluators.draws import Draws
 from vitrail.train.duration import Duration
 
 Method = Literal["fewshot", "linear", "knn", "finetune"]
@@ -54,11 +55,14 @@ class Suite:
 
     seeds: int = 3  # of few-shot and of fine-tuning
     shots: tuple[int, ...] | None = None  # None: those of 1, 5, 10, 25 that every class has examples for
+    draws: Draws = "vitrail"  # which examples few-shot learns from; big_vision's by seed, scenic's first ones
+    # of few-shot: 2^10; test-rank: one of 2^-10 ... 2^19 for all data, by mean rank on the TEST sets, as scenic
+    fewshot_l2: Literal["fixed", "test-rank"] = "fixed"
     l2: tuple[float, ...] = (10.0, 1.0, 0.1, 0.01, 1e-3, 1e-4, 1e-5, 1e-6)  # of the linear probe, and
     k: tuple[int, ...] | None = None  # of kNN (None: what fits of 1, 5, 10, 20, 50): best on a held-out fifth
     train_split: str = "train"
     test_split: str | None = None  # None: test, or else validation
-    protocol: Literal["default", "paper", "bit"] = "default"  # of fine-tuning, as these are
+    protocol: Literal["default", "paper", "augreg", "bit"] = "default"  # of fine-tuning, as these are
     image_size: int | None = None
     steps: Duration | None = None
     batch: int | None = None

@@ -21,7 +21,7 @@ from vitrail.data.sources import Source, open_source, split_options, test_split_
 from vitrail.data.splits import check_apart
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.evaluators.feature_cache import Extraction, model_digest
-from vitrail.evaluators.fewshot import FewShot, check_shots, fitting_shots
+from vitrail.evaluators.fewshot import L2, SWEEP, FewShot, check_shots, fitting_shots
 from vitrail.evaluators.knn import KNN, check_k, fitting_k
 from vitrail.models.names import Model
 from vitrail.runtime.device import Device, pick
@@ -34,6 +34,7 @@ from vitrail.transfer.finetune_settings import Finetuning, check_counts
 from vitrail.transfer.linear import LinearProbe
 from vitrail.transfer.paper_scores import paper_model, paper_score
 from vitrail.transfer.settings import SUITE, Method, Suite
+from vitrail.transfer.suite_fewshot import Finished, Ranked, every_l2, fixed_l2, remark, with_one_l2
 from vitrail.transfer.tables import percent, write_tables
 
 
@@ -97,8 +98,12 @@ def transfer(
                 work = Work(model, loaded, cell, suite, extraction, piece.path, device)
                 piece.finish({"scores": METHODS[method](work)})
     with alone(folder):
-        rows = collected(folder, cells, methods, row)
+        scores, chosen = finished(folder, cells, methods), None
+        if suite.fewshot_l2 == "test-rank" and "fewshot" in methods:
+            scores, chosen = with_one_l2(scores)
+        rows = collected(folder, scores, cells, row)
         result = {**given, "paper": row, "rows": rows, "suite": dataclasses.asdict(suite)}
+        result["fewshot_l2"] = chosen
         write_tables(folder, *table(rows), result, below(result))
     return result
 
@@ -134,7 +139,7 @@ def identity(given: dict[str, str], cell: Cell, method: str, suite: Suite) -> di
 FEATURES = "features"  # the folder of their cache
 # What of `Suite` each method looks at.
 FIELDS: dict[str, tuple[str, ...]] = {
-    "fewshot": ("seeds",),
+    "fewshot": ("seeds", "draws", "fewshot_l2"),
     "linear": ("l2",),
     "knn": (),
     "finetune": ("seeds", "protocol", "image_size", "steps", "batch", "rate", "sweep"),
@@ -155,7 +160,7 @@ class Measured(TypedDict):
 class Found(TypedDict):
     """In run.json, of a finished piece."""
 
-    scores: list[Measured]
+    scores: list[Measured | Ranked]
 
 
 class Top1(TypedDict):
@@ -176,9 +181,12 @@ class Work:
 
 
 def by_fewshot(work: Work) -> list[Entry]:
-    cell, seeds = work.cell, work.suite.seeds
-    evaluator = FewShot(cell.train, cell.test, cell.shots, seeds, extraction=work.extraction)
-    return [entry(made.name, made.value, made.std, seeds, made.n) for made in evaluator(work.loaded)]
+    cell, suite, ranked = work.cell, work.suite, work.suite.fewshot_l2 == "test-rank"
+    l2 = SWEEP if ranked else (L2,)
+    evaluator = FewShot(
+        cell.train, cell.test, cell.shots, suite.seeds, l2, work.extraction, draws=suite.draws
+    )
+    return (every_l2 if ranked else fixed_l2)(evaluator, work.loaded)
 
 
 def by_linear(work: Work) -> list[Entry]:
@@ -217,24 +225,32 @@ def entry(score: str, mean: float, std: float | None, n: int, test_examples: int
     return {"score": score, "mean": mean, "std": std, "n": n, "test_examples": test_examples}
 
 
+def finished(folder: Path, cells: dict[str, Cell], methods: Sequence[str]) -> Finished:
+    scores: Finished = {}
+    for name in cells:
+        for method in methods:
+            found = results_in(folder / name / method, Found)
+            scores[name, method] = None if found is None else found["scores"]
+    return scores
+
+
 def collected(
-    folder: Path, cells: dict[str, Cell], methods: Sequence[str], row: str | None
+    folder: Path, scores: Finished, cells: dict[str, Cell], row: str | None
 ) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
-    for name, cell in cells.items():
-        for method in methods:
-            beside = paper_score(row, name) if method == "finetune" else None
-            found = results_in(folder / name / method, Found)
-            unfinished = {"score": method, "mean": None, "std": None, "n": 0, "test_examples": len(cell.test)}
-            scores = [unfinished] if found is None else found["scores"]
-            examples = [len(cell.train)]
-            if method == "fewshot" and found is not None:
-                examples = [shots * len(cell.train.class_names) for shots in cell.shots]
-            if len(examples) != len(scores):
-                raise CheckpointError(f"{folder / name / method}: {len(scores)} scores, not {len(examples)}")
-            for n, score in zip(examples, scores, strict=True):
-                here = {"data": name, "method": method, "train_examples": n}
-                rows.append({**here, **score, **here, "paper": beside})
+    for (name, method), found in scores.items():
+        cell = cells[name]
+        beside = paper_score(row, name) if method == "finetune" else None
+        unfinished = {"score": method, "mean": None, "std": None, "n": 0, "test_examples": len(cell.test)}
+        entries = [unfinished] if found is None else found
+        examples = [len(cell.train)]
+        if method == "fewshot" and found is not None:
+            examples = [shots * len(cell.train.class_names) for shots in cell.shots]
+        if len(examples) != len(entries):
+            raise CheckpointError(f"{folder / name / method}: {len(entries)} scores, not {len(examples)}")
+        for n, one in zip(examples, entries, strict=True):
+            here = {"data": name, "method": method, "train_examples": n}
+            rows.append({**here, **one, **here, "paper": beside})
     return rows
 
 
@@ -257,6 +273,10 @@ def table(rows: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
 
 def below(result: dict[str, Any]) -> list[str]:
     lines = ["n: runs, over which mean and std are taken; linear probe and kNN depend on no seed"]
+    if (draws := result["suite"]["draws"]) != "vitrail":
+        lines.append(f"few-shot: the examples that {draws} draws")
+    if result["fewshot_l2"] is not None:
+        lines.append(remark(result["fewshot_l2"], len({row["data"] for row in result["rows"]})))
     if result["paper"] is not None:
         lines.append(f"paper: {result['paper']}, fine-tuned on the whole data set (Tables 5 and 6)")
     return lines
