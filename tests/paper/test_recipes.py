@@ -115,6 +115,12 @@ def test_imagenet_of_table_2(name, size):
     assert set(made.rates) == {0.003, 0.01, 0.03, 0.06}
 
 
+def test_augregs_preset():
+    made = finetuning_recipe("augreg").make()
+    assert (made.steps, made.warmup, made.rate, made.batch, made.sweep) == (500, 100, 0.03, 512, False)
+    assert (made.protocol, made.optimizer, made.decay, made.clip) == ("augreg", "sgd", "cosine", 1.0)
+
+
 def test_results_of_table_5_and_6_are_in_the_claims():
     said = {"vit-h14-jft": "88.08", "vit-b16-i21k": "83.97", "vit-l32-i1k": "71.16", "r152x2-jft": "84.97"}
     for name, result in said.items():

@@ -1,5 +1,6 @@
 """Fine-tuning as a whole: what is chosen on which data, what is left behind, and what is refused."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -16,12 +17,13 @@ import vitrail
 from tests.randomise import randomise
 from vitrail.data.sources import open_source
 from vitrail.errors import CheckpointError, ConfigError, DataError, Interrupted
+from vitrail.recipes.names import finetuning_recipe
 from vitrail.runtime import training_display
 from vitrail.train import run as running
 from vitrail.train.sources import Sources
 from vitrail.transfer import finetune
 from vitrail.transfer.finetune import default_out
-from vitrail.transfer.finetune_settings import Finetuning, facts_of, resolved, some_sizes
+from vitrail.transfer.finetune_settings import Finetuning, experiment_of, facts_of, resolved, some_sizes
 from vitrail.transfer.results_page import results_page
 
 DATA = "shapes?image_size=16&n=80"
@@ -329,6 +331,24 @@ def test_more_broken_files_may_be_allowed_when_it_is_continued(pretrained, tmp_p
 
 def ask(**fields):
     return resolved(Finetuning(**({"data": DATA, "model": "mu/8@16"} | fields)), gpu=False)
+
+
+def test_augregs_preset_as_a_protocol_and_as_a_recipe():
+    given = {"data": "shapes?image_size=16&n=4000", "model": "mu/8@16"}
+    recipe = dataclasses.replace(finetuning_recipe("augreg").make(), **given)
+    for made in (ask(**given, protocol="augreg"), resolved(recipe, gpu=False)):
+        schedule = experiment_of(made).training.in_steps(4000, made.batch).schedule()
+        assert (schedule.steps, schedule.warmup, schedule.rate, schedule.decay) == (500, 100, 0.03, "cosine")
+        assert (made.batch, made.dropout, made.drop_path, made.sweep) == (512, 0.0, 0.0, False)
+
+
+def test_bits_stairs_move_with_the_steps():
+    """Step 12 of 30 still has the first rate."""
+    made = experiment_of(ask(protocol="bit", steps=30)).training.in_steps(80, 8).schedule()
+    assert (made.warmup, made.stairs) == (6, (12, 18, 24))
+    assert [made(t) / 0.003 for t in (6, 12, 13, 18, 19, 24, 25)] == pytest.approx(
+        [1, 1, 0.1, 0.1, 0.01, 0.01, 0.001]
+    )
 
 
 def test_what_the_person_says_goes_before_the_protocol():

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from vitrail.data import preprocess as pp
 from vitrail.train.duration import in_steps
 from vitrail.train.schedule import Schedule
-from vitrail.transfer.protocols import PROTOCOLS, Facts, bit, default, multiple, paper
+from vitrail.transfer.protocols import PROTOCOLS, Facts, augreg, bit, default, multiple, paper
 
 RANGE = "to_range(-1, 1)"
 
@@ -42,6 +42,23 @@ def test_paper(name):
 def test_the_rate_where_none_is_chosen(examples, rate):
     """The published code's 0.03; for 500 steps that of big_vision's transfer to Pets and Flowers."""
     assert paper(facts(examples), None)["rate"] == rate
+
+
+@pytest.mark.parametrize("examples", [1_000, 50_000, 1_281_167])
+def test_augreg(examples):
+    """vision_transformer's configs/augreg.py, which does not look at the size of the data."""
+    made = augreg(facts(examples), None)
+    assert (made["steps"], made["rate"], made["batch"], made["image_size"]) == (500, 0.03, 512, 384)
+    assert in_steps(made["warmup"], examples=examples, batch=512, total=500) == 100
+    assert (made["optimizer"], made["decay"], made["clip"], made["weight_decay"]) == (
+        "sgd",
+        "cosine",
+        1.0,
+        0.0,
+    )
+    assert (made["dropout"], made["drop_path"], made["mixup"]) == (0.0, 0.0, 0.0)
+    for line in ("preprocess", "evaluate_preprocess"):
+        assert made[line] == paper(facts(examples), None)[line]
 
 
 # BiT-HyperRule: training examples, steps, the steps at which the rate falls, mixup

@@ -1,4 +1,4 @@
-"""Table 4 of the paper, every row; the runs of its Table 2 at a higher resolution; BiT-HyperRule.
+"""Table 4 of the paper, every row; the runs of its Table 2 at a higher resolution; AugReg's preset; BiT-HyperRule.
 
 All of the paper's: SGD with momentum 0.9, batch 512, cosine, clipping at norm 1, no weight decay, 384 pixels (the
 nearest size that the patches divide), inception crop and flip. The rate is chosen from the row's grid on a held-out
@@ -109,6 +109,21 @@ def imagenet_518() -> Finetuning:
     return replace(imagenet_512(), image_size=518)
 
 
+def augreg() -> Finetuning:
+    """The published code's preset for AugReg's checkpoints (configs/augreg.py), for any data."""
+    return Finetuning(
+        protocol="augreg",
+        steps=500,
+        batch=512,
+        rate=0.03,
+        warmup=100,
+        decay="cosine",
+        optimizer="sgd",
+        weight_decay=0.0,
+        clip=1.0,
+    )
+
+
 def bit_hyperrule() -> Finetuning:
     """How BiT, the paper's baseline, is fine-tuned: everything by the size of the data and of the images."""
     return Finetuning(protocol="bit")
@@ -132,6 +147,12 @@ FINETUNING = (
     ),
     FinetuningRecipe(
         "imagenet-518", imagenet_518, "Table 2, n = 3. H/14 from JFT-300M: ImageNet 88.55%", "H/14@518"
+    ),
+    FinetuningRecipe(
+        "augreg",
+        augreg,
+        "AugReg's preset of the published code: 500 steps, a warm-up of 100, rate 0.03. No result is stated",
+        "B/16@384",
     ),
     FinetuningRecipe(
         "bit-hyperrule", bit_hyperrule, "BiT-HyperRule. BiT-L: ImageNet 87.54% (Table 2)", "R152x4@480"

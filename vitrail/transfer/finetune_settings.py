@@ -34,8 +34,9 @@ class Finetuning:
 
     data: str = ""  # a folder of images, Parquet or tar shards, or a name
     model: str = ""  # ti8-64 (in the box), a bundle, anyone's checkpoint; an architecture: from scratch
-    # what fills in the fields that are None: default is for photographs, paper is Table 4, bit is BiT-HyperRule
-    protocol: Literal["default", "paper", "bit"] = "default"
+    # what fills in the fields that are None: default is for photographs, paper is Table 4, augreg the preset of its
+    # checkpoints, bit is BiT-HyperRule
+    protocol: Literal["default", "paper", "augreg", "bit"] = "default"
     train: str = "train"  # split that is trained on
     test: str = "auto"  # split that is evaluated once for each seed, or none; auto: test or validation
     sweep: bool = False  # choose the rate on a part held out of train
@@ -58,8 +59,10 @@ class Finetuning:
     clip: float | None = None  # largest global norm of the gradient; 0: no clipping; None: by the protocol
     average: float = 0.0  # decay of the running average of the weights, as 0.9999; 0: none
     average_ramp: bool = False  # let that decay rise to its value, (1 + t) / (10 + t) after t steps
-    dropout: float | None = None  # part of the activations that is dropped; None: the model's; paper, bit: 0
-    drop_path: float | None = None  # stochastic depth of the last layer; None: the model's; paper, bit: 0
+    # part of the activations that is dropped; None: the model's, with protocols paper, augreg and bit 0
+    dropout: float | None = None
+    # stochastic depth of the last layer; None: the model's, with protocols paper, augreg and bit 0
+    drop_path: float | None = None
     mixup: float | None = None  # images are mixed, by Beta(p, p) for this p; None: by the protocol
     smoothing: float = 0.0  # part of each target that is spread over all classes
     accumulate: int = 1  # parts that a batch is computed in

@@ -1,6 +1,8 @@
-"""How fine-tuning is done, where nothing else is said: three protocols.
+"""How fine-tuning is done, where nothing else is said: four protocols.
 
     paper     appendix B.1.1 and the published code: SGD, batch 512, 384 px, Table 4's steps and rates by data size
+    augreg    the published code's preset for AugReg's checkpoints: the paper's, but 500 steps at rate 0.03, whatever
+              the size of the data
     bit       BiT-HyperRule: SGD, batch 512, the rate falling in stairs, image size by the size of the images
     default   for a person with a folder of photographs: a small batch, steps by data size, no higher resolution
               than the pictures and the machine call for
@@ -49,6 +51,10 @@ def paper(facts: Facts, image_size: int | None) -> dict[str, Any]:
         "preprocess": f"inception_crop({size})|flip_lr|{facts.value_op}",
         "evaluate_preprocess": f"resize({size})|{facts.value_op}",
     }
+
+
+def augreg(facts: Facts, image_size: int | None) -> dict[str, Any]:
+    return paper(facts, image_size) | {"steps": 500, "warmup": "20%", "rate": 0.03}
 
 
 def bit(facts: Facts, image_size: int | None) -> dict[str, Any]:
@@ -124,4 +130,4 @@ def multiple(size: int, stride: int) -> int:
     return max(1, round(size / stride)) * stride
 
 
-PROTOCOLS = {"default": default, "paper": paper, "bit": bit}
+PROTOCOLS = {"default": default, "paper": paper, "augreg": augreg, "bit": bit}

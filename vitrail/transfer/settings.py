@@ -74,6 +74,8 @@ class Suite:
     def __post_init__(self) -> None:
         if self.seeds < 1:
             raise ConfigError(f"seeds {self.seeds}: at least 1 is needed")
+        if self.fewshot_l2 not in ("fixed", "test-rank"):
+            raise ConfigError(f"fewshot_l2 {self.fewshot_l2!r}: allowed are fixed, test-rank")
 
 
 PROTOCOL = Protocol()
