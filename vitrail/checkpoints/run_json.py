@@ -25,7 +25,7 @@ from vitrail.runtime.files import open_own
 
 Count = NewType("Count", int)  # not below 0
 
-MOST_BYTES = 64 << 20  # of a file
+MOST_BYTES = 16 << 20  # of a file
 MOST_DIGITS = 20  # of a whole number
 MOST_TEXT = 1 << 20  # characters of a text
 MOST_DEPTH = 32  # objects and lists in each other
@@ -33,22 +33,16 @@ MISSING = object()
 NOTHING = ()  # a kind that no value is of
 
 
-def read_object(path: Path, kind: Any) -> dict[str, Any]:
-    """The object in a file; an error where it is none, or not of its kind."""
+def read_object(path: Path, kind: Any, most: int = MOST_BYTES) -> dict[str, Any]:
+    """The object in a file of at most so many bytes; an error where it is none, or not of its kind."""
     try:
-        content = read_own(path, MOST_BYTES)
+        with os.fdopen(open_own(path), "rb") as file:
+            content = file.read(most + 1)
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
-    return parse_object(content, kind, str(path))
-
-
-def read_own(path: Path, most: int) -> bytes:
-    """All bytes of a regular file of a run, of which there are no more than `most`."""
-    with os.fdopen(open_own(path), "rb") as file:
-        content = file.read(most + 1)
     if len(content) > most:
         raise CheckpointError(f"{path} has more than {most:,} bytes, the most that are read")
-    return content
+    return parse_object(content, kind, str(path))
 
 
 def parse_object(content: bytes, kind: Any, where: str) -> dict[str, Any]:

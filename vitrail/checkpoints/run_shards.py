@@ -12,6 +12,7 @@ error, not the end of the process.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from contextlib import ExitStack
@@ -32,6 +33,7 @@ State = dict[str, Tensor]  # flat names -> tensors, plain or DTensor
 Rows = list[tuple[str, int, int]]  # in which file, from which row on, to before which
 STATE, SHARDS = "state.safetensors", "shards.json"
 SHARD = re.compile(r"shard-[0-9]{5,}\.safetensors")
+MOST_ROWS = 128 << 10  # bytes that the table has for a tensor: enough for thousands of processes
 
 
 def is_sharded(state: State) -> bool:
@@ -47,6 +49,10 @@ def gather_table(state: State) -> dict[str, Rows]:
         for name, rows in part.items():
             table[name] += rows
     return {name: sorted(rows, key=lambda row: row[1:]) for name, rows in table.items()}
+
+
+def write_table(table: dict[str, Rows], folder: Path) -> None:
+    (folder / SHARDS).write_text(json.dumps(table), encoding="utf-8")
 
 
 def write_own(state: State, folder: Path) -> None:
@@ -73,7 +79,9 @@ def read_tensors(state: State, place: Path) -> None:
 
 def read_table(place: Path, state: State) -> dict[str, Rows]:
     """An error unless each row of each tensor is in one file beside it."""
-    table = read_object(place / SHARDS, dict[str, list[tuple[str, Count, Count]]])
+    table = read_object(
+        place / SHARDS, dict[str, list[tuple[str, Count, Count]]], MOST_ROWS * (len(state) + 1)
+    )
     for name, t in state.items():
         after = 0
         for file, first, last in table.get(name, []):

@@ -31,6 +31,7 @@ from vitrail.checkpoints.run_shards import (
     is_sharded,
     read_tensors,
     write_own,
+    write_table,
 )
 from vitrail.checkpoints.torch_files import save_json, save_safetensors
 from vitrail.errors import CheckpointError, VitrailError
@@ -82,7 +83,7 @@ def write(place: Path, state: State, facts: dict[str, Any]) -> None:
         with agreed(what):
             if rank() == 0:
                 if table:
-                    save_json(table, partial / SHARDS)
+                    write_table(table, partial)
                 save_json({**facts, "tensors": kinds(state)}, partial / FACTS)
                 seal(partial)
                 move(partial, place)

@@ -178,9 +178,10 @@ def finetuned(
 def mend(f: Finetuning, experiment: Experiment, folder: Path, done: dict[str, Any], device: Device) -> None:
     """Write those bundles of a finished fine-tuning again that are not what was written: each run its own, from its
     checkpoint, then the copy of the first one's. A run inside may have been removed to make room."""
-    held, first = held_out(f, experiment), folder / "seeds" / str(f.seed)
+    first = folder / "seeds" / str(f.seed)
     runs = {first.with_name(str(s)): with_rate(experiment, done["rate"], s) for s in seeds_of(f)}
-    runs |= {folder / "sweep" / f"{rate:g}": with_rate(held, rate, f.seed) for rate in rates_of(f)}
+    for rate in rates_of(f):
+        runs[folder / "sweep" / f"{rate:g}"] = with_rate(held_out(f, experiment), rate, f.seed)
     for place, its in runs.items():
         broken = False
         try:
