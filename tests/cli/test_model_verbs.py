@@ -83,3 +83,48 @@ def test_paths_that_are_no_text(to: str, bundle: Path, tmp_path: Path, vitrail_c
     code, _, err = vitrail_command("cost", bundle if to == "torchvision" else place)
     assert code in (0, 2) and err.count("error") == (code == 2)
     assert "no such file" in one_line(vitrail_command("predict", folder / "nothing", folder / "photo.png"))
+
+
+def change(answer: tuple[Any, str, str]) -> Any:
+    code, out, err = answer
+    assert code == 0, err
+    return json.loads(out).get("change")
+
+
+@pytest.mark.parametrize("to", [to for to in FORMATS if to != "bundle"])
+def test_convert_measures_what_other_preprocessing_does(
+    to: str, bundle: Path, tmp_path: Path, vitrail_command: Any
+) -> None:
+    words = ["convert", bundle, "--to", to, "--device", "cpu", "--json"]
+    found = change(vitrail_command(*words, tmp_path / f"a{SUFFIXES.get(to, '')}"))
+    assert found["images"] == 16 and 0 < found["largest"] < 1 and 0 <= found["labels"] <= 16
+    Image.new("RGB", (40, 30), (200, 30, 90)).save(tmp_path / "one.png")
+    found = change(
+        vitrail_command(*words, tmp_path / f"b{SUFFIXES.get(to, '')}", "--sample", tmp_path / "one.png")
+    )
+    assert found["images"] == 1 and found["largest"] < 1e-2  # one colour is one colour however it is resized
+    code, out, _ = vitrail_command(*words[:-1], tmp_path / f"c{SUFFIXES.get(to, '')}")
+    assert code == 0 and "a probability changes by up to 0." in out
+
+
+def test_nothing_is_measured_where_nothing_differs(
+    bundle: Path, tmp_path: Path, vitrail_command: Any
+) -> None:
+    words = ["convert", bundle, "--device", "cpu", "--json"]
+    assert change(vitrail_command(*words, tmp_path / "a")) is None
+    assert change(vitrail_command(*words, tmp_path / "b", "--to", "timm", "--classes", 0)) is None
+    line = "resize(16, pillow_bilinear)|uint8|normalize(0.5, 0.5)"
+    assert change(vitrail_command(*words, tmp_path / "c", "--to", "timm", "--preprocess", line)) is None
+
+
+def test_samples_that_cannot_be_read(bundle: Path, tmp_path: Path, vitrail_command: Any) -> None:
+    words = ["convert", bundle, tmp_path / "m", "--to", "timm", "--device", "cpu", "--sample"]
+    assert "no images there" in one_line(vitrail_command(*words, tmp_path / "nothing*.png"))
+    assert not (tmp_path / "m").exists()
+    (tmp_path / "broken.jpg").write_bytes(b"no picture")
+    Image.new("RGB", (20, 20)).save(tmp_path / "whole.png")
+    code, out, err = vitrail_command(*words, tmp_path / "broken.jpg", tmp_path / "whole.png")
+    assert code == 2 and "broken.jpg" in err and "measured on 1 images" in out
+    assert (tmp_path / "m").exists()
+    words[2] = tmp_path / "again"
+    assert "broken.jpg" in one_line(vitrail_command(*words, tmp_path / "broken.jpg"))

@@ -36,6 +36,13 @@ FORMATS: dict[str, Callable[[Checkpoint, Path], list[str]]] = {
     "huggingface": huggingface.write,
     "torchvision": torchvision.write,
 }
+# format: the preprocessing line of its readers, by what is written of a checkpoint
+READER_LINES: dict[str, Callable[[Checkpoint], str]] = {
+    "npz": google.reader_line,
+    "timm": timm.reader_line,
+    "huggingface": huggingface.reader_line,
+    "torchvision": torchvision.reader_line,
+}
 # Formats of torch files, told apart by the names of their tensors.
 TORCH_FORMATS = (timm, huggingface, torchvision)
 
@@ -134,6 +141,13 @@ def write(checkpoint: Checkpoint, path: Path, to: str) -> None:
         check_new(path)
     for line in FORMATS[to](checkpoint, path):
         note(line)
+
+
+def reader_line(checkpoint: Checkpoint, to: str) -> str:
+    """How the readers of a format prepare images, by what is written of it; empty where nothing is."""
+    if to == "bundle" or not checkpoint.preprocess or checkpoint.config.channels != 3:
+        return checkpoint.preprocess
+    return READER_LINES[to](checkpoint)
 
 
 def check_new(path: Path) -> None:

@@ -86,15 +86,8 @@ def read(
 
 def write(checkpoint: Checkpoint, path: Path) -> list[str]:
     """In the dialect the weights came in, else in the original naming, which others read."""
-    dialect = Dialect()
-    if known := checkpoint.provenance.get("format") == "npz":
-        try:
-            dialect = Dialect(**checkpoint.provenance["dialect"])
-        except (KeyError, TypeError, ConfigError) as error:
-            raise CheckpointError(
-                f"the provenance of this model does not tell its npz dialect ({error})"
-            ) from error
-    checkpoint = with_counterpart(checkpoint, known=known)
+    dialect = dialect_of(checkpoint)
+    checkpoint = with_counterpart(checkpoint, known=checkpoint.provenance.get("format") == "npz")
     config, weights = checkpoint.config, checkpoint.weights
     table = weights.get("positions.table")
     if dialect.top and table is not None and "cls" in weights and table[:, :1].any():
@@ -129,6 +122,23 @@ def line_of(config: Config, dialect: Dialect) -> str:
     fixed_positions = isinstance(config, ViTConfig) and config.positions == "sincos"
     published = "big_vision_eval" if dialect.top or dialect.scan or fixed_positions else "official_eval"
     return str(pp.parse(pp.PRESETS[published]).at(config.image_size))
+
+
+def reader_line(checkpoint: Checkpoint) -> str:
+    """The published code's."""
+    return line_of(checkpoint.config, dialect_of(checkpoint))
+
+
+def dialect_of(checkpoint: Checkpoint) -> Dialect:
+    """That in which the weights came, else the original naming."""
+    if checkpoint.provenance.get("format") != "npz":
+        return Dialect()
+    try:
+        return Dialect(**checkpoint.provenance["dialect"])
+    except (KeyError, TypeError, ConfigError) as error:
+        raise CheckpointError(
+            f"the provenance of this model does not tell its npz dialect ({error})"
+        ) from error
 
 
 def unscanned(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -143,6 +143,13 @@ def write(checkpoint: Checkpoint, path: Path) -> list[str]:
     return notes
 
 
+def reader_line(checkpoint: Checkpoint) -> str:
+    """That of the image processor, by the preprocessor_config.json that is written; empty where none is."""
+    card, _ = images_card(checkpoint.preprocess)
+    assert isinstance(checkpoint.config, ViTConfig)
+    return "" if card is None else read_images(card, checkpoint.config, "the written folder")
+
+
 def on_disk(key: str) -> str:
     key = key.removeprefix("vit.")
     return next((re.sub(f"^{old}", new, key) for old, new in IN_MEMORY.items() if re.match(old, key)), key)

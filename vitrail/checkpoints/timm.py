@@ -22,7 +22,7 @@ from vitrail.checkpoints.checkpoint import Checkpoint, parameter_shapes
 from vitrail.checkpoints.license import CARD, license_in, model_card
 from vitrail.checkpoints.plain import plain
 from vitrail.checkpoints.sizes import Size, count, grid_at, grid_of, pair
-from vitrail.checkpoints.timm_card import NORM_EPS, RESNET, card_of
+from vitrail.checkpoints.timm_card import NORM_EPS, RESNET, card_of, pretrained_part
 from vitrail.checkpoints.timm_config import ACTIVATIONS, POOLS, Said
 from vitrail.checkpoints.timm_names import completed, entries_of, foreign_parts
 from vitrail.checkpoints.torch_files import Found
@@ -87,6 +87,12 @@ def write(checkpoint: Checkpoint, path: Path) -> list[str]:
         torch_files.save_json(card, temporary / CONFIG)
         (temporary / CARD).write_text(model_card(checkpoint.license), encoding="utf-8")
     return notes
+
+
+def reader_line(checkpoint: Checkpoint) -> str:
+    """That of timm.data.create_transform, by the config.json that is written."""
+    settings, _ = pretrained_part(checkpoint)
+    return timm_config.preprocessing(Said(pretrained=settings), checkpoint.config)
 
 
 def vit_config(t: Mapping[str, Tensor], said: Said, choices: Choices, image_size: Size | None) -> ViTConfig:

@@ -23,7 +23,7 @@ from vitrail.checkpoints.plain import plain, refuse_unless_token, with_table
 from vitrail.checkpoints.sizes import Size, count, grid_of
 from vitrail.checkpoints.torch_files import Found
 from vitrail.checkpoints.torch_names import layer, renamed
-from vitrail.checkpoints.transforms import IMAGENET_MEAN, IMAGENET_STD, Transform, line_of
+from vitrail.checkpoints.transforms import IMAGENET_MEAN, IMAGENET_STD, Transform, line_of, transform_of
 from vitrail.checkpoints.unsaid import NOTHING, Asked, Choices
 from vitrail.errors import CheckpointError
 from vitrail.models.hybrid import HybridConfig
@@ -96,6 +96,12 @@ def write(checkpoint: Checkpoint, path: Path) -> list[str]:
             torch_files.save_torch(tensors, temporary)
     unwritten = unwritten_names(checkpoint.class_names) + unwritten_license(checkpoint.license)
     return reader_notes(c, checkpoint.preprocess) + unwritten
+
+
+def reader_line(checkpoint: Checkpoint) -> str:
+    """That of torchvision's Resize, CenterCrop and Normalize, with the line's numbers; empty where there is none."""
+    transform, _ = transform_of(checkpoint.preprocess, "nearest")
+    return "" if transform is None else line_of(transform)
 
 
 def new_name(key: str) -> str:

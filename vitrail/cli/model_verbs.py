@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
@@ -10,7 +13,9 @@ from vitrail.cli.verb import COMMON, READING, Common, Format, ModelPath, Reading
 from vitrail.errors import ConfigError
 
 if TYPE_CHECKING:
-    from vitrail.models.names import Config
+    import numpy as np
+
+    from vitrail.models.names import Config, Model
 
 
 def models(*, image_size: int | None = None, classes: int = 1000, common: Common = COMMON) -> Shown:
@@ -159,10 +164,13 @@ def convert(
     resample: str = "official",
     preprocess: str = "",
     license: str = "",
+    sample: tuple[str, ...] = (),
     reading: Reading = READING,
     common: Common = COMMON,
 ) -> Shown:
     """Read anyone's checkpoint, write it in another format.
+
+    Where the other format's readers prepare images otherwise, it is measured on some how far probabilities move.
 
     Args:
         source: an .npz, .safetensors or torch file, a folder of timm, transformers or ours, or a name in the box
@@ -174,11 +182,14 @@ def convert(
         preprocess: what is done to an image before the model sees it, instead of its own: a line, or a preset's name
             such as big_vision_fewshot
         license: of the weights, where the source states none: an SPDX identifier such as MIT, or a sentence
+        sample: images to measure on (files, folders or patterns); 16 pictures that are drawn where nothing is said
     """
     from vitrail.checkpoints.formats import convert as run
     from vitrail.checkpoints.license import both_parts, in_words
+    from vitrail.evaluators.image_files import find_images
     from vitrail.models.cost import cost
 
+    paths = find_images(sample) if sample else []
     made = run(
         source, destination, to=to, precision=precision, classes=classes, resample=resample, preprocess=preprocess,
         license=license, **reading.arguments(),
@@ -198,7 +209,41 @@ def convert(
     result = {"source": source, "destination": destination, "to": to, "parameters": parameters}
     result |= {"classes": config.classes, "image_size": [H, W], "preprocess": made.preprocess}
     result["license"] = both_parts(made.license)
-    return Shown(common, ["", ""], rows, result)
+    shown = Shown(common, ["", ""], rows, result)
+    measure_change(shown, made, to, paths)
+    return shown
+
+
+def measure_change(shown: Shown, model: Model, to: str, paths: list[Path]) -> None:
+    """Say how far the answers move where the readers of the format prepare images as their own code does."""
+    from vitrail.checkpoints.checkpoint import of_model
+    from vitrail.checkpoints.formats import reader_line
+    from vitrail.data.preprocess import parse
+    from vitrail.errors import ImageError
+    from vitrail.evaluators.features import pixels
+    from vitrail.evaluators.other_pixels import change, drawn_pictures
+    from vitrail.runtime.device import pick
+
+    line = reader_line(of_model(model), to)
+    if not line or not model.config.classes or parse(line) == parse(model.preprocess):
+        return
+
+    def readable() -> Iterator[np.ndarray]:
+        for path in paths:
+            try:
+                yield pixels(path)
+            except ImageError as error:
+                shown.problems.append(str(error))
+
+    seen = change(model.to(pick(shown.common.device)), line, readable() if paths else drawn_pictures())
+    if not seen.images:
+        return
+    shown.result["change"] = {**asdict(seen), "line": line}
+    which = "images" if paths else "pictures drawn for this (--sample IMAGES: on yours)"
+    shown.after.append(
+        f"With images prepared as readers of {to} do, '{line}', a probability changes by up to {seen.largest:.3f} "
+        f"and {seen.labels} of {seen.images} labels change; measured on {seen.images} {which}."
+    )
 
 
 def describe(config: Any) -> str:

@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -29,6 +30,7 @@ from vitrail.evaluators.image_files import find_images
 from vitrail.models.names import Model
 from vitrail.models.vit import ViT
 
+T = TypeVar("T")
 ImageLike = str | Path | bytes | Image.Image | np.ndarray
 BATCH = 32
 KINDS = "a path, encoded bytes, a PIL image, a uint8 array (H, W, 3)"
@@ -184,8 +186,8 @@ def pixels_of(example: Example) -> np.ndarray:
     return decode(example.image, name=example.key) if isinstance(example.image, bytes) else example.image
 
 
-def in_batches(images: Iterable[Tensor], size: int) -> Iterator[list[Tensor]]:
-    group: list[Tensor] = []
+def in_batches(images: Iterable[T], size: int) -> Iterator[list[T]]:
+    group: list[T] = []
     for image in images:
         group.append(image)
         if len(group) == size:
