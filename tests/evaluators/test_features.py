@@ -29,9 +29,9 @@ def test_pre_logits_are_what_the_classifier_sees(model, x):
 
 def test_token_and_mean_are_of_what_the_encoder_makes(model, x):
     z = model.encode(model.tokens(model.patches(x)))
-    assert torch.equal(representation(model, "token")(x), z[:, 0])
-    assert torch.equal(representation(model, "mean")(x), z[:, 1:].mean(dim=1))
-    assert torch.equal(representation(model, "token")(x), model.features(x))
+    torch.testing.assert_close(representation(model, "token")(x), z[:, 0])
+    torch.testing.assert_close(representation(model, "mean")(x), z[:, 1:].mean(dim=1))
+    torch.testing.assert_close(representation(model, "token")(x), model.features(x))
 
 
 @pytest.mark.parametrize("layer", [0, 1, 2, 3])
@@ -47,7 +47,7 @@ def test_a_layer_is_what_goes_into_the_next(model, x, layer):
 def test_without_a_class_token_the_mean_is_of_all_tokens(x):
     model = randomise(vitrail.create("mu/8", image_size=16, pool="mean")).eval()
     z = model.tokens(model.patches(x))
-    assert torch.equal(representation(model, "layer0")(x), z.mean(dim=1))
+    torch.testing.assert_close(representation(model, "layer0")(x), z.mean(dim=1))
     with pytest.raises(ConfigError, match="no class token"):
         representation(model, "layer0.token")
 

@@ -64,9 +64,12 @@ def test_a_folder_and_a_pattern_as_on_the_command_line(tmp_path):
 def test_a_model_or_where_it_is(tmp_path):
     model, paths = small_model(), saved_pictures(tmp_path, 1)
     vitrail.save(model, tmp_path / "model")
-    here = predict(model, paths)
-    assert predict(tmp_path / "model", paths) == predict(str(tmp_path / "model"), paths) == here
-    assert np.array_equal(features(tmp_path / "model", paths), features(model, paths))
+    (here,) = predict(model, paths)
+    for where in (tmp_path / "model", str(tmp_path / "model")):
+        (there,) = predict(where, paths)
+        # Weights at another place in memory: sums are taken in another order.
+        assert dict(there) == pytest.approx(dict(here), rel=1e-4)
+        np.testing.assert_allclose(features(where, paths), features(model, paths), rtol=1e-4, atol=1e-5)
 
 
 def broken_and_whole(folder):

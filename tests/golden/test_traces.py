@@ -1,4 +1,4 @@
-"""A change that should not change training does not change a bit of it."""
+"""A change that should not change training does not change its losses."""
 
 import json
 
@@ -14,11 +14,7 @@ def test_twenty_steps_are_those_that_were_stored(name, tmp_path):
     stored = json.loads((FOLDER / f"{name}.json").read_text())
     assert stored["why"] and len(stored["losses"]) == STEPS and np.ptp(stored["losses"]) > 0.05
     made = trace(name, tmp_path)
-    if made["key"] == stored["key"]:
-        assert made["losses"] == stored["losses"]
-        assert made["weights"] == stored["weights"]
-    else:
-        np.testing.assert_allclose(made["losses"], stored["losses"], rtol=0, atol=1e-4)
+    np.testing.assert_allclose(made["losses"], stored["losses"], rtol=0, atol=2e-5)
 
 
 @pytest.mark.parametrize("words", [[], ["--why", " "], ["pretraining"], ["--why", "new words", "nothing"]])

@@ -24,7 +24,7 @@ def test_every_model_with_attention_is_seen_whole(kind):
         assert one.picture.shape == (*c.image_size, 3)
         assert one.maps.shape == (len(seen.layers), c.heads, *c.grid)
         assert one.rollout.shape == c.grid
-        assert one.top == vitrail.predict(model, image)[0]
+        assert dict(one.top) == pytest.approx(dict(vitrail.predict(model, image)[0]), rel=1e-4)
     assert (seen.positions is None) == (kind == "relative")
     assert bool(seen.notes) == (kind == "relative")
 

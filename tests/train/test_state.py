@@ -21,21 +21,14 @@ def objective():
     return made
 
 
-def batches():
-    rng = torch.Generator().manual_seed(1)
-    for _ in range(STEPS):
-        yield {
-            "image": torch.randn(3, 3, 16, 16, generator=rng),
-            "label": torch.randint(0, 5, (3,), generator=rng),
-            "weight": torch.ones(3),
-        }
-
-
 def learn(module, optimizer):
-    for t, batch in enumerate(batches()):
+    """By the same gradients each time: an update is element by element, and the same to the bit."""
+    rng = torch.Generator().manual_seed(1)
+    for t in range(STEPS):
         for group in optimizer.param_groups:
             group["lr"] = 0.1 * (t + 1) * group["scale"]
-        module(batch)[0].backward()
+        for p in module.parameters():
+            p.grad = torch.randn(p.shape, generator=rng)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
     return [p.detach().clone() for p in module.parameters()]
