@@ -1,8 +1,8 @@
 """Write the golden traces anew: `python -m tests.golden.regenerate --why "..."`, in a commit of its own.
 
 The reason is stored with the numbers. Names after it choose some of them; else all are written. Bits differ from one
-processor to another, so the test allows for rounding; to see whether a change keeps every bit, write them on one
-machine before it and after it, and compare.
+processor to another: elsewhere the test allows for rounding. To see whether a change keeps every bit there too, write
+them before it and after it, and compare.
 """
 
 from __future__ import annotations

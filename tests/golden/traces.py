@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -63,7 +64,23 @@ TRACES = {"pretraining": pretraining, "masked_patches": masked_patches, "fine_tu
 def key() -> dict[str, Any]:
     """What bits depend on."""
     capability = torch.backends.cpu.get_cpu_capability()
-    return {"torch": torch.__version__, "cpu": capability, "threads": torch.get_num_threads()}
+    return {
+        "torch": torch.__version__,
+        "cpu": capability,
+        "processor": processor(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def processor() -> str:
+    """Name the processor: libraries choose their arithmetic by its maker and family, not by its capability alone."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()
+    except OSError:
+        return platform.processor()
+    entries = dict(line.partition(":")[::2] for line in lines)
+    found = {name.strip(): value.strip() for name, value in entries.items()}
+    return " ".join(found.get(name, "?") for name in ("vendor_id", "cpu family", "model"))
 
 
 def digest(model: torch.nn.Module) -> str:
