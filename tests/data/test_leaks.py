@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image, ImageOps
+from PIL import Image, ImageEnhance, ImageOps
 from rich.console import Console
 
+from vitrail.data.audit import inspect, inspect_path
 from vitrail.data.exclusions import read_exclusions
 from vitrail.data.leaks import (
     Compared,
@@ -137,3 +138,33 @@ def test_files_that_are_not_ours_are_found_before_the_work(
     with pytest.raises(ConfigError, match="mine is there already"):
         dedup_paths(data / "web", [data / "pets"], **{place: data / "mine"})  # type: ignore[arg-type]
     assert (data / "mine").read_text() == "mine"
+
+
+def test_inspect_dedup_and_exclude_have_one_answer(tmp_path: Path) -> None:
+    root, out = tmp_path / "set", tmp_path / "exclude.jsonl"
+    rng = np.random.default_rng(0)
+    for seed in range(60):
+        picture = photo(seed)
+        save(picture, root / "train" / ("cat" if seed < 30 else "dog") / f"{seed:02}.png")
+        left, top, right, bottom = rng.integers(0, 8, 4).tolist()
+        copy = ImageEnhance.Brightness(picture.crop((left, top, 64 - right, 64 - bottom))).enhance(
+            rng.uniform(0.8, 1.2)
+        )
+        copy = ImageOps.mirror(copy) if seed % 3 == 0 else copy
+        save(copy.resize((64, 64)) if seed % 2 else copy, root / "test/cat" / f"{seed:02}.jpg")
+    save(photo(5), root / "train/dog/again.png")  # the same bytes twice in train
+    save(photo(5), root / "test/dog/same.png")
+    pairs = {
+        (copy.key, copy.other_key, copy.how)
+        for copy in inspect_path(root).copies
+        if (copy.split, copy.other_split) == ("train", "test")
+    }
+    leaks = dedup_paths(root, [root], out=out)
+    assert {(leak.train, leak.test, leak.how) for leak in leaks.tests[0].leaks} == pairs
+    assert len(pairs) > 40
+    left = open_source(f"{root}?exclude={out}", "train")
+    kept = {left.key(i) for i in range(len(left))}
+    whole = open_source(root, "train")
+    assert {whole.key(i) for i in range(len(whole))} - kept == {train for train, _, _ in pairs}
+    after = inspect({"train": left, "test": open_source(root, "test")}).copies
+    assert not [copy for copy in after if copy.split != copy.other_split]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict, dataclass
+from itertools import combinations_with_replacement
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,7 @@ from rich.text import Text
 
 from vitrail.data.copies.contact_sheet import check_sheet, class_sheet
 from vitrail.data.copies.duplicates import find_pairs
-from vitrail.data.copies.scan import Scan, join, scan
+from vitrail.data.copies.scan import Scan, scan
 from vitrail.data.readers.folder import in_words
 from vitrail.data.sources import Source, ignored_in, layout_in_words, open_source, splits_of
 from vitrail.errors import ConfigError
@@ -138,18 +139,15 @@ def inspect(
         check_sheet(sheet)
     scans = {name: scan(source, progress=progress) for name, source in source_by_split.items()}
     reports = tuple(_split_report(name, source, scans[name]) for name, source in source_by_split.items())
-    pairs = find_pairs(join(list(scans.values())), progress=progress)
-    places = [
-        (name, source, index) for name, source in source_by_split.items() for index in range(len(source))
-    ]
-    copies = tuple(
-        Copy(*_named(*places[i]), *_named(*places[j]), score, how)
-        for i, j, score, how in zip(
-            pairs.i.tolist(), pairs.j.tolist(), pairs.score.tolist(), pairs.how.tolist(), strict=True
-        )
-    )
+    copies = []
+    for name, other in combinations_with_replacement(source_by_split, 2):
+        pairs = find_pairs(scans[name], None if other == name else scans[other], progress=progress)
+        first, second = source_by_split[name], source_by_split[other]
+        columns = (pairs.i.tolist(), pairs.j.tolist(), pairs.score.tolist(), pairs.how.tolist())
+        for i, j, score, how in zip(*columns, strict=True):
+            copies.append(Copy(*_named(name, first, i), *_named(other, second, j), score, how))
     drawn = None if sheet is None else str(class_sheet(next(iter(source_by_split.values())), sheet))
-    return Report(reports, copies, drawn, ignored or {}, layout)
+    return Report(reports, tuple(copies), drawn, ignored or {}, layout)
 
 
 def report_tables(report: Report) -> Group:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitrail.data.copies.scan import THUMBNAIL, Scan, join, scan, thumbnail
+from vitrail.data.copies.scan import THUMBNAIL, scan, thumbnail
 from vitrail.data.sources import Example
 from vitrail.errors import DataError
 
@@ -84,15 +84,6 @@ def test_processes_change_nothing(source: Memory) -> None:
     for name in ("digests", "sizes", "modes", "thumbnails"):
         np.testing.assert_array_equal(getattr(here, name), getattr(there, name))
     assert here.broken == there.broken
-
-
-def test_joined_scans_keep_their_order(source: Memory) -> None:
-    one, two = scan(source), scan(Memory([png(np.zeros((5, 6, 3), np.uint8)), b"x"]))
-    both = join([one, two])
-    assert isinstance(both, Scan)
-    assert both.sizes.tolist() == one.sizes.tolist() + two.sizes.tolist()
-    assert sorted(both.broken) == [1, 5, 7]
-    assert both.broken[7] == two.broken[1]
 
 
 def test_a_thumbnail_is_the_whole_image_in_grey() -> None:

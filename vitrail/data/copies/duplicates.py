@@ -13,9 +13,14 @@ wider picture.
                max(E + O, E - O) = E + |O|
   verify   alignment.py registers each candidate and scores it; from THRESHOLD on it is the same picture
 
+Every view that makes a pair a candidate is verified, in both directions, and the best score counts: so neither the
+images around two images nor which of them comes first decides whether they are a pair. `data inspect`, `data dedup`
+and the exclusions that it writes ask this of the same splits, and have one answer.
+
 A flat image, whose thumbnail deviates by less than FLAT grey levels, holds no picture to compare: only its
-bytes are. Of each image the MOST most similar candidates are verified. Nothing is random. Memory is bounded:
-the scans, 2 KiB for each image of the second set, and one block of similarities.
+bytes are. Of each image of the first set the MOST most similar candidates are verified, which bounds the work
+where all images are alike. Nothing is random. Memory is bounded: the scans, 2 KiB for each image of the second
+set, and one block of similarities.
 """
 
 from __future__ import annotations
@@ -59,7 +64,6 @@ VIEWS = (
     ("low", "whole"),
     ("whole", "low"),
 )
-INSIDE_VIEWS = VIEWS[:7]  # inside one set all images were made square in the same way
 CANDIDATE = np.dtype([("i", "i8"), ("j", "i8"), ("view", "i1"), ("mirrored", "?"), ("alike", "f4")])
 
 
@@ -84,8 +88,7 @@ def find_pairs(
     Equal files inside one set are each listed with the earliest of them, not each with each.
     """
     other = first if second is None else second
-    views = INSIDE_VIEWS if second is None else VIEWS
-    vectors = {view: _vectors(other, view, 0, len(other)) for view in sorted({view for _, view in views})}
+    vectors = {view: _vectors(other, view, 0, len(other)) for view in sorted({view for _, view in VIEWS})}
     task = progress.add_task("comparing", total=len(first)) if progress else None
     found = [_same_bytes(first, second)]
     for start in range(0, len(first), BLOCK):
@@ -119,7 +122,7 @@ def _same_bytes(first: Scan, second: Scan | None) -> _Found:
 
 
 def _verified(first: Scan, other: Scan, candidates: NDArray[np.void], threshold: float) -> _Found:
-    """The candidates that are the same picture: i, j, score, how."""
+    """The candidates that are the same picture, each pair once, by its best view: i, j, score, how."""
     i, j, mirrored = candidates["i"], candidates["j"], candidates["mirrored"]
     f, g = torch.from_numpy(first.thumbnails[i]), torch.from_numpy(other.thumbnails[j])  # (m, S, S)
     g = torch.where(torch.from_numpy(mirrored)[:, None, None], g.flip(-1), g)
@@ -127,8 +130,12 @@ def _verified(first: Scan, other: Scan, candidates: NDArray[np.void], threshold:
     for number, (view, other_view) in enumerate(VIEWS):
         here = candidates["view"] == number
         scale[here] = _part(first.sizes[i[here]], view) / _part(other.sizes[j[here]], other_view)
-    score = same_picture(f, g, torch.from_numpy(scale)).numpy()
-    same = score >= threshold
+    forward = same_picture(f, g, torch.from_numpy(scale)).numpy()
+    back = same_picture(g, f, torch.from_numpy(1 / scale)).numpy()
+    score = np.maximum(forward, back)  # so that it does not matter which set comes first
+    best = np.lexsort((-score, j, i))
+    best = best[_begins_pair(i[best], j[best])]
+    same = best[score[best] >= threshold]
     return i[same], j[same], score[same], np.where(mirrored[same], "mirrored", "near").astype("U8")
 
 
@@ -137,7 +144,7 @@ def _candidates(
 ) -> NDArray[np.void]:
     """What is worth verifying in the rows start to stop of the first set, by CANDIDATE."""
     found = np.empty(0, CANDIDATE)
-    for number, (view, other_view) in enumerate(INSIDE_VIEWS if inside else VIEWS):
+    for number, (view, other_view) in enumerate(VIEWS):
         a, b = _vectors(first, view, start, stop), vectors[other_view]
         if not (a.any() and b.any()):
             continue  # no image has this view
@@ -167,13 +174,24 @@ def _alike(a: Tensor, b: Tensor) -> NDArray[np.void]:
 
 
 def _most_alike(found: NDArray[np.void]) -> NDArray[np.void]:
-    """Each pair once, in its best view, and of each i the MOST most alike."""
+    """Of each i the MOST most alike j, each in all of its views."""
     found = found[np.lexsort((-found["alike"], found["j"], found["i"]))]
-    same_pair = (found["i"][1:] == found["i"][:-1]) & (found["j"][1:] == found["j"][:-1])
-    found = found[np.append(True, ~same_pair)]
-    found = found[np.lexsort((-found["alike"], found["i"]))]
-    rank = np.arange(len(found)) - np.searchsorted(found["i"], found["i"])
-    return found[rank < MOST]
+    begins = _begins_pair(found["i"], found["j"])
+    i, alike = (
+        found["i"][begins],
+        found["alike"][begins],
+    )  # of each pair, in the view in which it is most alike
+    order = np.lexsort((-alike, i))
+    rank = np.empty(len(i), np.int64)
+    rank[order] = np.arange(len(i)) - np.searchsorted(i, i[order])
+    return found[(rank < MOST)[np.cumsum(begins) - 1]]
+
+
+def _begins_pair(i: NDArray[np.int64], j: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Where in rows that are sorted by (i, j) another pair begins."""
+    begins = np.ones(len(i), bool)
+    begins[1:] = (i[1:] != i[:-1]) | (j[1:] != j[:-1])
+    return begins
 
 
 def _vectors(scan: Scan, view: str, start: int, stop: int) -> Tensor:

@@ -77,21 +77,6 @@ def scan(source: Source, *, processes: int | None = None, progress: Progress | N
     return Scan(digests, sizes, modes, thumbnails, broken)
 
 
-def join(scans: list[Scan]) -> Scan:
-    """Several scans as one, in order."""
-    broken, start = {}, 0
-    for each in scans:
-        broken.update({start + index: why for index, why in each.broken.items()})
-        start += len(each)
-    return Scan(
-        np.concatenate([each.digests for each in scans]),
-        np.concatenate([each.sizes for each in scans]),
-        np.concatenate([each.modes for each in scans]),
-        np.concatenate([each.thumbnails for each in scans]),
-        broken,
-    )
-
-
 @dataclass(frozen=True)
 class _Seen:
     digest: bytes
