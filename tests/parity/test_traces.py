@@ -39,7 +39,7 @@ class Rows:
     """Of a run: what it measured."""
 
     def __init__(self):
-        self.rows = []
+        self.rows, self.path = [], "nowhere"
 
     def restore(self, state):
         return None
