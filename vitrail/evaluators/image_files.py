@@ -69,6 +69,6 @@ def _images_below(folder: Path) -> list[Path]:
             elif extension_of(entry.name) in UNREAD:
                 passed.setdefault(why_not(entry.name), []).append(path)
     if passed:
-        reasons = [f"{len(paths):,} x {why}, as {min(paths)}" for why, paths in sorted(passed.items())]
+        reasons = [f"{len(paths):,} x {why}, first {min(paths)}" for why, paths in sorted(passed.items())]
         note(f"{folder}: passed over {'; '.join(reasons)}")
     return sorted(images)

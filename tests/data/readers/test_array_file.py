@@ -93,3 +93,17 @@ def test_a_damaged_array_is_unpacked_once(tmp_path: Path, monkeypatch: pytest.Mo
         with pytest.raises(DataError, match=r"a\.npz, array 'x': cannot be read"):
             file.read(0)
         monkeypatch.setattr(array_file, "read_member", lambda *_: pytest.fail("unpacked again"))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_pixels_that_differ_from_what_was_saved_are_refused(tmp_path: Path, packed: bool) -> None:
+    path = put(tmp_path / "a.npz", packed=packed)
+    whole, rng = path.read_bytes(), np.random.default_rng(0)
+    with zipfile.ZipFile(path) as archive:
+        info = archive.getinfo("x.npy")
+    for place in rng.integers(200, info.compress_size, 30):
+        data = bytearray(whole)
+        data[info.header_offset + place] ^= 1 << rng.integers(8)
+        path.write_bytes(data)
+        with pytest.raises(DataError, match=r"a\.npz, array 'x'"):
+            ArrayFile(path, "x").read(0)

@@ -5,8 +5,9 @@
     an array in Fortran's order      ──copy──────► all of them   for there an image is spread over all of the file
 
 Nothing is mapped into memory: a process ends (SIGBUS) when a file that it has mapped is cut by somebody else.
-A file that was changed since it was opened is an error. What an array may take in memory is bounded before
-anything is unpacked; what takes too much is to be saved with np.savez.
+The checksum of an array is verified when it is opened, or unpacked; a file that was changed since is an error.
+What an array may take in memory is bounded before anything is unpacked; what takes too much is to be saved with
+np.savez.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from vitrail.runtime.npz_members import DAMAGE, header_of, read_member
 FREE_BYTES = 1 << 30  # that images of any file may unpack to; more than that
 MAX_RATIO = 20  # they may be this many times the size of their file,
 MAX_BYTES = 8 << 30  # up to this
+PIECE = 1 << 20  # bytes read at a time for the checksum
 
 
 class ArrayFile:
@@ -44,8 +46,13 @@ class ArrayFile:
                 self._start: int | None = None  # of the pixels in the file; None: they are unpacked
                 if info.compress_type == zipfile.ZIP_STORED and not header.fortran:
                     self._start = _data_start(file.fileno(), info) + header.start
+                    with archive.open(info) as stream:
+                        while stream.read(PIECE):  # which compares the checksum at the end
+                            pass
                 else:
                     _check_unpacked(info.file_size, self._stamp[0], f"{path}, array {member!r}")
+        except zipfile.BadZipFile as error:
+            raise DataError(f"{path}, array {member!r}: damaged: {error}") from error
         except DAMAGE as error:
             raise DataError(f"{path}, array {member!r}: not an array of numbers or text: {error}") from error
         self.shape, self.dtype = header.shape, header.dtype
