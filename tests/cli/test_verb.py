@@ -103,7 +103,7 @@ TWICE = {
     "formats": (("bundle", "npz", "timm", "huggingface", "torchvision"), get_args(Format), tuple(FORMATS)),
     "methods": (("fewshot", "linear", "knn", "finetune"), get_args(settings.Method), tuple(suite.METHODS)),
     "protocols": (
-        ("default", "paper", "bit"),
+        ("default", "paper", "augreg", "bit"),
         get_args(inspect.get_annotations(settings.Suite, eval_str=True)["protocol"]),
         tuple(protocols.PROTOCOLS),
     ),
