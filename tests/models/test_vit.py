@@ -74,6 +74,7 @@ VARIED = [
 
 @pytest.mark.parametrize("overrides", VARIED, ids=str)
 def test_forward_and_backward_compile_as_one_graph(overrides):
+    torch.compiler.reset()
     model = randomise(build(config_of("B/16", **TINY, **overrides)))
     x = torch.randn(2, 3, 16, 24)
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
@@ -134,6 +135,7 @@ def test_images_that_patches_do_not_divide_are_refused(shape):
 @pytest.mark.parametrize("name", ["Ti/16", "R26+S/32", "R50x1"])
 def test_compiled_and_fused_on_a_gpu_as_on_the_cpu(name):
     """One graph by the real compiler, forward and backward; float32 logits as the CPU has them."""
+    torch.compiler.reset()  # graphs of the tests before count towards the most that are compiled
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     model = randomise(build(config_of(name, classes=10))).eval()
     x = torch.randn(4, 3, 224, 224)
