@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 import vitrail
+from tests.checkpoints.damage import damaged
 from tests.randomise import randomise
 from vitrail.checkpoints.bundle import in_precision, sealed
 from vitrail.checkpoints.checkpoint import Checkpoint
@@ -158,21 +159,6 @@ def test_damaged_files(tmp_path):
     (folder / "model.safetensors").write_bytes(weights[:-10])
     with pytest.raises(CheckpointError, match=r"not a whole \.safetensors file"):
         vitrail.load(folder)
-
-
-def damaged(content, rng):
-    """Other bytes: one changed, some exchanged for noise or zeros, some lost, the end lost."""
-    at, length = rng.randrange(len(content)), rng.choice([1, 4, 100])
-    noise = rng.choice([bytes(length), rng.randbytes(length)])
-    changed = rng.choice(
-        [
-            content[:at] + bytes([content[at] ^ (1 << rng.randrange(8))]) + content[at + 1 :],
-            content[:at] + noise + content[at + length :],
-            content[:at] + content[at + length :],
-            content[:at],
-        ]
-    )
-    return damaged(content, rng) if changed == content else changed
 
 
 @pytest.mark.parametrize("tries", [80, pytest.param(2000, marks=pytest.mark.long)])

@@ -1,8 +1,11 @@
+import random
+
 import numpy as np
 import pytest
 import torch
 
 import vitrail
+from tests.checkpoints.damage import damaged
 from tests.checkpoints.google_files import filled, vit_shapes
 from tests.randomise import randomise
 from vitrail.checkpoints.checkpoint import check_finite
@@ -204,3 +207,32 @@ def test_numbers_that_single_precision_cannot_hold(tmp_path):
     np.savez(tmp_path / "x.npz", **arrays)
     with pytest.raises(CheckpointError, match=r"not finite: head\.classifier\.bias"):
         vitrail.load(tmp_path / "x.npz")
+
+
+# format: the file that is damaged, and whether it carries checksums
+DAMAGED = {
+    "npz": ("m.npz", True),
+    "torchvision": ("m.pth", True),
+    "old": ("m.pth", False),
+    "timm": ("m/model.safetensors", False),
+    "huggingface": ("m/model.safetensors", False),
+}
+
+
+@pytest.mark.parametrize("tries", [30, pytest.param(1000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("to", DAMAGED)
+def test_damage_is_an_error_or_where_there_are_checksums_harmless(tmp_path, model, to, tries):
+    name, has_sums = DAMAGED[to]
+    path = tmp_path / name
+    vitrail.save(model, tmp_path / name.split("/")[0], to="torchvision" if to == "old" else to)
+    if to == "old":
+        torch.save(torch.load(path), path, _use_new_zipfile_serialization=False)
+    whole, rng = path.read_bytes(), random.Random(0)
+    for _ in range(tries):
+        path.write_bytes(damaged(whole, rng))
+        try:
+            read = vitrail.load(path, heads=3).state_dict()
+        except CheckpointError as error:
+            assert path.name in str(error)
+        else:
+            assert not has_sums or all(torch.equal(w, read[n]) for n, w in model.state_dict().items())

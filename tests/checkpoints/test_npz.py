@@ -173,3 +173,14 @@ def test_a_shape_of_truths(tmp_path, method):
 def test_compressed_as_numpy_does_not(tmp_path):
     with pytest.raises(CheckpointError, match="compressed by method 12; numpy's is deflate"):
         read_npz(zipped(tmp_path / "x.npz", npy(np.zeros(4)), zipfile.ZIP_BZIP2))
+
+
+def test_two_arrays_of_one_name(tmp_path):
+    np.savez(tmp_path / "x.npz", a=np.zeros(3))
+    with (
+        zipfile.ZipFile(tmp_path / "x.npz", "a") as archive,
+        pytest.warns(UserWarning, match="Duplicate name"),
+    ):
+        archive.writestr("a.npy", archive.read("a.npy"))
+    with pytest.raises(CheckpointError, match="one name"):
+        read_npz(tmp_path / "x.npz")

@@ -59,6 +59,7 @@ def test_what_is_assumed_is_said_and_kept(to: str, tmp_path: Path, caplog: pytes
     assert assumed["activation"] == model.config.activation == "gelu"
     assert assumed["norm_eps"] == model.config.norm_eps == LIBRARIES[to]
     assert assumed["preprocess"] == model.preprocess
+    assert assumed.get("image_size") == (None if to == "torchvision" else "16x16")  # whose images are square
     assert all(f"{name}={value}" in noted(caplog) for name, value in assumed.items())
     assert noted(caplog).count("\n") == 0
     vitrail.save(model, tmp_path / "bundle")
@@ -72,6 +73,13 @@ def test_what_is_said_is_not_assumed(to: str, tmp_path: Path) -> None:
     model = vitrail.load(path, heads=3, **said)
     assert (model.config.activation, model.config.norm_eps) == ("gelu_tanh", 1e-3)
     assert not {*said, "heads"} & model.provenance["assumed"].keys()
+
+
+def test_four_patches_are_taken_for_a_square_unless_it_is_said(tmp_path: Path) -> None:
+    path = bare(tmp_path, "timm")
+    assert vitrail.load(path, heads=3).provenance["assumed"]["image_size"] == "16x16"
+    assert "image_size" not in vitrail.load(path, heads=3, image_size=16).provenance["assumed"]
+    assert vitrail.load(path, heads=3, image_size=32).provenance["assumed"]["image_size"] == "16x16"
 
 
 def test_heads_of_a_known_variant_are_assumed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -112,7 +120,7 @@ def test_an_architecture_of_timm_that_is_not_known(tmp_path: Path, caplog: pytes
 
 def test_without_a_class_token_it_is_asked_for(tmp_path: Path) -> None:
     path = bare(tmp_path, "timm", pool="mean")
-    with pytest.raises(CheckpointError, match=r"say heads= and activation= \(gelu or gelu_tanh\), or put"):
+    with pytest.raises(CheckpointError, match=r"say heads= and activation=gelu or =gelu_tanh .*, or put"):
         vitrail.load(path)
     with pytest.raises(CheckpointError, match="say activation="):
         vitrail.load(path, heads=3)

@@ -205,7 +205,7 @@ def config_of(
         mlp_dim,
         heads,
         patch_size,
-        (grid[0] * patch_size, grid[1] * patch_size),
+        choices.square(grid, patch_size, stated or image_size),
         channels,
         classes=t["classifier.weight"].shape[0] if "classifier.weight" in t else 0,
         pre_logits=t["pooler.dense.weight"].shape[0] if "pooler.dense.weight" in t else 0,

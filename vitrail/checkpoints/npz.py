@@ -37,6 +37,8 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
         with path.open("rb") as file, zipfile.ZipFile(file) as archive:
             members = archive.infolist()
             check_unpacked(members, path)
+            if len({m.filename for m in members}) < len(members):
+                raise ValueError("two of its arrays have one name")
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
             return {m.filename.removesuffix(".npy"): read_member(archive, m, mapped, path) for m in members}
     except FileNotFoundError as error:

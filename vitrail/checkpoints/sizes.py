@@ -32,7 +32,7 @@ def heads_of(
     if not fitting:
         raise CheckpointError(
             f"{where} does not say how many heads its layers have, and no known variant has width {width}, "
-            f"depth {depth} and mlp_dim {mlp_dim}: say heads="
+            f"depth {depth} and mlp_dim {mlp_dim}: say heads= (vitrail convert --heads writes a bundle that says it)"
         )
     others = "".join(f"; {name} has {VARIANTS[name][3]}: heads={VARIANTS[name][3]}" for name in fitting[1:])
     return VARIANTS[fitting[0]][3], f"the known variant {fitting[0]}{others}"

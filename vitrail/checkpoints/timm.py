@@ -109,7 +109,7 @@ def vit_config(t: Mapping[str, Tensor], said: Said, choices: Choices, image_size
     stride = patch_size * (stem.stride if stem else 1)
     class_token, positions = "cls_token" in t, t.get("pos_embed")
     if positions is None:
-        grid = grid_at(size_of(said, image_size, choices), stride)
+        grid = grid_at(said.image_size or image_size or 224, stride)
     else:
         rows = positions.shape[1]
         patches = (rows - 1, rows) if class_token else (rows,)  # the class token's position may be left out
@@ -120,7 +120,7 @@ def vit_config(t: Mapping[str, Tensor], said: Said, choices: Choices, image_size
         "mlp_dim": mlp_dim,
         "heads": heads,
         "patch_size": patch_size,
-        "image_size": (grid[0] * stride, grid[1] * stride),
+        "image_size": choices.square(grid, stride, said.image_size or image_size),
         "channels": t[first].shape[1],
         "classes": t["head.weight"].shape[0] if "head.weight" in t else 0,
         "pre_logits": t["pre_logits.fc.weight"].shape[0] if "pre_logits.fc.weight" in t else 0,
@@ -148,11 +148,11 @@ def check_enough_is_said(
             "layer or, as vit_base_patch16_rpn_224, after it, which has no counterpart here; put timm's config.json, "
             "which names the architecture, beside it"
         )
-    needed = {"heads=": heads, "activation= (gelu or gelu_tanh)": activation}
+    needed = {"heads=": heads, "activation=gelu or =gelu_tanh": activation}
     if unsaid := [name for name, value in needed.items() if value is None]:
         raise CheckpointError(
             f"{where} has no class token, and timm's models without one differ in what tensors do not show: say "
-            f"{' and '.join(unsaid)}, {beside}"
+            f"{' and '.join(unsaid)} (vitrail convert writes a bundle that says them), {beside}"
         )
 
 
@@ -186,21 +186,15 @@ def stem_config(t: Mapping[str, Tensor], where: str) -> StemConfig | None:
 
 
 def bit_config(t: Mapping[str, Tensor], said: Said, choices: Choices, image_size: Size | None) -> BiTConfig:
-    where, size = choices.where, size_of(said, image_size, choices)
+    """A ResNet takes any image size: the config file's, else what is asked for, else 224."""
+    where = choices.where
+    size = choices.square(pair(said.image_size or image_size or 224), 1, said.image_size or image_size)
     classes = t["head.fc.weight"].shape[0] if "head.fc.weight" in t else 0
     root = t["stem.conv.weight"]
     factor = root.shape[0] / 64
-    config = BiTConfig(units_of(t, "", where), factor, pair(size), root.shape[1], classes, **RESNET)
+    config = BiTConfig(units_of(t, "", where), factor, size, root.shape[1], classes, **RESNET)
     choices.asked.check(config, where)
     return config
-
-
-def size_of(said: Said, image_size: Size | None, choices: Choices) -> Size:
-    """Of images, for models that take any: the config file's, else what is asked for, else 224."""
-    size = said.image_size or image_size
-    if size is None:
-        choices.assumed["image_size"] = 224
-    return size or 224
 
 
 def units_of(t: Mapping[str, Tensor], prefix: str, where: str) -> tuple[int, ...]:

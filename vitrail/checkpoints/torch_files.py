@@ -116,6 +116,8 @@ def name_of(opened: IO[bytes], path: Path) -> str:
 
 def read_torch(path: Path) -> dict[str, Tensor]:
     """The state dict of a torch file, also where a training script or a wrapper put it deeper."""
+    if path.stat().st_size > MAX_BYTES:
+        raise CheckpointError(f"{path} is of more than {MAX_BYTES >> 30} GiB; refused")
     try:
         file = torch_archive.read(path)
         content = file.content

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from vitrail.checkpoints.sizes import heads_of
+from vitrail.checkpoints.sizes import Size, heads_of, pair
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.models import checking
 from vitrail.models.names import Config
@@ -80,6 +80,13 @@ class Choices:
             self.assumed["heads"] = heads
         self.who_said_heads = who
         return heads
+
+    def square(self, grid: tuple[int, int], stride: int, said: Size | None) -> tuple[int, int]:
+        """Pixels of images with that grid. `said`: by the caller or a config file; else it was taken for a square."""
+        size = grid[0] * stride, grid[1] * stride
+        if said is None or pair(said) != size:
+            self.assumed["image_size"] = f"{size[0]}x{size[1]}"
+        return size
 
     def say(self, library: str, name: str) -> dict[str, Any]:
         """Note what was assumed of the file `name`; returns it for the provenance."""

@@ -221,8 +221,9 @@ def measure_change(shown: Shown, model: Model, to: str, paths: list[Path]) -> No
     from vitrail.data.preprocess import parse
     from vitrail.errors import ImageError
     from vitrail.evaluators.features import pixels
-    from vitrail.evaluators.other_pixels import change, drawn_pictures
+    from vitrail.evaluators.other_pixels import DRAWN, change, drawn_pictures
     from vitrail.runtime.device import pick
+    from vitrail.runtime.progress import progress
 
     line = reader_line(of_model(model), to)
     if not line or not model.config.classes or parse(line) == parse(model.preprocess):
@@ -235,7 +236,8 @@ def measure_change(shown: Shown, model: Model, to: str, paths: list[Path]) -> No
             except ImageError as error:
                 shown.problems.append(str(error))
 
-    seen = change(model.to(pick(shown.common.device)), line, readable() if paths else drawn_pictures())
+    images = progress(readable() if paths else drawn_pictures(), len(paths) or DRAWN, "preprocessing")
+    seen = change(model.to(pick(shown.common.device)), line, images)
     if not seen.images:
         return
     shown.result["change"] = {**asdict(seen), "line": line}
