@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.peers import torchvision_or_skip
 from vitrail.checkpoints.formats import load
 from vitrail.checkpoints.huggingface_kinds import KINDS
 from vitrail.errors import CheckpointError
 
-pytest.importorskip("torchvision")
+torchvision_or_skip()
 transformers = pytest.importorskip("transformers")
 transformers.utils.logging.disable_progress_bar()
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tests.parity.comparing import as_rgb
+from tests.peers import torchvision_or_skip
 from tests.randomise import randomise
 from vitrail.checkpoints.checkpoint import of_model
 from vitrail.checkpoints.formats import create, reader_line, save
@@ -37,6 +38,7 @@ def ours(made: Model, to: str, photo: bytes) -> Tensor:
 
 @pytest.mark.parametrize("line", LINES)
 def test_timm(line: str, photos: list[bytes], tmp_path: Path) -> None:
+    torchvision_or_skip()
     timm = pytest.importorskip("timm")
     made = model(line)
     save(made, tmp_path / "m", to="timm")
@@ -47,6 +49,7 @@ def test_timm(line: str, photos: list[bytes], tmp_path: Path) -> None:
 
 
 def test_timm_where_its_file_cannot_say_it(photos: list[bytes], tmp_path: Path) -> None:
+    torchvision_or_skip()
     timm = pytest.importorskip("timm")
     made = model("resize(80, pillow_bilinear)|crop(3, 4, 64, 64)|uint8|to_range(-1, 1)")
     save(made, tmp_path / "m", to="timm")
@@ -58,7 +61,7 @@ def test_timm_where_its_file_cannot_say_it(photos: list[bytes], tmp_path: Path) 
 
 @pytest.mark.parametrize("line", LINES)
 def test_transformers(line: str, photos: list[bytes], tmp_path: Path) -> None:
-    pytest.importorskip("torchvision")
+    torchvision_or_skip()
     transformers = pytest.importorskip("transformers")
     made = model(line)
     save(made, tmp_path / "m", to="huggingface")
@@ -70,7 +73,7 @@ def test_transformers(line: str, photos: list[bytes], tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("line", LINES)
 def test_torchvision(line: str, photos: list[bytes]) -> None:
-    pytest.importorskip("torchvision")
+    torchvision_or_skip()
     from torchvision.transforms import v2
 
     made = model(line)

@@ -11,10 +11,12 @@ import torch
 from torch import nn
 
 from tests.parity.comparing import RESNET_TOLERANCE, TOLERANCE, agree, inputs
+from tests.peers import torchvision_or_skip
 from tests.randomise import randomise
 from vitrail.checkpoints.formats import load
 from vitrail.errors import CheckpointError
 
+torchvision_or_skip()
 timm = pytest.importorskip("timm")
 
 MODULES = ("vision_transformer", "vision_transformer_hybrid", "deit")
