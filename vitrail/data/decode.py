@@ -12,12 +12,14 @@ What an image becomes, by how it was stored:
   16 bits a channel        the high byte: 0..65535 becomes 0..255, and 257 v becomes v
   32-bit integer or float  no white level is stated, so the darkest value becomes 0 and the brightest 255
   animation, several pages the first frame
-The size is read from the header and bounded before any pixel is decoded. A file that ends early is an error,
-whatever `PIL.ImageFile.LOAD_TRUNCATED_IMAGES` says: never grey pixels.
+The header says what it will cost: more than 1 GB or 5 s is an error before any pixel is decoded. A file that ends
+early is one too, whatever `PIL.ImageFile.LOAD_TRUNCATED_IMAGES` says, and so is damage that a decoder warns of or a
+checksum shows. docs/data.md says which damage cannot be seen.
 
-Pillow reads every format. Where `simplejpeg` is installed it decodes the usual JPEG instead (jpeg.py), with the same
-bits and sooner, and only as many rows as are wanted; a JPEG that is turned or CMYK, or that simplejpeg objects to, is
-left to Pillow.
+    JPEG        jpeg_header.py ──► jpeg.py (simplejpeg, where installed) ──► Pillow, for CMYK and unusual kinds
+    all others  image_metadata.py ──► Pillow opens ──► image_cost.py ──► Pillow decodes ──► rgb.py
+
+simplejpeg has the same bits as Pillow, sooner, and only as many rows as are wanted; and it passes warnings on.
 """
 
 from __future__ import annotations
@@ -25,14 +27,20 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import BytesIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageFile, UnidentifiedImageError
 
-from vitrail.data.jpeg import JPEG_DECODER, JpegHeader, decode_jpeg, read_header
+from vitrail.data.image_cost import MeteredFile, check_cost, check_jpeg_cost
+from vitrail.data.image_metadata import check_metadata
+from vitrail.data.jpeg import JPEG_DECODER, decode_jpeg, without_metadata
+from vitrail.data.jpeg_header import START, JpegHeader, read_header
+from vitrail.data.orientation import FLIPS, as_pixels, find_orientation, upright_buffer
+from vitrail.data.rgb import upright_rgb
 from vitrail.errors import ImageError
 
 MAX_PIXELS = 178_956_970  # half a GiB of RGB; the size at which Pillow refuses by itself
@@ -48,20 +56,10 @@ BRANDS = {
 }
 CONVERT = "convert to JPEG or PNG first, as `heif-convert a.heic a.jpg` or macOS's `sips -s format jpeg` do"
 
-TURNS = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
-
 
 def decode(data: bytes, *, name: str = "<bytes>", max_pixels: int = MAX_PIXELS) -> NDArray[np.uint8]:
-    """The pixels of an encoded image: uint8 (H, W, 3) RGB. `name` is what errors call it."""
-    return decode_rows(data, usual_jpeg(data), None, name=name, max_pixels=max_pixels)
+    """Return the pixels of an encoded image: uint8 (H, W, 3) RGB. `name` is what errors call it."""
+    return decode_rows(data, None, None, name=name, max_pixels=max_pixels)
 
 
 def decode_rows(
@@ -72,23 +70,16 @@ def decode_rows(
     name: str = "<bytes>",
     max_pixels: int = MAX_PIXELS,
 ) -> NDArray[np.uint8]:
-    """The same, where so many rows from the top are wanted (None: all): those below them may be missing.
+    """Return the pixels from the top down to at least so many rows (None: all of them).
 
     `jpeg` is what `usual_jpeg` says of the data; by it a caller knows the size before the pixels.
     """
-    if not data:
-        raise ImageError(f"{name}: the file is empty")
-    if jpeg is not None:
-        _check_size((jpeg.width, jpeg.height), name, max_pixels)
-        pixels = decode_jpeg(data, jpeg, rows)
-        if pixels is not None:
-            return pixels
     try:
-        with _strict_pillow(), Image.open(BytesIO(data), formats=FORMATS) as image:
-            _check_size(image.size, name, max_pixels)
-            return rgb_pixels(image, name=name)
-    except ImageError:
-        raise
+        if data.startswith(START):
+            return _decode_jpeg(data, read_header(data) if jpeg is None else jpeg, rows, max_pixels)
+        return _decode_by_pillow(data, max_pixels)
+    except ImageError as error:
+        raise ImageError(f"{name}: {error}") from error.__cause__
     except UnidentifiedImageError:
         raise ImageError(f"{name}: {_unknown(data)}") from None
     except Image.DecompressionBombError as error:
@@ -99,27 +90,76 @@ def decode_rows(
 
 
 def usual_jpeg(data: bytes) -> JpegHeader | None:
-    """The header of an upright JPEG in colour or grey, where simplejpeg is there to decode it."""
-    header = read_header(data) if JPEG_DECODER == "simplejpeg" else None
-    if header is None or header.channels not in (1, 3) or (header.app1 and _is_turned(data)):
+    """Return the header of an upright JPEG in colour or grey, where simplejpeg is there to decode it."""
+    if JPEG_DECODER != "simplejpeg" or not data.startswith(START):
         return None
-    return header
+    try:
+        header = read_header(data)
+    except ImageError:  # decode_rows raises it again, with a name
+        return None
+    return header if len(header.channels) in (1, 3) and header.orientation == 1 else None
 
 
 def rgb_pixels(image: Image.Image, *, name: str = "<image>") -> NDArray[np.uint8]:
-    """The pixels of an image that Pillow has opened, by the same rules: uint8 (H, W, 3) RGB."""
+    """Return the pixels of an image that Pillow has opened, by the same rules: uint8 (H, W, 3) RGB."""
     image.load()
-    turn = TURNS.get(_orientation(image))
-    rgb = _rgb(image, name)
-    return np.array(rgb if turn is None else rgb.transpose(turn))  # (H, W, 3)
-
-
-def _is_turned(data: bytes) -> bool:
     try:
-        with _strict_pillow(), Image.open(BytesIO(data), formats=FORMATS) as image:
-            return _orientation(image) in TURNS
-    except Exception:  # a damaged header: Pillow, which is asked next, says how
-        return True
+        orientation = int(image.getexif().get(ExifTags.Base.Orientation, 1))
+    except Exception:  # a damaged EXIF block, which Pillow reports in as many ways as damaged pixels
+        orientation = 1
+    try:
+        return upright_rgb(image, orientation if orientation in FLIPS else 1)
+    except ImageError as error:
+        raise ImageError(f"{name}: {error}") from error
+
+
+def stored_mode(data: bytes) -> str:
+    """Return how an image that `decode` has read stores its pixels, in Pillow's words."""
+    if data.startswith(START):
+        return {1: "L", 3: "RGB"}.get(len(read_header(data).channels), "CMYK")
+    with _strict_pillow(), Image.open(MeteredFile(data), formats=FORMATS) as image:
+        return image.mode
+
+
+def _decode_jpeg(data: bytes, header: JpegHeader, rows: int | None, max_pixels: int) -> NDArray[np.uint8]:
+    _check_size((header.width, header.height), max_pixels)
+    by_pillow = JPEG_DECODER == "pillow"
+    check_jpeg_cost(data, header, by_pillow=by_pillow)
+    stored = None if by_pillow else decode_jpeg(data, header, rows)
+    if stored is None:
+        with (
+            _strict_pillow(),
+            Image.open(BytesIO(without_metadata(data, header)), formats=("JPEG",)) as image,
+        ):
+            image.load()
+            return upright_rgb(image, header.orientation)
+    if header.orientation == 1:
+        return stored
+    upright, pixels = upright_buffer(header.height, header.width, header.orientation)
+    pixels[:] = as_pixels(stored)
+    return upright
+
+
+def _decode_by_pillow(data: bytes, max_pixels: int) -> NDArray[np.uint8]:
+    if not data:
+        raise ImageError("the file is empty")
+    check_metadata(data)
+    file = MeteredFile(data)
+    with _strict_pillow(), Image.open(file, formats=FORMATS) as image:
+        _check_size(image.size, max_pixels)
+        check_cost(image, data, file)
+        image.load()
+        return upright_rgb(image, find_orientation(*_exif_and_xmp(image.info)))
+
+
+def _exif_and_xmp(info: dict[str | tuple[int, int], Any]) -> tuple[bytes, bytes]:
+    """Return the blocks in which an image may say how it is turned. TIFF is left out: Pillow has turned it."""
+    exif, xmp = info.get("exif") or b"", info.get("XML:com.adobe.xmp") or info.get("xmp") or b""
+    if not exif and "Raw profile type exif" in info:  # a PNG by ImageMagick, in hexadecimal digits
+        with suppress(ValueError):
+            exif = bytes.fromhex("".join(info["Raw profile type exif"].split("\n")[3:]))
+    xmp = xmp.encode() if isinstance(xmp, str) else xmp
+    return exif if isinstance(exif, bytes) else b"", xmp if isinstance(xmp, bytes) else b""
 
 
 def _unknown(data: bytes) -> str:
@@ -133,45 +173,12 @@ def _unknown(data: bytes) -> str:
     return f"not an image in a known format ({', '.join(FORMATS)})"
 
 
-def _check_size(size: tuple[int, int], name: str, max_pixels: int) -> None:
+def _check_size(size: tuple[int, int], max_pixels: int) -> None:
     width, height = size
+    if not width * height:
+        raise ImageError(f"{width} x {height} pixels: there is nothing to decode")
     if width * height > max_pixels:
-        raise ImageError(f"{name}: {width} x {height} pixels; at most {max_pixels:,} pixels are decoded")
-
-
-def _orientation(image: Image.Image) -> int:
-    """The EXIF orientation, 1 (upright) to 8."""
-    try:
-        return int(image.getexif().get(ExifTags.Base.Orientation, 1))
-    except Exception:  # a damaged EXIF block, which Pillow reports in as many ways as damaged pixels
-        return 1
-
-
-def _rgb(image: Image.Image, name: str) -> Image.Image:
-    """The image in mode RGB, by the rules at the top of this file."""
-    if image.mode == "RGB" and "transparency" not in image.info:
-        return image
-    if image.mode.startswith(("I", "F")):
-        return Image.fromarray(_eight_bits(image, name)).convert("RGB")
-    if image.has_transparency_data:
-        rgba = image.convert("RGBA")
-        white = Image.new("RGBA", rgba.size, (255, 255, 255, 255))
-        return Image.alpha_composite(white, rgba).convert("RGB")
-    return image.convert("RGB")
-
-
-def _eight_bits(image: Image.Image, name: str) -> NDArray[np.uint8]:
-    """The greyscale pixels of 16 or 32 bits as bytes: uint8 (H, W)."""
-    pixels = np.asarray(image)
-    # Pillow keeps 16-bit PPM, and 16-bit PNG before its version 11, in 32-bit integers.
-    if image.mode.startswith("I;16") or image.format in ("PNG", "PPM"):
-        grey = (pixels >> 8).astype(np.uint8)
-        grey[pixels == image.info.get("transparency", -1)] = 255
-        return grey
-    if not np.isfinite(pixels).all():
-        raise ImageError(f"{name}: some pixels are not finite numbers")
-    low, high = float(pixels.min()), float(pixels.max())
-    return np.rint((pixels - low) * (255 / max(high - low, 1e-30))).astype(np.uint8)
+        raise ImageError(f"{width} x {height} pixels; at most {max_pixels:,} pixels are decoded")
 
 
 _pillow_lock = threading.Lock()

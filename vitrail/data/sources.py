@@ -28,7 +28,7 @@ from vitrail.errors import ConfigError, DataError, ImageError
 
 COMPRESSED = (".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".tar.zst")
 TEST_SPLITS = ("test", "validation")
-MAX_FILE_BYTES = 1 << 30  # an encoded image larger than this is refused before it is read
+MAX_FILE_BYTES = 512 << 20  # an encoded image larger than this is refused before it is read
 
 
 @dataclass(frozen=True)

@@ -93,3 +93,10 @@ def test_a_thumbnail_is_the_whole_image_in_grey() -> None:
     assert small.shape == (THUMBNAIL, THUMBNAIL)
     assert small[:, : THUMBNAIL // 2 - 2].max() == 0
     assert np.unique(small[:, THUMBNAIL // 2 + 2 :]).tolist() == [150]  # 0.587 of 255
+
+
+def test_a_thumbnail_by_strips_is_that_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (90, 70, 3), np.uint8)
+    whole = thumbnail(pixels)
+    monkeypatch.setattr("vitrail.data.copies.scan.STRIP", 700)
+    np.testing.assert_array_equal(thumbnail(pixels), whole)

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-import warnings
 from dataclasses import dataclass
-from io import BytesIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +18,8 @@ from PIL import Image
 from rich.progress import Progress
 from torch.utils.data import DataLoader, Dataset
 
-from vitrail.data.decode import decode
+from vitrail.data.decode import decode, stored_mode
+from vitrail.data.rgb import STRIP
 from vitrail.data.sources import Source
 from vitrail.data.workers import begin_worker, start_fork_server
 from vitrail.errors import DataError
@@ -111,20 +110,16 @@ def _see(image: bytes | np.ndarray, key: str) -> _Seen:
     return _Seen(
         hashlib.blake2b(stored, digest_size=16).hexdigest().encode(),
         (height, width),
-        _mode(image) if isinstance(image, bytes) else "array",
+        stored_mode(image) if isinstance(image, bytes) else "array",
         thumbnail(pixels),
     )
 
 
 def thumbnail(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """(H, W, 3) RGB -> (S, S) grey levels."""
-    grey = Image.fromarray(pixels).convert("L")
+    rows = max(1, STRIP // pixels.shape[1])
+    strips = (pixels[top : top + rows] for top in range(0, len(pixels), rows))
+    grey = Image.fromarray(
+        np.concatenate([np.asarray(Image.fromarray(strip).convert("L")) for strip in strips])
+    )
     return np.asarray(grey.resize((THUMBNAIL, THUMBNAIL), Image.Resampling.BILINEAR, reducing_gap=4.0))
-
-
-def _mode(data: bytes) -> str:
-    """From the header, which `decode` has already found sound."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        with Image.open(BytesIO(data)) as image:
-            return image.mode

@@ -1,0 +1,210 @@
+"""What a JPEG says before its pixels and between its scans: size, orientation, and what decoding it will cost.
+
+    SOI, segments (marker, length, body), SOS, codes, more segments, SOS, codes, ..., EOI        (ITU T.81, B.1)
+
+Read here, and not by a library, because cost and damage show in it: a progressive file of few bytes can ask for
+thousands of passes over all blocks, EXIF and XMP can be of any size, and a file from which scans are missing is
+decoded without a complaint, to a picture that is blurred or grey.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from vitrail.data.orientation import EXIF, find_orientation
+from vitrail.errors import ImageError
+
+START = b"\xff\xd8\xff"
+# Markers: the byte after 0xff (T.81, table B.1).
+TABLES, END, SCAN, RESTARTS = 0xC4, 0xD9, 0xDA, 0xDD
+APP0, APP1, APP14, JPG0, COMMENT = 0xE0, 0xE1, 0xEE, 0xF0, 0xFE
+FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+SEQUENTIAL = (0xC0, 0xC1)  # frames in Huffman codes, each block in one piece
+PROGRESSIVE = (0xC2, 0xCA)
+ARITHMETIC = (0xC9, 0xCA)
+ALONE = frozenset({0x01, *range(0xD0, 0xD8)})  # markers without a length
+SEGMENTS = frozenset(range(0xC0, 0xFF)) - frozenset(range(0xD0, 0xDA))  # those with one
+USUAL_SAMPLING = ((1, 1), (2, 1), (2, 2), (1, 2), (4, 1), (1, 4))
+MARKER = re.compile(rb"\xff[^\x00\xff]")
+AFTER_CODES = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]")  # restarts belong to the codes
+XMP = b"http://ns.adobe.com/xap/1.0/\0"
+
+MAX_SEGMENTS = 10_000  # before the first scan, and after it; a photograph has some ten
+MAX_STRAY = 1 << 16  # bytes between two segments that belong to neither
+MAX_SCANS = 1000  # the usual progressive file has ten
+
+# Nanoseconds of libjpeg-turbo on one core, rounded up: for a pixel, for a byte of the file where it has one scan or
+# several, for a block in a scan, and for each of its coefficients in that scan.
+PIXEL, BYTE, BYTE_OF_SCANS, BLOCK, COEFFICIENT, ARITHMETIC_COEFFICIENT = 8, 6, 25, 12, 0.8, 15
+BLOCK_BYTES = 128  # the coefficients of a block, which are kept where there are several scans
+
+
+class Channel(NamedTuple):
+    number: int  # by which scans name it
+    across: int  # blocks in a unit of the scan, T.81's H and V
+    down: int
+
+
+@dataclass(frozen=True)
+class JpegHeader:
+    """What stands before the pixels."""
+
+    height: int
+    width: int
+    channels: tuple[Channel, ...]
+    frame: int  # its marker, which says the kind of coding
+    height_at: int  # where in the file the height stands, two bytes
+    scan_at: int  # where the segment of the first scan begins
+    one_scan: bool  # all channels in one, by Huffman codes, each block in one piece
+    restarts: bool
+    orientation: int  # by EXIF or XMP
+
+    @property
+    def row_by_row(self) -> bool:
+        """Whether the first rows can be decoded alone: top to bottom, in one scan without restarts."""
+        return self.one_scan and not self.restarts
+
+    @property
+    def usual_sampling(self) -> bool:
+        """Whether it has one of the names 4:4:4, 4:2:2, 4:2:0, 4:4:0, 4:1:1, 4:4:1, by which simplejpeg goes."""
+        (first, *others) = [(channel.across, channel.down) for channel in self.channels]
+        return first in USUAL_SAMPLING and all(factors == (1, 1) for factors in others)
+
+    @property
+    def units(self) -> int:
+        """Units of the scan, T.81's MCUs, if all channels are in it."""
+        across = max(channel.across for channel in self.channels)
+        down = max(channel.down for channel in self.channels)
+        return -(-self.width // (8 * across)) * -(-self.height // (8 * down))
+
+    def blocks(self, channel: Channel) -> int:
+        return self.units * channel.across * channel.down
+
+
+@dataclass(frozen=True)
+class Scan:
+    channels: tuple[int, ...]
+    first: int  # coefficients, in zigzag order
+    last: int
+    bit: int  # the lowest that has been sent with this scan
+
+
+def read_header(data: bytes) -> JpegHeader:
+    """Read up to the first scan; ImageError where that is damaged."""
+    frame = begin = end = 0
+    restarts, exif, xmp = False, b"", b""
+    for marker, begin, end in segments(data):
+        if marker in FRAMES:
+            frame = begin
+        elif marker == RESTARTS:
+            restarts = True
+        elif marker == APP1 and data.startswith(EXIF, begin + 4):
+            exif = exif or data[begin + 4 : end]
+        elif marker == APP1 and data.startswith(XMP, begin + 4):
+            xmp = data[begin + 4 : end]
+    if not frame or frame + 10 + 3 * data[frame + 9] > begin:
+        raise ImageError("its header is damaged: it does not say the size")
+    height, width = data[frame + 5] << 8 | data[frame + 6], data[frame + 7] << 8 | data[frame + 8]
+    places = range(frame + 10, frame + 10 + 3 * data[frame + 9], 3)
+    channels = tuple([Channel(data[i], data[i + 1] >> 4, data[i + 1] & 15) for i in places])
+    if len(channels) == 1:  # whose blocks stand one by one, whatever its factors (T.81, A.2.2)
+        channels = (Channel(channels[0].number, 1, 1),)
+    if not height or not width or not channels or any(not 0 < c.across * c.down <= 16 for c in channels):
+        raise ImageError(f"its header is damaged: {width} x {height} pixels in {len(channels)} channels")
+    return JpegHeader(
+        height,
+        width,
+        channels,
+        frame=data[frame + 1],
+        height_at=frame + 5,
+        scan_at=begin,
+        one_scan=data[frame + 1] in SEQUENTIAL and data[begin + 4] == len(channels),
+        restarts=restarts,
+        orientation=find_orientation(exif, xmp) if exif or xmp else 1,
+    )
+
+
+def segments(data: bytes) -> Iterator[tuple[int, int, int]]:
+    """Yield (marker, begin, end) of every segment up to the first scan's."""
+    at, size = 2, len(data)
+    for _ in range(MAX_SEGMENTS):
+        if at + 4 > size or data[at] != 0xFF or data[at + 1] not in SEGMENTS:
+            at = _next_marker(data, at)
+            if data[at + 1] in ALONE:
+                at += 2
+                continue
+        marker = data[at + 1]
+        end = at + 2 + (data[at + 2] << 8 | data[at + 3]) if at + 4 <= size else 0
+        if marker not in SEGMENTS or not at + 4 <= end <= size:
+            raise ImageError(f"its header is damaged, or ends early (marker 0x{marker:02x})")
+        yield marker, at, end
+        if marker == SCAN:
+            return
+        at = end
+    raise ImageError(f"more than {MAX_SEGMENTS:,} segments before its pixels")
+
+
+def decoding_seconds(data: bytes, header: JpegHeader) -> float:
+    """Estimate the time that decoding takes. ImageError where scans are missing, or more than are decoded."""
+    pixels = header.height * header.width
+    if header.one_scan:
+        blocks = sum(map(header.blocks, header.channels))
+        return (PIXEL * pixels + BYTE * len(data) + (BLOCK + 64 * COEFFICIENT) * blocks) / 1e9
+    coefficient = ARITHMETIC_COEFFICIENT if header.frame in ARITHMETIC else COEFFICIENT
+    blocks_of = {channel.number: header.blocks(channel) for channel in header.channels}
+    bits = {number: [-1] * 64 for number in blocks_of}  # -1: of this coefficient nothing has been sent
+    nanoseconds = float(PIXEL * pixels + BYTE_OF_SCANS * len(data))
+    for scan in _scans(data, header):
+        for number in scan.channels:
+            if number not in blocks_of:
+                raise ImageError("its header is damaged: a scan of a channel that it does not have")
+            band = max(0, scan.last + 1 - scan.first)
+            bits[number][scan.first : scan.first + band] = [scan.bit] * band
+            nanoseconds += blocks_of[number] * (BLOCK + band * coefficient)
+    if any(sent[0] < 0 or max(sent) > 0 for sent in bits.values()):
+        raise ImageError("some of its scans are missing: the file was cut, or never finished")
+    return nanoseconds / 1e9
+
+
+def coefficient_bytes(header: JpegHeader) -> int:
+    """Bytes that are kept until the last scan."""
+    return 0 if header.one_scan else BLOCK_BYTES * sum(map(header.blocks, header.channels))
+
+
+def _scans(data: bytes, header: JpegHeader) -> Iterator[Scan]:
+    at, scans = header.scan_at, 0
+    for _ in range(MAX_SEGMENTS):
+        marker, end = data[at + 1], at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+        if marker == END:
+            return
+        if marker in ALONE:
+            end = at + 2
+        elif marker not in SEGMENTS or not at + 4 <= end <= len(data):
+            return  # the decoder will say so
+        if marker == SCAN:
+            count = data[at + 4]
+            if end != at + 8 + 2 * count:
+                raise ImageError("its header is damaged: a scan without its channels")
+            scans += 1
+            if scans > MAX_SCANS:
+                raise ImageError(f"more than {MAX_SCANS:,} scans; at most so many are decoded")
+            first, last, bit = data[end - 3], data[end - 2], data[end - 1] & 15
+            if header.frame not in PROGRESSIVE:
+                first, last, bit = 0, 63, 0
+            yield Scan(tuple(data[at + 5 : end - 3 : 2]), first, min(last, 63), bit)
+        found = (AFTER_CODES if marker == SCAN else MARKER).search(data, end)
+        if found is None:
+            return
+        at = found.start()
+    raise ImageError(f"more than {MAX_SEGMENTS:,} segments after its first scan")
+
+
+def _next_marker(data: bytes, at: int) -> int:
+    """Find the next marker behind fill bytes and stray ones."""
+    found = MARKER.search(data, at, at + MAX_STRAY)
+    if found is None:
+        raise ImageError("its header is damaged, or ends early")
+    return found.start()
