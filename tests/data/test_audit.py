@@ -77,6 +77,20 @@ def test_unreadable_files_are_named_with_the_reason(report: Report) -> None:
     assert cut.reason
 
 
+def test_files_are_decoded_to_their_last_row(tmp_path: Path) -> None:
+    pytest.importorskip("simplejpeg", reason="without it, damage in the codes of a JPEG is not seen")
+    for seed in range(4):
+        save(photo(seed, 320, 320), tmp_path / "set/train/cat" / f"{seed}.jpg")
+        save(photo(9 + seed, 320, 320), tmp_path / "set/train/dog" / f"{seed}.jpg")
+    whole = (tmp_path / "set/train/cat/0.jpg").read_bytes()
+    (tmp_path / "set/train/cat/0.jpg").write_bytes(whole[:-2000] + b"\xff\xd9")
+    (tmp_path / "set/train/cat/1.jpg").write_bytes(whole[:5000] + whole[9096:])
+    (tmp_path / "set/train/cat/2.jpg").write_bytes(whole[:5000] + bytes(4096) + whole[9096:])
+    (split,) = inspect_path(tmp_path / "set").splits
+    assert [file.key for file in split.unreadable] == [f"train/cat/{i}.jpg" for i in range(3)]
+    assert all("damaged" in file.reason for file in split.unreadable)
+
+
 def test_copies_across_splits_and_their_labels(report: Report) -> None:
     leaked, relabelled = report.copies
     assert (leaked.split, leaked.other_split, leaked.how, leaked.score) == ("train", "test", "bytes", 1)

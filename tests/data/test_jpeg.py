@@ -11,6 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from tests.data.jpeg_files import END, codes_at, jpeg, picture, segment
 from vitrail.data import decode as decoding
 from vitrail.data.decode import decode, decode_rows, usual_jpeg
 from vitrail.data.jpeg import decode_jpeg
@@ -92,3 +93,116 @@ def test_damage_changes_no_row_that_the_whole_would_show() -> None:
 
     damaged()
     assert seen == {"refused", "the same"}
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "usual": {},
+    "444": {"subsampling": 0, "quality": 95},
+    "optimised": {"optimize": True},
+    "grey": {"mode": "L"},
+    "cmyk": {"mode": "CMYK"},
+    "restarts": {"restart_marker_rows": 1},
+    "turned": {"exif": b"Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06\0\0\0\0\0\0"},
+    "progressive": {"progressive": True},
+}
+HOLES = {
+    "cut": lambda data, at, size: data[:at] + END,
+    "removed": lambda data, at, size: data[:at] + data[at + size :],
+    "zeros": lambda data, at, size: data[:at] + bytes(size) + data[at + size :],
+    "ones": lambda data, at, size: data[:at] + b"\xff" * size + data[at + size :],
+    "random": lambda data, at, size: data[:at] + np.random.default_rng(at).bytes(size) + data[at + size :],
+}
+
+
+# docs/data.md says that in a progressive JPEG zeros can pass.
+@pytest.mark.parametrize(
+    ("kind", "hole"), [(k, h) for k in KINDS for h in HOLES if (k, h) != ("progressive", "zeros")]
+)
+def test_a_hole_in_the_codes_is_an_error(kind: str, hole: str) -> None:
+    data = jpeg(picture(320, 480), **KINDS[kind])
+    begin, size = codes_at(data), 4096
+    rng = np.random.default_rng(1)
+    for at in rng.integers(begin, len(data) - 2 - size, 20).tolist():
+        with pytest.raises(ImageError, match=r"hole\.jpg: "):
+            decode(HOLES[hole](data, at, size), name="hole.jpg")
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "progressive"])
+def test_a_cut_of_more_than_a_row_of_blocks_never_passes(kind: str) -> None:
+    data = jpeg(picture(64, 96), **KINDS[kind])
+    begin = codes_at(data)
+    row = (len(data) - begin) // 4  # a row of blocks, with their share of the colours
+    for at in range(begin, len(data) - 2 - row, 7):
+        with pytest.raises(ImageError, match=r"cut\.jpg: "):
+            decode(data[:at] + END, name="cut.jpg")
+
+
+def test_a_rectangle_from_a_damaged_file_is_refused_where_its_rows_are_missing() -> None:
+    data = jpeg(picture(320, 480))
+    cut = data[: (codes_at(data) + len(data)) // 2] + END
+    with pytest.raises(ImageError, match="premature end"):
+        upper(cut, 300)
+    assert len(upper(cut, 20)) == 24  # rows that are not asked for are not looked at
+
+
+def patched(data: bytes, old: bytes, new: bytes) -> bytes:
+    assert data.count(old) == 1
+    return data.replace(old, new)
+
+
+def harmless(data: bytes) -> dict[str, bytes]:
+    """Files that libjpeg warns of, and whose pixels are all there."""
+    scan = data.index(b"\xff\xda")
+    return {
+        "unknown JFIF revision": patched(data, b"JFIF\0\x01\x01", b"JFIF\0\x07\x01"),
+        "stray bytes in the header": data[:20] + b"stray" + data[20:],
+        "SOS parameters": patched(data, data[scan : scan + 14], data[scan : scan + 11] + b"\0\0\0"),
+        "no end marker": data[:-2],
+        "zeros before the end marker": data[:-2] + bytes(300) + END,
+        "text before the end marker": data[:-2] + b"made by a camera that writes here" + END,
+        "fill bytes before the end marker": data[:-2] + b"\xff" * 300 + END,
+        "anything after the end marker": data + np.random.default_rng(0).bytes(5000),
+        "unknown Adobe transform": data[:2] + segment(0xEE, b"Adobe\0d\0\0\0\0\x09") + data[2:],
+        "damaged ICC profile": data[:2] + segment(0xE2, b"ICC_PROFILE\0\x09\x02abc") + data[2:],
+    }
+
+
+def test_what_is_harmless_to_the_pixels_is_accepted() -> None:
+    data = jpeg(picture(320, 480))
+    pixels = decode(data)
+    for what, file in harmless(data).items():
+        np.testing.assert_array_equal(decode(file), pixels, what)
+        np.testing.assert_array_equal(upper(file, 100)[:100], pixels[:100], what)
+
+
+def test_what_is_harmless_hides_no_damage() -> None:
+    data = jpeg(picture(320, 480))
+    for what, file in harmless(data).items():
+        at = (codes_at(data) + len(data)) // 2
+        with pytest.raises(ImageError):
+            decode(file[:at] + file[at + 4096 :], name=what)
+
+
+def test_random_damage_is_an_image_error_or_pixels() -> None:
+    files = [jpeg(picture(64, 96), **options) for options in KINDS.values()]
+
+    @settings(max_examples=300, deadline=None)
+    @given(
+        st.sampled_from(files),
+        st.integers(0, 20_000),
+        st.integers(0, 3),
+        st.integers(1, 255),
+        st.integers(1, 900),
+    )
+    def damaged(data: bytes, at: int, how: int, change: int, size: int) -> None:
+        at %= len(data)
+        flip = data[:at] + bytes([data[at] ^ change]) + data[at + 1 :]
+        hole, zeros = data[:at] + data[at + size :], data[:at] + bytes(size) + data[at + size :]
+        try:
+            pixels = decode([flip, data[:at] + END, hole, zeros][how], name="x", max_pixels=100_000)
+        except ImageError as error:
+            assert str(error).startswith("x: ")
+        else:
+            assert pixels.dtype == np.uint8
+
+    damaged()
