@@ -30,7 +30,7 @@ from vitrail.data.readers.class_names import (
     read_class_names,
 )
 from vitrail.data.readers.fingerprint import digest, digest_files
-from vitrail.data.readers.parquet_rows import DAMAGE, ParquetRows, read_column
+from vitrail.data.readers.parquet_rows import DAMAGE, ParquetRows, column_chunks, read_column
 from vitrail.data.readers.shard_files import find_shards, shards_of
 from vitrail.data.sources import Example
 from vitrail.errors import ConfigError, DataError
@@ -225,7 +225,10 @@ def _labels_in(file: Path, columns: Columns) -> pa.ChunkedArray:
         if _is_text(parquet.schema_arrow, columns.label, file) != columns.text:
             raise DataError(f"{file}: column {columns.label!r} differs from that of other files")
         groups = list(range(_sound(parquet.metadata, file).num_row_groups))
-        column = read_column(parquet, columns.label, groups, file)
+        chunks = column_chunks(file, columns.label)
+        if len(chunks) != len(groups):
+            raise DataError(f"{file}: its footer is damaged: {len(chunks)} row groups, or {len(groups)}")
+        column = read_column(parquet, columns.label, groups, file, chunks)
         column.validate(full=True)  # that text is UTF-8
         return column
     except DAMAGE as error:

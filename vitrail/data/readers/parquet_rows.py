@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from vitrail.data.readers.parquet_footer import Chunk, read_chunks
 from vitrail.data.sources import MAX_FILE_BYTES
 from vitrail.errors import DataError, ImageError
 
@@ -53,6 +54,7 @@ class ParquetRows:
     def _forget(self) -> None:
         self._groups: OrderedDict[tuple[int, int], np.ndarray | pa.ChunkedArray] = OrderedDict()
         self._open: OrderedDict[int, tuple[pa.OSFile, pq.ParquetFile]] = OrderedDict()
+        self._chunks: dict[int, list[Chunk]] = {}  # of each file that was read from
         self._broken: dict[tuple[int, int], str] = {}
         self._bytes = 0
         self._lock = threading.Lock()  # an open Parquet file serves one thread at a time
@@ -108,30 +110,34 @@ class ParquetRows:
         if (f, group) in self._broken:
             raise DataError(self._broken[f, group])
         try:
-            values = read_column(parquet, self.column, [group], self.files[f])
+            if f not in self._chunks:
+                self._chunks[f] = column_chunks(self.files[f], self.column)
+            values = read_column(parquet, self.column, [group], self.files[f], self._chunks[f])
         except (pa.ArrowException, DataError) as error:
             self._broken[f, group] = str(error)  # to unpack it takes long, and each of its rows asks for it
             raise
         if pa.types.is_struct(values.type):
             values = pc.struct_field(values, "bytes")
-        (chunk,) = _chunks(parquet.metadata, self.column, [group])
-        if chunk.compression == "UNCOMPRESSED" and chunk.total_compressed_size <= self.stamps[f][0]:
-            raw = file.read_at(chunk.total_compressed_size, chunk.data_page_offset)
+        chunk = self._chunks[f][group]
+        if not chunk.compressed and chunk.size <= self.stamps[f][0]:
+            raw = file.read_at(chunk.size, chunk.start)
             places = find_values(raw, values.to_pylist())
             if places is not None:
-                places[places[:, 1] >= 0, 0] += chunk.data_page_offset
+                places[places[:, 1] >= 0, 0] += chunk.start
                 return places
         return values
 
 
-def read_column(parquet: pq.ParquetFile, column: str, groups: list[int], file: Path) -> pa.ChunkedArray:
+def read_column(
+    parquet: pq.ParquetFile, column: str, groups: list[int], file: Path, chunks: list[Chunk]
+) -> pa.ChunkedArray:
     """A column of some row groups, in memory; DataError where that would be out of proportion to the file.
 
     Values that are alike may be stored once and so take no room in the file. They are therefore read in steps of
     as many rows as stay below the bound even if each has all bytes of the column.
     """
     most = max(GROUP_BYTES, EXPANSION * file.stat().st_size)
-    size = sum(chunk.total_uncompressed_size for chunk in _chunks(parquet.metadata, column, groups))
+    size = sum(chunks[group].unpacked_size for group in groups)
     if size > most:
         raise DataError(
             f"{file}: column {column!r} has {size:,} bytes, unpacked; at most {most:,} are read of this file"
@@ -147,14 +153,15 @@ def read_column(parquet: pq.ParquetFile, column: str, groups: list[int], file: P
             raise DataError(
                 f"{file}: column {column!r} unpacks to more than the {most:,} bytes that are read of this file"
             )
+    if (values := sum(map(len, parts))) != rows:
+        raise DataError(f"{file}: column {column!r} has {values:,} values for {rows:,} rows")
     return pa.chunked_array(parts) if parts else pa.chunked_array([], pa.null())
 
 
-def _chunks(footer: pq.FileMetaData, column: str, groups: list[int]) -> list[pq.ColumnChunkMetaData]:
-    """What the footer says of a column in some row groups."""
-    stored = [footer.row_group(group) for group in groups]
-    chunks = [group.column(number) for group in stored for number in range(group.num_columns)]
-    found = [chunk for chunk in chunks if chunk.path_in_schema == column]
+def column_chunks(file: Path, column: str) -> list[Chunk]:
+    """What the footer says of a column, for each row group."""
+    groups = read_chunks(file)
+    found = [chunk for group in groups for chunk in group if chunk.path == column]
     if len(found) != len(groups):
         raise DataError(f"column {column!r} is in {len(found)} of {len(groups)} row groups")
     return found
