@@ -13,9 +13,9 @@ wider picture.
                max(E + O, E - O) = E + |O|
   verify   alignment.py registers each candidate and scores it; from THRESHOLD on it is the same picture
 
-Every view that makes a pair a candidate is verified, in both directions, and the best score counts: so neither the
-images around two images nor which of them comes first decides whether they are a pair. `data inspect`, `data dedup`
-and the exclusions that it writes ask this of the same splits, and have one answer.
+Every view that makes a pair a candidate is verified, the score being the mean of both directions, and the best
+view counts: so neither the images around two images nor which of them comes first decides whether they are a
+pair. `data inspect`, `data dedup` and the exclusions that it writes ask this of the same splits: one answer.
 
 A flat image, whose thumbnail deviates by less than FLAT grey levels, holds no picture to compare: only its
 bytes are. Of each image of the first set the MOST most similar candidates are verified, which bounds the work
@@ -130,9 +130,13 @@ def _verified(first: Scan, other: Scan, candidates: NDArray[np.void], threshold:
     for number, (view, other_view) in enumerate(VIEWS):
         here = candidates["view"] == number
         scale[here] = _part(first.sizes[i[here]], view) / _part(other.sizes[j[here]], other_view)
-    forward = same_picture(f, g, torch.from_numpy(scale)).numpy()
-    back = same_picture(g, f, torch.from_numpy(1 / scale)).numpy()
-    score = np.maximum(forward, back)  # so that it does not matter which set comes first
+    score = same_picture(f, g, torch.from_numpy(scale)).numpy()
+    # The mean of both directions: it does not matter which set comes first, and what one alone finds by chance goes.
+    able = np.flatnonzero(
+        score >= 2 * threshold - 1
+    )  # the others stay below, were the way back a perfect one
+    back = same_picture(g[able], f[able], torch.from_numpy(1 / scale[able])).numpy()
+    score[able] = (score[able] + back) / 2
     best = np.lexsort((-score, j, i))
     best = best[_begins_pair(i[best], j[best])]
     same = best[score[best] >= threshold]
