@@ -76,11 +76,8 @@ def to_model(
     for parameter in model.parameters():
         parameter.requires_grad_(True)
     model.preprocess, model.class_names = checkpoint.preprocess, checkpoint.class_names
-    model.provenance, model.metrics, model.license = (
-        checkpoint.provenance,
-        checkpoint.metrics,
-        checkpoint.license,
-    )
+    model.provenance, model.metrics = checkpoint.provenance, checkpoint.metrics
+    model.license = checkpoint.license
     return model.eval()
 
 

@@ -23,34 +23,16 @@ MAX_NUMBERS = 500_000  # in the tags of a TIFF: the places and sizes of its stri
 MAX_DIRECTORIES = 1000  # that an AVIF may seem to have
 MAX_COMMENTS = 1000  # of a plain PPM
 MAX_BOXES = 1000  # of JPEG 2000 before its pixels
-MAX_TILES, MAX_LAYERS, MIN_CODE_BLOCK, MIN_PRECINCT = (
-    4096,
-    1000,
-    16 * 16,
-    32 * 32,
-)  # of JPEG 2000; areas in samples
+MAX_TILES, MAX_LAYERS = 4096, 1000  # of JPEG 2000
+MIN_CODE_BLOCK, MIN_PRECINCT = 16 * 16, 32 * 32  # samples
 
 PNG_START, PLAIN_PPM = b"\x89PNG\r\n\x1a\n", (b"P1", b"P2", b"P3")
 PIXEL_CHUNKS = (b"IDAT", b"fdAT")
 JPEG_2000 = (b"\xff\x4f\xff\x51", b"\0\0\0\x0cjP  ")
 TIFF_START = re.compile(rb"II[*+]\0|MM\0[*+]|MM[*+]\0|II\0[*+]")
-NUMBER_BYTES = {
-    3: 2,
-    4: 4,
-    5: 8,
-    8: 2,
-    9: 4,
-    10: 8,
-    11: 4,
-    12: 8,
-    13: 4,
-    16: 8,
-}  # TIFF's types, but text and bytes
-MORE_TAGS = (
-    0x8769,
-    0x8825,
-    0xA005,
-)  # directories of EXIF, GPS and interoperability, which Pillow reads as well
+# TIFF's types, but text and bytes.
+NUMBER_BYTES = {3: 2, 4: 4, 5: 8, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4, 16: 8}
+MORE_TAGS = (0x8769, 0x8825, 0xA005)  # directories of EXIF, GPS, interoperability: Pillow reads them as well
 # JPEG 2000 (ITU T.800, annex A): the begin of a codestream with its sizes; how it, or a channel of it, is coded.
 SIZES = re.compile(rb"\xff\x4f\xff\x51....(.{32})", re.DOTALL)
 CODING = re.compile(

@@ -132,9 +132,8 @@ def _verified(first: Scan, other: Scan, candidates: NDArray[np.void], threshold:
         scale[here] = _part(first.sizes[i[here]], view) / _part(other.sizes[j[here]], other_view)
     score = same_picture(f, g, torch.from_numpy(scale)).numpy()
     # The mean of both directions: it does not matter which set comes first, and what one alone finds by chance goes.
-    able = np.flatnonzero(
-        score >= 2 * threshold - 1
-    )  # the others stay below, were the way back a perfect one
+    # Others than these would stay below the threshold even if the way back were perfect.
+    able = np.flatnonzero(score >= 2 * threshold - 1)
     back = same_picture(g[able], f[able], torch.from_numpy(1 / scale[able])).numpy()
     score[able] = (score[able] + back) / 2
     best = np.lexsort((-score, j, i))
@@ -181,10 +180,7 @@ def _most_alike(found: NDArray[np.void]) -> NDArray[np.void]:
     """Of each i the MOST most alike j, each in all of its views."""
     found = found[np.lexsort((-found["alike"], found["j"], found["i"]))]
     begins = _begins_pair(found["i"], found["j"])
-    i, alike = (
-        found["i"][begins],
-        found["alike"][begins],
-    )  # of each pair, in the view in which it is most alike
+    i, alike = found["i"][begins], found["alike"][begins]  # of each pair, in the view that is most alike
     order = np.lexsort((-alike, i))
     rank = np.empty(len(i), np.int64)
     rank[order] = np.arange(len(i)) - np.searchsorted(i, i[order])

@@ -120,9 +120,8 @@ def _autocontrast(v: Tensor, low: Tensor, high: Tensor, dtype: torch.dtype) -> T
     """From low to high stretched to 0 ... 255; `dtype` that of the division, with digits to spare."""
     bits = 23  # of the unit: a scale of at least 1 has no more behind the point
     width = (high - low).clamp(min=1).to(dtype)
-    scale = _in_units(
-        torch.full_like(width, 255) / width, 2.0**-bits
-    )  # 255 / width would be by the reciprocal
+    white = torch.full_like(width, 255)  # since 255 / width would be by the reciprocal
+    scale = _in_units(white / width, 2.0**-bits)
     stretched = _single(_single(v * scale) - _single(low * scale)) >> bits
     return torch.where(high > low, stretched.clamp(0, 255), v)
 

@@ -89,9 +89,8 @@ def open_arrays(path: Path, split: str) -> ArraySource:
     images, _ = pairs[split]
     labels = values[split]
     if labels.dtype.kind == "U":
-        names, inverse = np.unique(
-            labels, return_inverse=True
-        )  # each label once: a file may have many millions
+        # Each label once: a file may have many millions.
+        names, inverse = np.unique(labels, return_inverse=True)
         labels = labels_of(names.tolist(), class_names, f"{path}, split {split!r}")[inverse]
     return ArraySource(f"{path.stem}:{split}", ArrayFile(path, images), labels, class_names)
 

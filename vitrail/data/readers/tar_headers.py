@@ -28,6 +28,13 @@ FILES = b"0\x007"  # regular, the same in V7, contiguous
 NO_DATA = b"123456"  # links, devices, folders, pipes: nothing follows their header, whatever size it says
 LONG_NAME, LONG_LINK, PAX, PAX_GLOBAL, SPARSE = b"LKxgS"
 PAX_OF_SUN = ord("X")
+OF_THE_NEXT = (
+    LONG_NAME,
+    LONG_LINK,
+    PAX,
+    PAX_OF_SUN,
+    PAX_GLOBAL,
+)  # what these say is of the member that follows
 UNPACKED = "pack the files without --sparse"
 
 
@@ -54,13 +61,7 @@ def walk(descriptor: int) -> Iterator[Member]:
             break
         _check_sum(header, at)
         kind, data = header[156], at + BLOCK
-        own = kind not in (
-            LONG_NAME,
-            LONG_LINK,
-            PAX,
-            PAX_OF_SUN,
-            PAX_GLOBAL,
-        )  # else of the member that follows
+        own = kind not in OF_THE_NEXT
         size = 0 if kind in NO_DATA else _size(header, records if own else {}, at)
         if size > end - data:
             raise ValueError(f"the header at byte {at:,} says {size:,} bytes, and {end - data:,} follow")
