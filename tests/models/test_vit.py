@@ -74,7 +74,6 @@ VARIED = [
 
 @pytest.mark.parametrize("overrides", VARIED, ids=str)
 def test_forward_and_backward_compile_as_one_graph(overrides):
-    torch.compiler.reset()
     model = randomise(build(config_of("B/16", **TINY, **overrides)))
     x = torch.randn(2, 3, 16, 24)
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
