@@ -160,6 +160,11 @@ def test_splits_without_class_folders_say_what_is_missing(tmp_path: Path, names:
         open_folder(plant(tmp_path, *names), "train", {})
 
 
+def test_folders_called_like_images(tmp_path: Path) -> None:
+    root = plant(tmp_path, *each("set.jpg/train.png/", "set.jpg/test.png/"))
+    assert find_layout(root).splits == {"train": "set.jpg/train.png", "test": "set.jpg/test.png"}
+
+
 def test_two_folders_for_one_split(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="two folders for one split among"):
         find_layout(plant(tmp_path, *each("val/", "dev/")))

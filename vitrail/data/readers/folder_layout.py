@@ -148,14 +148,16 @@ def _holds_only_folders(folder: Path) -> bool:
     """Whether folders lie in it and no image; of a folder of many images, only the first entries are looked at."""
     found = False
     for entry in scan_folder(folder):
-        if is_image_name(entry.name):
+        if entry.is_dir(follow_symlinks=False):
+            found = True
+        elif is_image_name(entry.name):
             return False
-        found = found or entry.is_dir(follow_symlinks=False)
     return found
 
 
 def _has_image(folder: Path) -> bool:
-    return any(is_image_name(entry.name) for entry in scan_folder(folder))
+    entries = scan_folder(folder)
+    return any(is_image_name(entry.name) and not entry.is_dir(follow_symlinks=False) for entry in entries)
 
 
 def _images_below(folder: Path) -> int:
