@@ -28,7 +28,7 @@ from tests.randomise import randomise
 from tests.train.small import experiment
 from vitrail.checkpoints.formats import read
 from vitrail.checkpoints.run import Run
-from vitrail.checkpoints.run_summary import run_folders, summary
+from vitrail.checkpoints.run.summary import run_folders, summary
 from vitrail.data.decode import decode
 from vitrail.data.shard import shard
 from vitrail.data.sources import open_source, splits_of

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitrail.checkpoints.run_state import seal
+from vitrail.checkpoints.run.state import seal
 from vitrail.errors import ConfigError
 from vitrail.runtime import training_display
 from vitrail.train import fit

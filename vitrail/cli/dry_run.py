@@ -9,7 +9,7 @@ import torch
 
 from vitrail.checkpoints.checkpoint import at_image_size
 from vitrail.checkpoints.formats import has_weights, read
-from vitrail.checkpoints.run_card import flat
+from vitrail.checkpoints.run.run_json import flatten
 from vitrail.cli.train_flags import Pretrain
 from vitrail.cli.verb import Shown
 from vitrail.data.preprocess import default_line
@@ -44,7 +44,7 @@ def dry_run(given: Pretrain, known: Recipe) -> Shown:
 
 def changes(experiment: Experiment, known: Recipe) -> list[str]:
     """The settings that are not the recipe's, but for where its data lies: its claim is not about such a run."""
-    ours, theirs = (flat(one.identity()) for one in (experiment, known.make()))
+    ours, theirs = (flatten(one.identity()) for one in (experiment, known.make()))
     return [name.split(".")[-1] for name in ours if name != "data.data" and ours[name] != theirs[name]]
 
 

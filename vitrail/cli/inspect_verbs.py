@@ -49,7 +49,7 @@ def inspect(
         closely: how many of the images get maps, rollout and occlusion: of --data the surest mistakes, then any
     """
     from vitrail.checkpoints.formats import load
-    from vitrail.checkpoints.run_metrics import rows as metrics_of
+    from vitrail.checkpoints.run.metrics import rows as metrics_of
     from vitrail.inspection import figures, report
     from vitrail.inspection.inspect import inspect as look
     from vitrail.runtime.device import pick

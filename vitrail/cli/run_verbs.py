@@ -10,7 +10,7 @@ from tyro.conf import Positional, arg
 from vitrail.cli.verb import COMMON, Common, Shown, table
 
 if TYPE_CHECKING:
-    from vitrail.checkpoints.run_summary import Summary
+    from vitrail.checkpoints.run.summary import Summary
 
 # In a narrow terminal the columns that say least go, in this order; --json has all.
 DISPENSABLE = (">seconds", ">steps", ">rate", "data", "model", ">best")
@@ -28,7 +28,7 @@ def runs(folder: Annotated[Positional[str], arg(metavar="DIR")], *, common: Comm
 
     from rich.console import Console, Group
 
-    from vitrail.checkpoints.run_summary import differences, run_folders, summary
+    from vitrail.checkpoints.run.summary import differences, run_folders, summary
     from vitrail.errors import VitrailError
 
     top = Path(folder).expanduser()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypedDict
 
-from vitrail.checkpoints.run_json import Count
+from vitrail.checkpoints.json_files import Count
 from vitrail.errors import CheckpointError
 
 

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from vitrail.checkpoints.run_card import flat
+from vitrail.checkpoints.run.run_json import flatten
 from vitrail.data.readers.class_names import readable
 from vitrail.errors import ConfigError
 from vitrail.evaluators.accuracy import Evaluation
@@ -163,7 +163,7 @@ def facts(seen: Inspection) -> str:
 
 
 def scores(seen: Inspection, evaluation: Evaluation | None) -> str:
-    rows = {name: show(value) for name, value in flat(seen.metrics).items() if value not in (None, {}, [])}
+    rows = {name: show(value) for name, value in flatten(seen.metrics).items() if value not in (None, {}, [])}
     if evaluation is None:
         return table(rows)
     measured = {score.name: f"{score.value:.4f} (n = {score.n:,})" for score in evaluation.scores()}

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from vitrail.checkpoints.run_json import check_kind
+from vitrail.checkpoints.json_files import check_kind
 from vitrail.train.parallel import Parallel
 from vitrail.train.schedule import Schedule
 

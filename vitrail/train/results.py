@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from vitrail.checkpoints import bundle
-from vitrail.checkpoints.run_card import CARD, read_results
-from vitrail.checkpoints.run_json import Count
-from vitrail.checkpoints.run_state import fingerprint
+from vitrail.checkpoints.json_files import Count
+from vitrail.checkpoints.run.run_json import RUN_JSON, read_results
+from vitrail.checkpoints.run.state import fingerprint
 from vitrail.checkpoints.torch_files import check_own_folder
 
 MODEL, FILES = "model", (bundle.WEIGHTS, bundle.CARD)
@@ -59,7 +59,7 @@ def written_model(folder: Path) -> dict[str, str]:
 
 def lacks_model(folder: Path) -> bool:
     """Whether a folder holds a finished run whose bundle is not the one that was written."""
-    results = read_results(folder) if os.path.lexists(folder / CARD) else None
+    results = read_results(folder) if os.path.lexists(folder / RUN_JSON) else None
     return results is not None and is_broken(folder, results)
 
 

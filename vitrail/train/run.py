@@ -24,7 +24,7 @@ from vitrail.checkpoints.checkpoint import Checkpoint, to_model
 from vitrail.checkpoints.formats import has_weights, load, save
 from vitrail.checkpoints.license import both_parts, inherited
 from vitrail.checkpoints.run import Run
-from vitrail.checkpoints.run_metrics import finite
+from vitrail.checkpoints.run.metrics import finite
 from vitrail.data.sources import Source
 from vitrail.errors import CheckpointError, Interrupted
 from vitrail.evaluators.accuracy import Evaluation, evaluate

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.checkpoints.run import Run
-from vitrail.checkpoints.run_card import CARD, read_results
-from vitrail.checkpoints.run_folder import locked
+from vitrail.checkpoints.run.folder import lock
+from vitrail.checkpoints.run.run_json import RUN_JSON, read_results
 from vitrail.errors import ConfigError
 from vitrail.runtime.distributed import launched
 from vitrail.runtime.files import open_own
@@ -41,7 +41,7 @@ def claimed(folder: Path, config: dict[str, Any]) -> Iterator[Run | None]:
         raise ConfigError(f"{folder} is a link: whatever it leads to is not ours to write; remove it")
     folder.parent.mkdir(parents=True, exist_ok=True)
     try:
-        handle = locked(folder.parent / f".{folder.name}.lock")
+        handle = lock(folder.parent / f".{folder.name}.lock")
     except ConfigError:
         handle = None
     if handle is None:
@@ -61,7 +61,7 @@ def claimed(folder: Path, config: dict[str, Any]) -> Iterator[Run | None]:
 
 def results_in(folder: Path, kind: Any = dict[str, Any]) -> dict[str, Any] | None:
     """Of a finished piece, of the kind that they must be; None: it is not finished, or not begun."""
-    return read_results(folder, kind) if os.path.lexists(folder / CARD) else None
+    return read_results(folder, kind) if os.path.lexists(folder / RUN_JSON) else None
 
 
 @contextmanager

@@ -22,10 +22,10 @@ from typing import Any, get_type_hints
 import torch
 
 from vitrail.checkpoints.formats import has_weights, load
+from vitrail.checkpoints.json_files import check_kind
 from vitrail.checkpoints.license import in_words, known
 from vitrail.checkpoints.run import Run
-from vitrail.checkpoints.run_json import check_kind
-from vitrail.checkpoints.run_state import agreed
+from vitrail.checkpoints.run.state import fail_together
 from vitrail.checkpoints.torch_files import check_own_folder
 from vitrail.data.sources import TEST_SPLITS, Source, is_cut_here, open_source, splits_of, unseen_split
 from vitrail.data.splits import parse_split
@@ -185,7 +185,7 @@ def mend(f: Finetuning, experiment: Experiment, folder: Path, done: dict[str, An
     for place, its in runs.items():
         broken = False
         try:
-            with agreed(f"{place} cannot be read"):
+            with fail_together(f"{place} cannot be read"):
                 if rank() == 0:
                     broken = lacks_model(place)
             if gathered(broken)[0]:
@@ -193,7 +193,7 @@ def mend(f: Finetuning, experiment: Experiment, folder: Path, done: dict[str, An
         except CheckpointError as error:
             if rank() == 0:
                 note(str(error))
-    with agreed(f"{folder / MODEL} cannot be written"):
+    with fail_together(f"{folder / MODEL} cannot be written"):
         if rank() == 0 and is_broken(folder, done):
             if is_broken(first, done):
                 raise CheckpointError(

@@ -6,7 +6,7 @@ import math
 import statistics
 from typing import Any, TypedDict
 
-from vitrail.checkpoints.run_json import Count
+from vitrail.checkpoints.json_files import Count
 from vitrail.train.results import ClassScore, Scores
 from vitrail.train.run import Trained
 from vitrail.transfer.finetune_settings import Finetuning

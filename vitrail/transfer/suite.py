@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from vitrail.checkpoints.formats import load
-from vitrail.checkpoints.run_json import Count, check_kind
+from vitrail.checkpoints.json_files import Count, check_kind
 from vitrail.data.sources import Source, open_source, split_options, test_split_of
 from vitrail.data.splits import check_apart
 from vitrail.errors import CheckpointError, ConfigError

@@ -17,7 +17,7 @@ from typing import Any, TypedDict
 import numpy as np
 from torch import nn
 
-from vitrail.checkpoints.run_json import Count
+from vitrail.checkpoints.json_files import Count
 from vitrail.evaluators.fewshot import L2, SWEEP, FewShot, Run
 
 Entry = dict[str, Any]  # score, mean, std, n (runs), test_examples, values (of each run), l2

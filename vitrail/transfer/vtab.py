@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from vitrail.checkpoints.formats import create, has_weights, load
-from vitrail.checkpoints.run_json import Count, check_kind
+from vitrail.checkpoints.json_files import Count, check_kind
 from vitrail.data import preprocess as pp
 from vitrail.data.readers.fingerprint import digest_files
 from vitrail.errors import DataError

@@ -10,7 +10,7 @@ import statistics
 from pathlib import Path
 from typing import Any, TypedDict
 
-from vitrail.checkpoints.run_json import Count
+from vitrail.checkpoints.json_files import Count
 from vitrail.transfer.claim import results_in
 from vitrail.transfer.tables import percent
 from vitrail.transfer.vtab_tasks import GROUPS, TASKS

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vitrail.checkpoints.run_json import Count, check_kind, misfit, parse_object, read_object
+from vitrail.checkpoints.json_files import Count, check_kind, misfit, parse_object, read_object
 from vitrail.errors import CheckpointError
 
 

@@ -1,43 +1,43 @@
 """One checkpoint of a run: a folder that is written whole or not at all, and verified before it is read.
 
     step-00001000/
-      state.safetensors    every tensor of the state, by name; or, of a sharded state, what run_shards.py writes
+      state.safetensors    every tensor of the state, by name; or, of a sharded state, one file per process (below)
       facts.json           step, score, the facts that the loop gave, the kind and shape of every tensor
       manifest.json        size and sha256 of every other file; written last
 
 The hashes find damage, not malice: a checkpoint may be somebody else's, and is read within bounds all the same
-(run_json.py, run_shards.py).
+(json_files.py).
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
+import math
 import os
+import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypedDict
 
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from vitrail.checkpoints.checkpoint import listing
-from vitrail.checkpoints.run_json import MOST_BYTES, Count, read_object
-from vitrail.checkpoints.run_shards import (
-    SHARDS,
-    STATE,
-    State,
-    gather_table,
-    is_sharded,
-    read_tensors,
-    write_own,
-    write_table,
-)
+from vitrail.checkpoints.json_files import MOST_BYTES, Count, read_object
 from vitrail.checkpoints.torch_files import save_json, save_safetensors
 from vitrail.errors import CheckpointError, VitrailError
 from vitrail.runtime.distributed import gathered, rank
-from vitrail.runtime.files import code_of, flush, flush_folder, full, open_own, replace_folder
+from vitrail.runtime.files import check_own_file, code_of, flush, flush_folder, full, open_own, replace_folder
 
+State = dict[str, Tensor]  # flat names -> tensors, plain or DTensor
+Rows = list[tuple[str, int, int]]  # in which file, from which row on, to before which
+STATE, SHARDS = "state.safetensors", "shards.json"
+SHARD = re.compile(r"shard-[0-9]{5,}\.safetensors")
+MOST_ROWS = 128 << 10  # bytes that the table has for a tensor: enough for thousands of processes
 FACTS, MANIFEST = "facts.json", "manifest.json"
 LITTLE = 1 << 20  # bytes that a full disk may have left
 PARTIAL, REPLACED, REMOVED = ".partial-", ".replaced-", ".removed-"  # a folder on its way in, aside, and out
@@ -70,17 +70,17 @@ def write(place: Path, state: State, facts: dict[str, Any]) -> None:
     """
     partial, what = place.with_name(PARTIAL + place.name), f"{place} cannot be written"
     try:
-        with agreed(what):
+        with fail_together(what):
             if rank() == 0:
                 shutil.rmtree(partial, ignore_errors=True)
                 partial.mkdir(parents=True)
         table = gather_table(state) if is_sharded(state) else {}
-        with agreed(what, place.parent):
+        with fail_together(what, place.parent):
             if table:
                 write_own(state, partial)
             elif rank() == 0:
                 save_safetensors(state, partial / STATE)
-        with agreed(what):
+        with fail_together(what):
             if rank() == 0:
                 if table:
                     write_table(table, partial)
@@ -95,10 +95,10 @@ def write(place: Path, state: State, facts: dict[str, Any]) -> None:
 def read(place: Path, state: State) -> dict[str, Any]:
     """Copy the values into the tensors of `state`; returns the facts. All processes call it."""
     what = f"{place} cannot be read"
-    with agreed(what):
+    with fail_together(what):
         facts = read_facts(place)
         check_fits(state, facts["tensors"], place)
-    with agreed(what):
+    with fail_together(what):
         read_tensors(state, place)
     return facts
 
@@ -158,7 +158,7 @@ def remove(place: Path) -> None:
 
 
 @contextmanager
-def agreed(what: str, folder: Path | None = None) -> Iterator[None]:
+def fail_together(what: str, folder: Path | None = None) -> Iterator[None]:
     """What fails on one process fails on all, so that none waits for one that is gone; `what` it was, in words.
     `folder`: on whose disk."""
     problem: VitrailError | None = None
@@ -227,3 +227,113 @@ def check_fits(state: State, written: dict[str, list[Any]], place: Path) -> None
             problems.append(f"{name} is {its_kind} {its_shape} there, {kind} {shape} here")
     if problems:
         raise CheckpointError(f"{place} is a checkpoint of another architecture: {listing(sorted(problems))}")
+
+
+def is_sharded(state: State) -> bool:
+    return any(isinstance(t, DTensor) for t in state.values())
+
+
+def gather_table(state: State) -> dict[str, Rows]:
+    """Which process writes which rows of which tensor. All processes call it."""
+    file = f"shard-{rank():05d}.safetensors"
+    own = {name: [(file, *rows_of(t))] for name, t in state.items() if is_written_here(t)}
+    table: dict[str, Rows] = {name: [] for name in state}
+    for part in gathered(own):
+        for name, rows in part.items():
+            table[name] += rows
+    return {name: sorted(rows, key=lambda row: row[1:]) for name, rows in table.items()}
+
+
+def write_table(table: dict[str, Rows], folder: Path) -> None:
+    (folder / SHARDS).write_text(json.dumps(table), encoding="utf-8")
+
+
+def write_own(state: State, folder: Path) -> None:
+    """This process's rows."""
+    own = {name: local(t.detach()) for name, t in state.items() if is_written_here(t)}
+    save_safetensors(own, folder / f"shard-{rank():05d}.safetensors")
+
+
+def read_tensors(state: State, place: Path) -> None:
+    """Fill the tensors of a state with the rows that each of them holds."""
+    if (place / SHARDS).exists():
+        table = read_table(place, state)
+    else:
+        table = {name: [(STATE, 0, length(t))] for name, t in state.items()}
+    with ExitStack() as stack:
+        files: dict[str, Any] = {}
+        for file in sorted({file for rows in table.values() for file, _, _ in rows}):
+            check_own_file(place / file)
+            files[file] = stack.enter_context(safe_open(place / file, framework="pt", backend="pread"))
+        for name, t in state.items():
+            for file, first, last in table[name]:
+                fill(t.detach(), files[file].get_slice(name), first, last, f"{place / file}: {name}")
+
+
+def read_table(place: Path, state: State) -> dict[str, Rows]:
+    """An error unless each row of each tensor is in one file beside it."""
+    table = read_object(
+        place / SHARDS, dict[str, list[tuple[str, Count, Count]]], MOST_ROWS * (len(state) + 1)
+    )
+    for name, t in state.items():
+        after = 0
+        for file, first, last in table.get(name, []):
+            if not SHARD.fullmatch(file):
+                raise CheckpointError(f"{place / SHARDS}: {file[:60]!r} is not the name of a shard beside it")
+            if first != after or last < first:
+                raise CheckpointError(f"{place / SHARDS}: the rows of {name} from {after} on are missing")
+            after = last
+        if after != length(t):
+            raise CheckpointError(f"{place / SHARDS}: {after} rows of {name}, which has {length(t)}")
+    return table
+
+
+def fill(t: Tensor, stored: Any, first: int, last: int, where: str) -> None:
+    """Copy those of the rows [first, last) of a tensor that this process holds."""
+    shape = [last - first, *t.shape[1:]] if t.dim() else []
+    if stored.get_shape() != shape:
+        raise CheckpointError(f"{where} is {stored.get_shape()} there, not {shape}")
+    start, stop = rows_of(t)
+    begin, end = max(start, first), min(stop, last)
+    if begin >= end or not t.numel():
+        return
+    whole = (begin, end) == (first, last)
+    value = stored[()] if whole else stored[begin - first : end - first]
+    if value.dtype != t.dtype:
+        raise CheckpointError(f"{where} is {value.dtype} there, not {t.dtype}")
+    (local(t)[begin - start : end - start] if t.dim() else local(t)).copy_(value)
+
+
+def rows_of(t: Tensor) -> tuple[int, int]:
+    """The rows that this process holds: the first, and the one after the last."""
+    start, stop = 0, length(t)
+    if isinstance(t, DTensor):
+        places = t.device_mesh.get_coordinate()
+        assert places is not None
+        for axis, placement in enumerate(t.placements):
+            assert placement.is_replicate() or placement.is_shard(0), placement
+            if placement.is_shard():
+                each = math.ceil((stop - start) / t.device_mesh.size(axis))  # the last ones get less, or none
+                start = min(start + places[axis] * each, stop)
+                stop = min(start + each, stop)
+        assert stop - start == length(t.to_local()), (t.shape, t.placements)
+    return start, stop
+
+
+def is_written_here(t: Tensor) -> bool:
+    """Of the processes that hold the same rows the first writes them."""
+    if not isinstance(t, DTensor):
+        return rank() == 0
+    places = t.device_mesh.get_coordinate()
+    assert places is not None
+    start, stop = rows_of(t)
+    copies = [i for i, placement in zip(places, t.placements, strict=True) if placement.is_replicate()]
+    return stop > start and not any(copies)
+
+
+def length(t: Tensor) -> int:
+    return len(t) if t.dim() else 1
+
+
+def local(t: Tensor) -> Tensor:
+    return t.to_local() if isinstance(t, DTensor) else t

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from safetensors import SafetensorError
 
 from vitrail.checkpoints.run import Run
-from vitrail.checkpoints.run_state import seal
+from vitrail.checkpoints.run.state import seal
 from vitrail.errors import CheckpointError, ConfigError
 
 CONFIG = {"model": {"name": "Ti/8", "width": 192}, "betas": (0.9, 0.999), "steps": 100}
@@ -295,7 +295,7 @@ def test_no_space_is_called_a_full_disk(run, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("vitrail.checkpoints.run_state.save_safetensors", full)
+    monkeypatch.setattr("vitrail.checkpoints.run.state.save_safetensors", full)
     with pytest.raises(CheckpointError, match=r"disk full .*has not been written yet"):
         run.save(1, state_of(1), {})
 
@@ -304,10 +304,10 @@ def test_what_torch_could_not_write_is_said_to_be_a_full_disk_where_it_is_full(r
     def fails(*_):
         raise SafetensorError("unexpected pos 704 vs 598")
 
-    monkeypatch.setattr("vitrail.checkpoints.run_state.save_safetensors", fails)
+    monkeypatch.setattr("vitrail.checkpoints.run.state.save_safetensors", fails)
     for free, words in ((0, r"disk full \(unexpected pos"), (1 << 40, "cannot be written: unexpected pos")):
         usage = SimpleNamespace(free=free)
-        monkeypatch.setattr("vitrail.checkpoints.run_state.shutil.disk_usage", lambda _, usage=usage: usage)
+        monkeypatch.setattr("vitrail.checkpoints.run.state.shutil.disk_usage", lambda _, usage=usage: usage)
         with pytest.raises(CheckpointError, match=words):
             run.save(1, state_of(1), {})
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from vitrail.checkpoints.run import Run
-from vitrail.checkpoints.run_summary import summary
+from vitrail.checkpoints.run.summary import summary
 from vitrail.errors import VitrailError
 
 CONFIG = {"model": {"name": "Ti/8", "width": 192}, "data": "pets", "steps": 100, "rate": 0.1}

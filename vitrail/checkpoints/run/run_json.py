@@ -14,13 +14,13 @@ import torch
 
 import vitrail
 from vitrail.checkpoints.checkpoint import listing
-from vitrail.checkpoints.run_json import Count, check_kind, parse_object, read_object
-from vitrail.checkpoints.run_metrics import finite
+from vitrail.checkpoints.json_files import Count, check_kind, parse_object, read_object
+from vitrail.checkpoints.run.metrics import finite
 from vitrail.errors import ConfigError
 from vitrail.runtime.files import atomic_file
 from vitrail.runtime.log import note
 
-CARD = "run.json"
+RUN_JSON = "run.json"
 LATER = "later_data"  # in it: digests of the data that an unfinished run went on with, where it had changed
 FIRST = "first_checkpoint"  # its step
 
@@ -59,33 +59,33 @@ def write_new(folder: Path, config: dict[str, Any], about: dict[str, Any]) -> No
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         **about,
     }
-    write_card(folder, card)
+    write_run_json(folder, card)
 
 
-def read_card(folder: Path) -> dict[str, Any]:
-    return read_object(folder / CARD, Card)
+def read_run_json(folder: Path) -> dict[str, Any]:
+    return read_object(folder / RUN_JSON, Card)
 
 
 def read_results(folder: Path, kind: Any = dict[str, Any]) -> dict[str, Any] | None:
     """Of a finished run, of the kind that they must be (run_json.py); None: it is not finished."""
-    found = finite(read_card(folder).get("results"))
+    found = finite(read_run_json(folder).get("results"))
     if found is not None:
-        check_kind(found, kind, f"{folder / CARD}: results")
+        check_kind(found, kind, f"{folder / RUN_JSON}: results")
     return found
 
 
-def write_card(folder: Path, card: dict[str, Any]) -> None:
+def write_run_json(folder: Path, card: dict[str, Any]) -> None:
     content = json.dumps(card, indent=2, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
-    parse_object(content, Card, str(folder / CARD))  # what could not be read again is not written
-    with atomic_file(folder / CARD) as temporary:
+    parse_object(content, Card, str(folder / RUN_JSON))  # what could not be read again is not written
+    with atomic_file(folder / RUN_JSON) as temporary:
         temporary.write_bytes(content)
 
 
 def check_same(folder: Path, config: dict[str, Any], about: dict[str, Any]) -> None:
     """A run goes on only with the config, the classes and the weights that it began with; with other versions or
     files it goes on, and says so."""
-    card = read_card(folder)
-    there, here = flat(card["config"]), flat(json.loads(json.dumps(config)))
+    card = read_run_json(folder)
+    there, here = flatten(card["config"]), flatten(json.loads(json.dumps(config)))
     differ = [
         f"{name} is {shown(there, name)} there, {shown(here, name)} here"
         for name in sorted(there.keys() | here.keys())
@@ -116,7 +116,7 @@ def check_same(folder: Path, config: dict[str, Any], about: dict[str, Any]) -> N
         if "results" not in card and about["data"] not in (later := card.get(LATER, [])):
             known[LATER] = [*later, about["data"]]
     if known != card:
-        write_card(folder, known)
+        write_run_json(folder, known)
     began = card.get("versions", {})
     versions_then = [
         f"{name} {began[name]}, now {now}" for name, now in versions().items() if began.get(name, now) != now
@@ -125,12 +125,12 @@ def check_same(folder: Path, config: dict[str, Any], about: dict[str, Any]) -> N
         note(f"{folder} began with {', '.join(versions_then)}: its numbers may differ in the last digits")
 
 
-def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested settings by dotted names: {"model": {"width": 192}} -> {"model.width": 192}."""
     made: dict[str, Any] = {}
     for key, value in config.items():
         nested = isinstance(value, dict) and value
-        made |= flat(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
+        made |= flatten(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
     return made
 
 

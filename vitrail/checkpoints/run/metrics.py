@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypedDict
 
-from vitrail.checkpoints.run_json import Count, parse_object
+from vitrail.checkpoints.json_files import Count, parse_object
 from vitrail.errors import CheckpointError
 from vitrail.runtime.files import atomic_file, open_own
 

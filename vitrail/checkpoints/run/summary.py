@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vitrail.checkpoints import run_metrics
 from vitrail.checkpoints.json_kinds import is_number
-from vitrail.checkpoints.run_card import CARD, flat, read_card
-from vitrail.checkpoints.run_folder import METRICS, best_of, scores_in, steps_in
+from vitrail.checkpoints.run import metrics
+from vitrail.checkpoints.run.folder import METRICS, best_of, scores_in, steps_in
+from vitrail.checkpoints.run.run_json import RUN_JSON, flatten, read_run_json
 from vitrail.errors import ConfigError
 
 NOT_SCORES = ("seconds", "std", "rate", "dev")  # fractions in the results that are not scores
@@ -44,16 +44,16 @@ def run_folders(folder: Path) -> list[Path]:
     """Every run at or below a folder."""
     if not folder.is_dir():
         raise ConfigError(f"no such folder: {folder}")
-    found = sorted(card.parent for card in folder.rglob(CARD))
+    found = sorted(card.parent for card in folder.rglob(RUN_JSON))
     if not found:
-        raise ConfigError(f"no run below {folder}: a run is a folder with a {CARD}")
+        raise ConfigError(f"no run below {folder}: a run is a folder with a {RUN_JSON}")
     return found
 
 
 def summary(run: Path, name: str) -> Summary:
-    card, measured = run_metrics.finite(read_card(run)), last_measured(run_metrics.each_row(run / METRICS))
-    config, results = flat(card["config"]), card.get("results")
-    ended, reached, scores = flat(results or {}), steps_in(run), scores_in(run)
+    card, measured = metrics.finite(read_run_json(run)), last_measured(metrics.each_row(run / METRICS))
+    config, results = flatten(card["config"]), card.get("results")
+    ended, reached, scores = flatten(results or {}), steps_in(run), scores_in(run)
     steps = number(config, "steps") or number(ended, "steps")  # it may be planned in epochs
     best_step = best_of(scores)
     return Summary(
@@ -92,7 +92,7 @@ def differences(runs: list[Summary]) -> dict[str, list[Any]]:
     return {name: v for name, v in values.items() if len(set(map(json.dumps, v))) > 1}
 
 
-def last_measured(rows: Iterable[run_metrics.Row]) -> dict[str, float]:
+def last_measured(rows: Iterable[metrics.Row]) -> dict[str, float]:
     """The last loss and time, and the highest rate."""
     made: dict[str, float] = {}
     for row in rows:

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vitrail.checkpoints.run import Run
-from vitrail.checkpoints.run_card import flat
-from vitrail.checkpoints.run_summary import differences, run_folders, summary
+from vitrail.checkpoints.run.run_json import flatten
+from vitrail.checkpoints.run.summary import differences, run_folders, summary
 from vitrail.errors import ConfigError
 
 CONFIG = {"model": {"name": "Ti/8", "width": 192}, "data": "pets", "steps": 10, "optim": {"rate": 0.03}}
@@ -80,7 +80,7 @@ NAMES = st.text("abc", min_size=1, max_size=3)
 @given(st.recursive(LEAVES, lambda inner: st.dictionaries(NAMES, inner, max_size=3), max_leaves=8))
 def test_dotted_names_lead_to_every_value(value):
     config = {"top": value}
-    made = flat(config)
+    made = flatten(config)
     for name, leaf in made.items():
         there = config
         for part in name.split("."):

@@ -20,35 +20,31 @@ on all. All of them must see the same folder.
 
 from __future__ import annotations
 
+import fcntl
+import json
 import math
 import os
+import platform
+import re
+import stat
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from vitrail.checkpoints import run_card, run_metrics, run_state
-from vitrail.checkpoints.run_folder import (
-    CHECKPOINTS,
-    FIGURES,
-    LOCK,
-    METRICS,
-    WRITTEN,
-    best_of,
-    check_own,
-    check_utf8,
-    locked,
-    place_of,
-    scores_in,
-    steps_in,
-)
-from vitrail.checkpoints.run_shards import State
-from vitrail.checkpoints.run_state import agreed
+from vitrail.checkpoints.run import metrics, run_json
+from vitrail.checkpoints.run import state as run_state
+from vitrail.checkpoints.run.run_json import RUN_JSON, flatten
+from vitrail.checkpoints.run.state import State, fail_together, folder_name, read_facts
 from vitrail.data.readers.fingerprint import digest
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.runtime.distributed import gathered, rank
-from vitrail.runtime.files import flush, remove_unfinished
+from vitrail.runtime.files import flush, open_own, remove_unfinished
 from vitrail.runtime.log import note
+
+LOCK, METRICS, CHECKPOINTS, FIGURES = ".lock", "metrics.jsonl", "checkpoints", "figures"
+# Names of what is written to a run's folder beside its place, and moved there.
+WRITTEN = r"run\.json|metrics\.jsonl|mistakes\.jsonl|results\.md|model|figures"
 
 
 class Run:
@@ -87,12 +83,12 @@ class Run:
         about: dict[str, Any] = {} if data is None else {"data": data[0], "classes": digest(*data[1])}
         about |= {name: value for name, value in (("start", start), ("used", used)) if value is not None}
         try:
-            with agreed(f"{run.path} cannot be opened"):
+            with fail_together(f"{run.path} cannot be opened"):
                 if rank() == 0:
                     check_utf8(run.path, config)
                     check_own(run.path)
                     run.path.mkdir(parents=True, exist_ok=True)
-                    run._unlock = weakref.finalize(run, os.close, locked(run.path / LOCK))
+                    run._unlock = weakref.finalize(run, os.close, lock(run.path / LOCK))
                     run._begin(config, about)
         except BaseException:
             run.close()  # an exception that is kept keeps the run alive
@@ -112,7 +108,7 @@ class Run:
         """
         if score is not None and not math.isfinite(score):
             score = None
-        with agreed(f"{self._metrics} cannot be written"):
+        with fail_together(f"{self._metrics} cannot be written"):
             if rank() == 0 and self._metrics.exists():
                 flush(self._metrics)  # a checkpoint is never ahead of its metrics
         try:
@@ -122,12 +118,12 @@ class Run:
             last = f"is {self._place(good[-1])}" if good else "has not been written yet"
             raise CheckpointError(f"{error}; the last good checkpoint {last}") from error
         self.damaged.discard(step)
-        with agreed(f"{self.path / CHECKPOINTS}: old checkpoints cannot be removed"):
+        with fail_together(f"{self.path / CHECKPOINTS}: old checkpoints cannot be removed"):
             if rank() == 0:
                 if self.first is None:
                     self.first = step
-                    card = run_card.read_card(self.path)
-                    run_card.write_card(self.path, {**card, run_card.FIRST: step})
+                    card = run_json.read_run_json(self.path)
+                    run_json.write_run_json(self.path, {**card, run_json.FIRST: step})
                 self._retain(step)
         self.damaged.clear()
 
@@ -139,7 +135,7 @@ class Run:
         where some were written is an error: the run would begin anew, and its metrics would be lost.
         """
         most = run_state.most_bytes(state)
-        with agreed(f"{self.path / CHECKPOINTS} cannot be read"):
+        with fail_together(f"{self.path / CHECKPOINTS} cannot be read"):
             if rank() == 0:
                 step = self._newest_whole(most) if step is None else self._whole(step, most)
         return self._read(step, state)
@@ -147,7 +143,7 @@ class Run:
     def restore_best(self, state: State) -> tuple[int, dict[str, Any]] | None:
         """Likewise the whole checkpoint with the highest score; without any, None, and `state` stays as it is."""
         step, most = None, run_state.most_bytes(state)
-        with agreed(f"{self.path / CHECKPOINTS} cannot be read"):
+        with fail_together(f"{self.path / CHECKPOINTS} cannot be read"):
             if rank() == 0:
                 step = self._best_whole(most)
         return self._read(step, state)
@@ -163,35 +159,35 @@ class Run:
     def append(self, row: dict[str, Any]) -> None:
         """A row for metrics.jsonl, handed to the system at once. NaN and infinity are stored as null."""
         if rank() == 0:
-            run_metrics.append(self._metrics, row)
+            metrics.append(self._metrics, row)
 
     def rows(self) -> list[dict[str, Any]]:
         """All rows of metrics.jsonl."""
-        return run_metrics.rows(self._metrics)
+        return metrics.rows(self._metrics)
 
     def rewind(self, step: int, *, scores: bool = True) -> None:
         """Drop the rows whose "step" is after `step`; without `scores` also those of its evaluation."""
-        with agreed(f"{self._metrics} cannot be rewritten"):
+        with fail_together(f"{self._metrics} cannot be rewritten"):
             if rank() == 0:
-                run_metrics.rewind(self._metrics, step, scores)
+                metrics.rewind(self._metrics, step, scores)
 
     def finish(self, results: dict[str, Any]) -> None:
         """The results, into run.json."""
-        with agreed(f"{self.path / run_card.CARD} cannot be written"):
+        with fail_together(f"{self.path / RUN_JSON} cannot be written"):
             if rank() == 0:
-                card = run_card.read_card(self.path)
-                run_card.write_card(self.path, {**card, "results": run_metrics.finite(results)})
+                card = run_json.read_run_json(self.path)
+                run_json.write_run_json(self.path, {**card, "results": metrics.finite(results)})
 
     def results(self, kind: Any = dict[str, Any]) -> dict[str, Any] | None:
         """What `finish` was given; None: the run is not finished. `kind`: what it must be (run_json.py)."""
-        return run_card.read_results(self.path, kind)
+        return run_json.read_results(self.path, kind)
 
     def evidence(self) -> dict[str, Any]:
         """What a model of this run says of its making: the versions and the code that began it, its data's digest,
         what open settings became."""
-        card = run_card.read_card(self.path)
+        card = run_json.read_run_json(self.path)
         return {
-            name: card[name] for name in ("versions", "git", "data", "used", run_card.LATER) if name in card
+            name: card[name] for name in ("versions", "git", "data", "used", run_json.LATER) if name in card
         }
 
     @property
@@ -202,13 +198,13 @@ class Run:
         return place_of(self.path, step)
 
     def _begin(self, config: dict[str, Any], about: dict[str, Any]) -> None:
-        if (self.path / run_card.CARD).exists():
-            run_card.check_same(self.path, config, about)
+        if (self.path / RUN_JSON).exists():
+            run_json.check_same(self.path, config, about)
         else:
-            run_card.write_new(self.path, config, about)
-        self.first = run_card.read_card(self.path).get(run_card.FIRST)
+            run_json.write_new(self.path, config, about)
+        self.first = run_json.read_run_json(self.path).get(run_json.FIRST)
         run_state.tidy(self.path / CHECKPOINTS)
-        run_metrics.mend(self._metrics)
+        metrics.mend(self._metrics)
         remove_unfinished(self.path, WRITTEN)
         remove_unfinished(self.path / FIGURES, r".+\.png")
 
@@ -256,3 +252,97 @@ class Run:
         for old in self.steps():
             if old not in kept:
                 run_state.remove(self._place(old))
+
+
+def check_own(path: Path) -> None:
+    """A run has a folder to itself: a new one, an empty one, or the one that it began in."""
+    if path.exists() and not path.is_dir():
+        raise ConfigError(f"{path} is a file; a run is written to a folder of its own")
+    if path.is_dir() and not os.path.lexists(path / RUN_JSON):
+        # A run that was killed in its first moments leaves hidden files only.
+        others = sorted(p.name for p in path.iterdir() if not p.name.startswith((LOCK, f".{RUN_JSON}.")))
+        if others:
+            more = f" and {len(others) - 5} more" if len(others) > 5 else ""
+            raise ConfigError(
+                f"{path} is not a run (it has no {RUN_JSON}) and holds {', '.join(others[:5])}{more}; "
+                "a run is written to a folder of its own"
+            )
+    check_no_links(path)
+
+
+def check_utf8(path: Path, config: dict[str, Any]) -> None:
+    """A run and what it is made of have names that are text: JSON has no others, and safetensors opens no others."""
+    for text in (str(path), *(json.dumps(value, ensure_ascii=False) for value in flatten(config).values())):
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ConfigError(
+                f"{text[:200]}: bytes of this name are not UTF-8, and {RUN_JSON} has no place for them: rename it or "
+                "give a link to it that has another name"
+            ) from error
+
+
+def check_no_links(path: Path) -> None:
+    """Files and folders only, at any depth: what a link leads to is not ours to write, to remove or to read."""
+    for folder, folders, files in os.walk(path):
+        for place in (Path(folder, name) for name in (*folders, *files)):
+            try:
+                mode = place.lstat().st_mode
+            except FileNotFoundError:
+                continue  # another process is at it
+            if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
+                what = "a link" if stat.S_ISLNK(mode) else "neither a file nor a folder"
+                raise ConfigError(
+                    f"{place} is {what}: the folder of a run holds files and folders of its own only. Put there what "
+                    "it stands for, or remove it"
+                )
+
+
+def lock(path: Path) -> int:
+    """An open file that no other can lock while it is open; it says whose it is."""
+    handle = open_own(path, os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        holder = os.read(handle, 1000).decode("utf-8", "replace").strip()
+        os.close(handle)
+        if not isinstance(error, BlockingIOError):
+            raise
+        raise ConfigError(
+            f"{path.parent} is in use: {holder or 'another process'} is writing this run. It is to end first; where "
+            "torchrun was killed, its processes may live on"
+        ) from error
+    os.ftruncate(handle, 0)
+    os.write(handle, f"process {os.getpid()} on {platform.node()}\n".encode())
+    return handle
+
+
+def place_of(path: Path, step: int) -> Path:
+    return path / CHECKPOINTS / folder_name(step)
+
+
+def steps_in(path: Path) -> list[int]:
+    """The steps of a run's checkpoints, in order."""
+    if (path / CHECKPOINTS).is_symlink():
+        raise CheckpointError(f"{path / CHECKPOINTS} is a link, which is not followed")
+    there = [p for p in (path / CHECKPOINTS).glob("step-*") if p.is_dir() and not p.is_symlink()]
+    steps = [int(p.name[5:]) for p in there if re.fullmatch(r"step-[0-9]{8,18}", p.name)]
+    return sorted(step for step in steps if place_of(path, step) in there)
+
+
+def scores_in(path: Path) -> dict[int, float]:
+    """step -> score, of the checkpoints that have one that can be read."""
+    scores = {}
+    for step in steps_in(path):
+        try:
+            score = read_facts(place_of(path, step))["score"]
+        except CheckpointError:
+            continue  # damaged, which matters to who restores it
+        if score is not None and math.isfinite(score):
+            scores[step] = float(score)
+    return scores
+
+
+def best_of(scores: dict[int, float]) -> int | None:
+    """The step with the highest score; of equal ones the first."""
+    return max(scores, key=lambda step: (scores[step], -step), default=None)

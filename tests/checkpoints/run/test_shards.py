@@ -15,9 +15,9 @@ from safetensors.torch import save_file
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
-from vitrail.checkpoints import run_shards, run_state
 from vitrail.checkpoints.run import Run
-from vitrail.checkpoints.run_state import seal
+from vitrail.checkpoints.run import state as run_state
+from vitrail.checkpoints.run.state import seal
 from vitrail.errors import CheckpointError
 
 SCRIPT = """
@@ -27,7 +27,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
-from vitrail.checkpoints import run_state
+from vitrail.checkpoints.run import state as run_state
 from vitrail.checkpoints.run import Run
 from vitrail.errors import CheckpointError, ConfigError
 
@@ -283,7 +283,7 @@ def test_a_pipe_a_device_or_a_link_for_a_file_is_an_error_at_once(foreign, tmp_p
 
 def test_a_shard_that_is_cut_while_it_is_read_is_an_error_and_not_the_end(foreign, monkeypatch):
     place, _ = foreign
-    w, fill = torch.zeros(1 << 20), run_shards.fill
+    w, fill = torch.zeros(1 << 20), run_state.fill
 
     def cut(*given):
         os.truncate(place / "state.safetensors", 4096)
@@ -292,7 +292,7 @@ def test_a_shard_that_is_cut_while_it_is_read_is_an_error_and_not_the_end(foreig
     for file in place.iterdir():
         file.unlink()
     run_state.write(place, {"w": w}, {"step": 2, "score": None, "facts": {}})
-    monkeypatch.setattr(run_shards, "fill", cut)
+    monkeypatch.setattr(run_state, "fill", cut)
     with pytest.raises(CheckpointError, match="cannot be read"):
         run_state.read(place, {"w": w})
 
