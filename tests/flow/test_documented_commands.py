@@ -34,6 +34,7 @@ SMALLER = {
     "evaluate": {"--workers": "0"},
 }  # fmt: skip
 FIELDS = {"steps": 2, "batch": 8, "warmup": 0, "workers": 0, "device": "cpu"}  # likewise, from Python
+PYTHON = {"pretrain": FIELDS, "finetune": FIELDS | {"rates": (0.003, 0.01), "seeds": 1}}
 # What a command has in it: why it is not run.
 NOT_RUN = {
     "--nnodes": "several machines",
@@ -77,8 +78,8 @@ def perform(vitrail_command, monkeypatch):
         monkeypatch.chdir(story.folder)
         monkeypatch.setenv("VITRAIL_CACHE", str(story.folder / "cache"))
         monkeypatch.setattr(vitrail.cli, "show", shown_twice)
-        for name in ("finetune", "pretrain"):
-            monkeypatch.setattr(vitrail, name, smaller(getattr(vitrail, name)), raising=False)
+        for name, fields in PYTHON.items():
+            monkeypatch.setattr(vitrail, name, smaller(getattr(vitrail, name), fields), raising=False)
         if command.python:
             code = compile(command.text, str(command), "exec")
             if not reasons(command):
@@ -110,8 +111,8 @@ def shown_twice(shown):
 show = vitrail.cli.show
 
 
-def smaller(function):
-    return lambda *given, **fields: function(*given, **(fields | FIELDS))
+def smaller(function, replaced):
+    return lambda *given, **fields: function(*given, **(fields | replaced))
 
 
 def by_vitrail(command, run):
@@ -200,6 +201,11 @@ def by_make(command, run):
     assert done.returncode == 0, done.stderr
 
 
+def by_pip(command, run):
+    """Parsed only: installing is test_wheel.py's task."""
+    assert command.words[1:] == ["install", "."], command.text
+
+
 def by_python(command, run):
     """Benchmarks take minutes: what they can be told is asked for, from the clone."""
     assert command.words[1] == "-m" and command.words[2].split(".")[0] == "benchmarks", command.text
@@ -213,7 +219,7 @@ def unknown(command, run):
     pytest.fail(f"{command}: `{command.text}` begins with none of {', '.join(BEGINNINGS)}")
 
 
-KINDS = {"vitrail": by_vitrail, "torchrun": by_torchrun, "make": by_make, "python": by_python}
+KINDS = {"vitrail": by_vitrail, "torchrun": by_torchrun, "make": by_make, "pip": by_pip, "python": by_python}
 
 
 @pytest.mark.parametrize(
@@ -226,6 +232,7 @@ KINDS = {"vitrail": by_vitrail, "torchrun": by_torchrun, "make": by_make, "pytho
         "vitrail demo --dato photos",
         "torchrun --nproc-per-node 8 -m vitrail finetune --data photos --model ti8-64 --bach 3",
         "make no-such-target",
+        "pip install vitrial",
         "python -m benchmarks.no_such_benchmark",
         "rm -rf photos",
     ],
