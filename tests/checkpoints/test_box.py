@@ -13,7 +13,7 @@ import vitrail
 from vitrail.checkpoints.box import ASSETS, BOX, boxed, contents, located
 from vitrail.data import preprocess as pp
 from vitrail.errors import CheckpointError, ConfigError
-from vitrail.models.names import config_of
+from vitrail.models.names import make_config
 
 MOST_BYTES = 12_000_000  # of weights and card together
 
@@ -88,7 +88,7 @@ def test_what_stands_on_the_disk_goes_first(tmp_path, monkeypatch):
 
 def test_no_name_in_the_box_is_an_architectures(name):
     with pytest.raises(ConfigError, match="no architecture"):
-        config_of(name)
+        make_config(name)
 
 
 def test_located(tmp_path):

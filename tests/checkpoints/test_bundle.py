@@ -15,7 +15,7 @@ from vitrail.checkpoints.bundle import in_precision, sealed
 from vitrail.checkpoints.checkpoint import Checkpoint
 from vitrail.checkpoints.formats import convert
 from vitrail.errors import CheckpointError, ConfigError
-from vitrail.models.names import config_of
+from vitrail.models.names import make_config
 
 FIELDS = {"width": 24, "depth": 1, "mlp_dim": 40, "heads": 3}
 MODELS = {
@@ -241,7 +241,7 @@ def test_half_precision_on_disk_is_single_in_use(tmp_path, model):
 
 @given(st.lists(st.floats(-60_000, 60_000, width=32), min_size=1))
 def test_half_precision_rounds_to_11_bits(values):
-    config = config_of("mu/8", image_size=16)
+    config = make_config("mu/8", image_size=16)
     w = torch.tensor(values)
     stored = in_precision(Checkpoint(config, {"w": w}, ""), "float16").weights["w"]
     # Half a unit of the last place: of 11 bits, and below 2^-14 of the smallest step, 2^-24.

@@ -4,25 +4,25 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tests.randomise import randomise
 from vitrail.models.cost import accelerator_days, cost
-from vitrail.models.names import MODELS, build, config_of
+from vitrail.models.names import MODELS, build, make_config
 from vitrail.models.resnet import BiTConfig, StemConfig
 
 VARIED = [
-    config_of("mu/8", image_size=(16, 40), depth=2, classes=5),
-    config_of("mu/8", image_size=32, pool="mean", positions="2d", positions_at="every", depth=3),
-    config_of("mu/8", image_size=32, pool="attention", positions="sincos", classes=0),
-    config_of("mu/8", image_size=32, positions="relative", depth=2, pre_logits=9),
-    config_of("mu/8", image_size=32, positions="relative", positions_at="shared", depth=2),
-    config_of("mu/8", image_size=(32, 16), pool="mean", block="axial", depth=2, norm_at="pooled"),
-    config_of(
+    make_config("mu/8", image_size=(16, 40), depth=2, classes=5),
+    make_config("mu/8", image_size=32, pool="mean", positions="2d", positions_at="every", depth=3),
+    make_config("mu/8", image_size=32, pool="attention", positions="sincos", classes=0),
+    make_config("mu/8", image_size=32, positions="relative", depth=2, pre_logits=9),
+    make_config("mu/8", image_size=32, positions="relative", positions_at="shared", depth=2),
+    make_config("mu/8", image_size=(32, 16), pool="mean", block="axial", depth=2, norm_at="pooled"),
+    make_config(
         "R50+B/16", width=32, depth=1, heads=2, mlp_dim=64, image_size=(64, 96), stem=StemConfig((1, 2), 0.5)
     ),
-    config_of("R+Ti/16", depth=1, image_size=64),
+    make_config("R+Ti/16", depth=1, image_size=64),
     BiTConfig((1, 2, 1), 0.5, (64, 96), classes=11),
 ]
 
 
-@pytest.mark.parametrize("config", [*VARIED, *map(config_of, MODELS)], ids=str)
+@pytest.mark.parametrize("config", [*VARIED, *map(make_config, MODELS)], ids=str)
 def test_parameters_are_those_of_the_model(config):
     with torch.device("meta"):
         model = build(config)
@@ -64,7 +64,7 @@ def test_activations_are_what_autograd_keeps(config):
 def test_activations_of_a_layer_by_hand():
     """T = 17 tokens, D = 32, mlp_dim = 128: the inputs of 2 norms, of qkv and fc1, q, k, v, the output of attention,
     8 x 32 of each token; and the hidden layer before and after the GELU, 2 x 128."""
-    one, two = (cost(config_of("mu/8", image_size=32, depth=depth)).activations for depth in (1, 2))
+    one, two = (cost(make_config("mu/8", image_size=32, depth=depth)).activations for depth in (1, 2))
     assert two - one == 17 * (8 * 32 + 2 * 128) == 8704
 
 

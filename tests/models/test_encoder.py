@@ -5,7 +5,7 @@ import torch
 
 from tests.randomise import randomise
 from vitrail.models.encoder import Layout, attention_weights
-from vitrail.models.names import build, config_of
+from vitrail.models.names import build, make_config
 
 TINY = {
     "width": 24,
@@ -33,7 +33,7 @@ def test_attention_weights_are_a_softmax_over_keys():
 def test_recorded_and_fused_paths_agree(positions, pool, block):
     if block == "axial" and (pool == "token" or positions == "relative"):
         pytest.skip("refused by the config")
-    model = randomise(build(config_of("B/16", **TINY, positions=positions, pool=pool, block=block))).eval()
+    model = randomise(build(make_config("B/16", **TINY, positions=positions, pool=pool, block=block))).eval()
     x, record = torch.randn(2, 3, 16, 24), {}
     z = model.tokens(model.patches(x))
     torch.testing.assert_close(model.encode(z, record=record), model.encode(z), rtol=1e-4, atol=1e-5)
@@ -48,7 +48,7 @@ def test_recorded_and_fused_paths_agree(positions, pool, block):
 
 
 def test_a_block_is_equations_2_and_3():
-    model = randomise(build(config_of("B/16", **TINY))).eval()
+    model = randomise(build(make_config("B/16", **TINY))).eval()
     z = torch.randn(2, 7, 24)
     block = model.encoder.blocks[0]
     middle = z + block.attention(block.norm1(z), LAYOUT)
@@ -57,7 +57,7 @@ def test_a_block_is_equations_2_and_3():
 
 def test_axial_attention_mixes_rows_then_columns():
     """After the row half, a token depends on its row only; after the whole block on everything."""
-    model = randomise(build(config_of("B/16", **TINY, pool="mean", block="axial"))).eval().double()
+    model = randomise(build(make_config("B/16", **TINY, pool="mean", block="axial"))).eval().double()
     block, z = model.encoder.blocks[0], torch.randn(1, 6, 24, dtype=torch.float64)
     moved = z.clone()
     moved[0, 1] = torch.randn(24)  # row 0, column 1 of a 2 x 3 grid
@@ -71,7 +71,7 @@ def test_axial_attention_mixes_rows_then_columns():
 
 
 def test_axial_halves_are_plain_blocks_along_each_axis():
-    model = randomise(build(config_of("B/16", **TINY, pool="mean", block="axial"))).eval()
+    model = randomise(build(make_config("B/16", **TINY, pool="mean", block="axial"))).eval()
     block, z = model.encoder.blocks[0], torch.randn(2, 6, 24)
     expected = z.reshape(2, 2, 3, 24).clone()
     for b, row in itertools.product(range(2), range(2)):
@@ -82,7 +82,7 @@ def test_axial_halves_are_plain_blocks_along_each_axis():
 
 
 def test_dropout_and_stochastic_depth_act_in_training_only():
-    config = config_of("B/16", **TINY, dropout=0.5, attention_dropout=0.5, drop_path=0.5)
+    config = make_config("B/16", **TINY, dropout=0.5, attention_dropout=0.5, drop_path=0.5)
     model, x = randomise(build(config)), torch.randn(2, 3, 16, 24)
     assert torch.equal(model.eval()(x), model(x))
     assert not torch.equal(model.train()(x), model(x))
@@ -90,7 +90,10 @@ def test_dropout_and_stochastic_depth_act_in_training_only():
 
 @pytest.mark.parametrize("field", ["dropout", "attention_dropout"])
 def test_each_rate_alone_has_an_effect(field):
-    model, x = randomise(build(config_of("B/16", **TINY, **{field: 0.5}))).train(), torch.randn(2, 3, 16, 24)
+    model, x = (
+        randomise(build(make_config("B/16", **TINY, **{field: 0.5}))).train(),
+        torch.randn(2, 3, 16, 24),
+    )
     assert not torch.equal(model(x), model(x))
 
 
@@ -103,12 +106,12 @@ def dropped_out(module, *inputs, kept):
 
 
 def test_dropout_after_the_projection_of_the_heads():
-    attention = randomise(build(config_of("B/16", **TINY, dropout=0.5))).encoder.blocks[0].attention
+    attention = randomise(build(make_config("B/16", **TINY, dropout=0.5))).encoder.blocks[0].attention
     assert dropped_out(attention, torch.randn(20, 7, 24), LAYOUT, kept=2) == pytest.approx(0.5, abs=0.05)
 
 
 def test_dropout_after_each_of_the_two_layers_of_the_mlp():
-    mlp = randomise(build(config_of("B/16", **TINY, dropout=0.5))).encoder.blocks[0].mlp
+    mlp = randomise(build(make_config("B/16", **TINY, dropout=0.5))).encoder.blocks[0].mlp
     z = torch.randn(20, 7, 24)
     with torch.no_grad():
         mlp.fc2.weight.copy_(torch.eye(24, 40))  # hands on what the first dropout left
@@ -120,7 +123,7 @@ def test_dropout_after_each_of_the_two_layers_of_the_mlp():
 
 
 def test_stochastic_depth_drops_whole_branches_and_rises_linearly():
-    model = randomise(build(config_of("B/16", **{**TINY, "depth": 3}, drop_path=0.8)))
+    model = randomise(build(make_config("B/16", **{**TINY, "depth": 3}, drop_path=0.8)))
     assert [block.drop_path for block in model.encoder.blocks] == pytest.approx([0, 0.4, 0.8])
     y = torch.ones(2000, 1, 1)
     dropped = model.train().encoder.blocks[2].branch(y)
@@ -132,7 +135,7 @@ def test_gelu_is_tanh_or_exact_as_the_config_says():
     z = torch.linspace(-3, 3, 24).expand(1, 1, 24)
     outputs = {}
     for activation in ("gelu_tanh", "gelu"):
-        mlp = randomise(build(config_of("B/16", **TINY, activation=activation))).encoder.blocks[0].mlp
+        mlp = randomise(build(make_config("B/16", **TINY, activation=activation))).encoder.blocks[0].mlp
         h = mlp.fc1(z)
         tanh = 0.5 * h * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (h + 0.044715 * h**3)))
         exact = 0.5 * h * (1 + torch.erf(h / 2**0.5))
@@ -142,7 +145,7 @@ def test_gelu_is_tanh_or_exact_as_the_config_says():
 
 
 def test_stochastic_depth_of_an_axial_block_drops_for_a_whole_example():
-    model = randomise(build(config_of("B/16", **TINY, pool="mean", block="axial", drop_path=0.5))).train()
+    model = randomise(build(make_config("B/16", **TINY, pool="mean", block="axial", drop_path=0.5))).train()
     half = model.encoder.blocks[1].row  # 2 rows of 3 patches
     dropped = half.branch(torch.ones(100 * 2, 3, 24), group=2).unflatten(0, (100, 2))[:, :, 0, 0]
     assert torch.equal(dropped[:, 0], dropped[:, 1])

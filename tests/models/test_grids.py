@@ -6,7 +6,7 @@ import torch
 from tests.randomise import randomise
 from vitrail.checkpoints.checkpoint import at_image_size, of_model, to_model
 from vitrail.errors import ConfigError
-from vitrail.models.names import build, config_of
+from vitrail.models.names import build, make_config
 
 TINY = {
     "width": 24,
@@ -22,7 +22,7 @@ CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 
 
 def model_of(name="B/16", **overrides):
-    return randomise(build(config_of(name, **{**TINY, **overrides}))).eval()
+    return randomise(build(make_config(name, **{**TINY, **overrides}))).eval()
 
 
 @pytest.mark.parametrize("size", OTHER, ids=str)
@@ -50,7 +50,7 @@ def test_another_size_is_as_if_loaded_at_that_size(overrides, size):
 @pytest.mark.parametrize("name", ["R50+B/16", "R50x1"])
 def test_hybrids_and_resnets_take_other_sizes(name):
     model = randomise(
-        build(config_of(name, classes=5, image_size=32, **({} if "x" in name else {"depth": 1})))
+        build(make_config(name, classes=5, image_size=32, **({} if "x" in name else {"depth": 1})))
     ).eval()
     x = torch.randn(1, 3, 64, 32)
     assert model(x).shape == (1, 5)

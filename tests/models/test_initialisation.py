@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from vitrail.models.initialisation import TRUNCATED_STD
-from vitrail.models.names import build, config_of
+from vitrail.models.names import build, make_config
 from vitrail.models.resnet import BiTConfig, StemConfig
 
 D, M = 768, 3072
@@ -15,7 +15,7 @@ D, M = 768, 3072
 @pytest.fixture(scope="module")
 def weights():
     torch.manual_seed(0)
-    model = build(config_of("B/16", depth=2, pre_logits=D, head_bias=-10.0))
+    model = build(make_config("B/16", depth=2, pre_logits=D, head_bias=-10.0))
     return {name: w.detach() for name, w in model.named_parameters()}
 
 
@@ -82,7 +82,7 @@ def test_constant_kinds(weights, row):
 
 def test_residual_branches_of_the_stem_start_at_zero_and_those_of_bit_do_not():
     hybrid = build(
-        config_of("R50+B/16", depth=1, width=24, heads=2, image_size=32, stem=StemConfig((1, 1), 0.5))
+        make_config("R50+B/16", depth=1, width=24, heads=2, image_size=32, stem=StemConfig((1, 1), 0.5))
     )
     assert (hybrid.stem.stages[0][0].norm3.weight == 0).all()
     assert (hybrid.stem.stages[0][0].norm2.weight == 1).all()
@@ -94,7 +94,7 @@ def test_residual_branches_of_the_stem_start_at_zero_and_those_of_bit_do_not():
 
 def test_attention_pooling_as_published():
     torch.manual_seed(0)
-    pool = build(config_of("B/16", depth=1, pool="attention")).attention_pool
+    pool = build(make_config("B/16", depth=1, pool="attention")).attention_pool
     assert pool.probe.abs().max().item() == pytest.approx(xavier(1, D), rel=0.02)
     assert pool.kv.weight.abs().max().item() == pytest.approx(xavier(D, D), rel=0.01)
     assert pool.kv.weight.abs().max().item() <= xavier(D, D)

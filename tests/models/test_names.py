@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from vitrail.checkpoints.box import BOX
 from vitrail.errors import ConfigError
-from vitrail.models.names import BOXED, MODELS, config_of
+from vitrail.models.names import BOXED, MODELS, make_config
 from vitrail.models.resnet import BiTConfig
 from vitrail.models.vit import VARIANTS
 
@@ -31,59 +31,59 @@ SAME = {
     ("name", "other"), [(name, other) for name, others in SAME.items() for other in others]
 )
 def test_spellings_of_one_model(name, other):
-    assert config_of(other) == config_of(name)
+    assert make_config(other) == make_config(name)
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_listed_name_is_a_model_in_any_case(name):
-    config = config_of(name)
+    config = make_config(name)
     if name not in ("g/14", "G/14"):
-        assert config_of(name.lower()) == config_of(name.upper()) == config
+        assert make_config(name.lower()) == make_config(name.upper()) == config
     assert config.classes == 1000
 
 
 def test_giant_and_gigantic_are_told_apart_by_case():
-    assert config_of("g/14").width == 1408
-    assert config_of("G/14").width == 1664
+    assert make_config("g/14").width == 1408
+    assert make_config("G/14").width == 1664
 
 
 @given(st.sampled_from(sorted(VARIANTS)), st.integers(1, 32), st.integers(1, 8), st.integers(1, 8))
 def test_any_variant_patch_and_size(variant, patch, rows, columns):
-    config = config_of(f"{variant}/{patch}@{rows * patch}x{columns * patch}")
+    config = make_config(f"{variant}/{patch}@{rows * patch}x{columns * patch}")
     assert (config.width, config.depth, config.mlp_dim, config.heads) == VARIANTS[variant]
     assert (config.patch_size, config.grid) == (patch, (rows, columns))
 
 
 def test_overrides_replace_fields_and_what_follows_from_them():
-    config = config_of("S/16", pool="mean", positions="relative", classes=7)
+    config = make_config("S/16", pool="mean", positions="relative", classes=7)
     assert (config.class_token, config.positions_at, config.classes) == (False, "every", 7)
-    assert isinstance(config_of("R50x1", image_size=480), BiTConfig)
+    assert isinstance(make_config("R50x1", image_size=480), BiTConfig)
 
 
 @pytest.mark.parametrize(("wrong", "near"), [("B/16x", "B/16"), ("ViT-Bee/16", "B/16"), ("vit_bse_patch16", "B/16"),
                                              ("R50+B/17", "R50+B/16"), ("BiT-R51x1", "R50x1")])  # fmt: skip
 def test_an_unknown_name_suggests_the_nearest(wrong, near):
     with pytest.raises(ConfigError, match="unknown model") as caught:
-        config_of(wrong)
+        make_config(wrong)
     assert near in str(caught.value)
 
 
 def test_a_model_in_the_box_is_no_architecture():
     assert tuple(BOX) == BOXED
     with pytest.raises(ConfigError, match=r"in the box.* vitrail\.load\('ti8-64'\)"):
-        config_of("ti8-64")
+        make_config("ti8-64")
     with pytest.raises(ConfigError, match=r"did you mean ti8-64 \(in the box\)"):
-        config_of("ti8-46")
+        make_config("ti8-46")
 
 
 def test_an_unknown_field_lists_the_fields():
     with pytest.raises(ConfigError, match="no field num_classes; its fields are width"):
-        config_of("B/16", num_classes=10)
+        make_config("B/16", num_classes=10)
 
 
 @given(st.text(max_size=30))
 def test_any_text_is_a_model_or_a_clear_error(text):
     try:
-        config_of(text)
+        make_config(text)
     except ConfigError as error:
         assert str(error)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vitrail.errors import ConfigError
-from vitrail.models.names import build, config_of
+from vitrail.models.names import build, make_config
 from vitrail.models.positions import (
     RESAMPLE,
     Learned1D,
@@ -75,7 +75,7 @@ def test_laid_out_for_loading_they_take_no_memory():
 
 def test_relative_attention_adds_its_logits_before_the_softmax():
     torch.manual_seed(0)
-    model = build(config_of("mu/8", image_size=16, classes=3, positions="relative")).eval()
+    model = build(make_config("mu/8", image_size=16, classes=3, positions="relative")).eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
     z, record = torch.randn(2, 5, 32), {}
@@ -95,7 +95,7 @@ def test_relative_attention_adds_its_logits_before_the_softmax():
 def test_where_positions_are_added(kind, at):
     """With blocks that do nothing, z_L is z_0 plus E_pos as often as it is added."""
     model = build(
-        config_of("mu/8", image_size=16, depth=3, pool="mean", positions=kind, positions_at=at)
+        make_config("mu/8", image_size=16, depth=3, pool="mean", positions=kind, positions_at=at)
     ).eval()
     for name, parameter in model.named_parameters():
         if "positions" in name:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.randomise import randomise
 from vitrail.errors import ConfigError
-from vitrail.models.names import build, config_of
+from vitrail.models.names import build, make_config
 from vitrail.models.resnet import BiTConfig, StemConfig, pad_same, standardise
 
 
@@ -56,7 +56,7 @@ def test_the_max_pool_of_bit_sees_zeros_at_the_border():
 def test_resnets_and_hybrids_compile_as_one_graph():
     stem = StemConfig((1, 1), 0.5)
     fields = {"width": 24, "depth": 1, "mlp_dim": 40, "heads": 3, "classes": 4, "image_size": 32}
-    for config in (BiTConfig((1, 1), 0.5, 32, classes=4), config_of("R50+B/16", **fields, stem=stem)):
+    for config in (BiTConfig((1, 1), 0.5, 32, classes=4), make_config("R50+B/16", **fields, stem=stem)):
         model, x = randomise(build(config)), torch.randn(2, 3, 32, 32)
         compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
         torch.testing.assert_close(compiled(x), model(x), rtol=1e-3, atol=1e-4)

@@ -3,7 +3,7 @@ import torch
 
 from tests.randomise import randomise
 from vitrail.errors import ConfigError
-from vitrail.models.names import build, config_of
+from vitrail.models.names import build, make_config
 from vitrail.models.vit import VARIANTS, ViTConfig
 
 TINY = {
@@ -20,7 +20,7 @@ TINY = {
 @pytest.mark.parametrize("pool", ["token", "mean", "attention"])
 @pytest.mark.parametrize("norm_at", ["encoder", "pooled"])
 def test_forward_is_the_seams_in_order(pool, norm_at):
-    model = randomise(build(config_of("B/16", **TINY, pool=pool, norm_at=norm_at))).eval()
+    model = randomise(build(make_config("B/16", **TINY, pool=pool, norm_at=norm_at))).eval()
     x = torch.randn(2, 3, 16, 24)
     patches = model.patches(x)
     assert patches.shape == (2, 6, 24)
@@ -33,14 +33,14 @@ def test_forward_is_the_seams_in_order(pool, norm_at):
 
 
 def test_the_class_token_comes_first_and_is_what_is_pooled():
-    model = randomise(build(config_of("B/16", **TINY))).eval()
+    model = randomise(build(make_config("B/16", **TINY))).eval()
     z = model.tokens(torch.zeros(2, 6, 24))
     torch.testing.assert_close(z[:, 0], (model.cls + model.positions.table[:, :1])[:, 0].expand(2, -1))
     assert torch.equal(model.pool(z), z[:, 0])
 
 
 def test_dropout_after_the_positions_are_added():
-    model = randomise(build(config_of("B/16", **TINY, dropout=0.5)))
+    model = randomise(build(make_config("B/16", **TINY, dropout=0.5)))
     z = torch.randn(20, 6, 24)
     whole, dropped = model.eval().tokens(z), model.train().tokens(z)
     zeros = dropped == 0
@@ -49,14 +49,14 @@ def test_dropout_after_the_positions_are_added():
 
 
 def test_mean_pooling_leaves_the_class_token_out():
-    model = build(config_of("B/16", **TINY, pool="mean", class_token=True))
+    model = build(make_config("B/16", **TINY, pool="mean", class_token=True))
     z = torch.randn(2, 7, 24)
     torch.testing.assert_close(model.pool(z), z[:, 1:].mean(1))
 
 
 def test_norm_after_pooling_is_not_the_norm_before_it():
     before, after = (
-        randomise(build(config_of("B/16", **TINY, pool="mean", norm_at=at))) for at in ("encoder", "pooled")
+        randomise(build(make_config("B/16", **TINY, pool="mean", norm_at=at))) for at in ("encoder", "pooled")
     )
     z = torch.randn(2, 6, 24)
     torch.testing.assert_close(after.pool(z), after.pooled_norm(z.mean(1)))
@@ -74,7 +74,7 @@ VARIED = [
 
 @pytest.mark.parametrize("overrides", VARIED, ids=str)
 def test_forward_and_backward_compile_as_one_graph(overrides):
-    model = randomise(build(config_of("B/16", **TINY, **overrides)))
+    model = randomise(build(make_config("B/16", **TINY, **overrides)))
     x = torch.randn(2, 3, 16, 24)
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-5)
@@ -125,7 +125,7 @@ def test_what_is_not_allowed_is_said_in_words(message, fields):
 @pytest.mark.parametrize("shape", [(1, 3, 16, 25), (1, 3, 12, 24), (1, 1, 16, 24), (3, 16, 24)])
 def test_images_that_patches_do_not_divide_are_refused(shape):
     with pytest.raises(ConfigError, match=r"H and W multiples of 8, not"):
-        build(config_of("B/16", **TINY))(torch.zeros(shape))
+        build(make_config("B/16", **TINY))(torch.zeros(shape))
 
 
 @pytest.mark.gpu
@@ -136,7 +136,7 @@ def test_compiled_and_fused_on_a_gpu_as_on_the_cpu(name):
     """One graph by the real compiler, forward and backward; float32 logits as the CPU has them."""
     torch.compiler.reset()  # graphs of the tests before count towards the most that are compiled
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    model = randomise(build(config_of(name, classes=10))).eval()
+    model = randomise(build(make_config(name, classes=10))).eval()
     x = torch.randn(4, 3, 224, 224)
     with torch.no_grad():
         expected = model(x)
@@ -151,7 +151,7 @@ def test_compiled_and_fused_on_a_gpu_as_on_the_cpu(name):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_recorded_and_fused_paths_agree_on_a_gpu_in_bf16():
-    model = randomise(build(config_of("Ti/16", depth=3))).eval().cuda()
+    model = randomise(build(make_config("Ti/16", depth=3))).eval().cuda()
     z = model.tokens(model.patches(torch.randn(2, 3, 224, 224, device="cuda")))
     with torch.autocast("cuda", torch.bfloat16), torch.no_grad():
         torch.testing.assert_close(model.encode(z, record={}), model.encode(z), rtol=5e-2, atol=5e-2)

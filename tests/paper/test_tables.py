@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from vitrail.models.cost import accelerator_days, cost
-from vitrail.models.names import build, config_of
+from vitrail.models.names import build, make_config
 
 # vit_jax/models_test.py of the published code: at 224, 1,000 classes
 PARAMETERS = {
@@ -42,24 +42,24 @@ def parameters_of(config):
 
 @pytest.mark.parametrize(("name", "count"), PARAMETERS.items())
 def test_parameter_counts(name, count):
-    assert parameters_of(config_of(name)) == count
+    assert parameters_of(make_config(name)) == count
 
 
 @pytest.mark.parametrize(("name", "count"), GAP.items())
 def test_parameter_counts_with_mean_pooling(name, count):
-    assert parameters_of(config_of(name, pool="mean")) == count
+    assert parameters_of(make_config(name, pool="mean")) == count
 
 
 @pytest.mark.parametrize(("name", "rows"), EXAFLOPS.items())
 def test_pretraining_exaflops_of_table_6(name, rows):
     within = 0.035 if "+" in name else 0.045 if "x" in name else 0.025
     for epochs, exaflops in rows:
-        ours = cost(config_of(name)).pretraining_flops(303_000_000, epochs) / 1e18
+        ours = cost(make_config(name)).pretraining_flops(303_000_000, epochs) / 1e18
         assert ours == pytest.approx(exaflops, rel=within)
 
 
 @pytest.mark.parametrize(("name", "core_days"), [("H/14", 2500), ("L/16", 680)])
 def test_tpu_core_days_of_table_2_are_met_at_a_plausible_utilisation(name, core_days):
-    flops = cost(config_of(name)).pretraining_flops(303_000_000, 14)
+    flops = cost(make_config(name)).pretraining_flops(303_000_000, 14)
     at_peak = accelerator_days(flops, TPU_V3_CORE, utilisation=1.0)
     assert 0.25 < at_peak / core_days < 0.5

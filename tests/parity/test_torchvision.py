@@ -17,7 +17,7 @@ from vitrail.checkpoints.formats import create, load, save
 from vitrail.checkpoints.torchvision import preprocessing
 from vitrail.data.decode import decode
 from vitrail.data.preprocess import parse
-from vitrail.models.names import config_of
+from vitrail.models.names import make_config
 from vitrail.models.vit import VARIANTS
 
 torchvision = torchvision_or_skip()
@@ -114,7 +114,7 @@ PUBLISHED = {
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_pixels_of_published_weights(name: str, photos: list[bytes]) -> None:
     variant, patch_size, image_size = PUBLISHED[name]
-    config = config_of(f"{variant}/{patch_size}", image_size=image_size)
+    config = make_config(f"{variant}/{patch_size}", image_size=image_size)
     transform = torchvision.models.get_weight(name).transforms()
     for photo in photos:
         assert torch.equal(parse(preprocessing(config))(decode(photo)), transform(as_rgb(photo)))

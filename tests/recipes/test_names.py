@@ -5,7 +5,7 @@ import torch
 
 from vitrail.data.sources import open_source
 from vitrail.errors import ConfigError
-from vitrail.models.names import config_of
+from vitrail.models.names import make_config
 from vitrail.recipes.names import FINETUNING_RECIPES, RECIPES, finetuning_recipe, recipe
 from vitrail.train.assembly import model_of
 from vitrail.train.estimate import model_config
@@ -56,7 +56,7 @@ def test_finetuning_recipes_leave_data_and_model_to_the_user():
     for known in FINETUNING_RECIPES.values():
         made = known.make()
         assert (made.data, made.model) == ("", "")
-        config_of(known.model)
+        make_config(known.model)
 
 
 def test_an_unknown_name_gets_the_near_ones():

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from vitrail.runtime import distributed
-from vitrail.runtime.distributed import barrier, gathered, group, launched, local_rank, rank, total, world
+from vitrail.runtime.distributed import all_sum, barrier, gather, group, launched, local_rank, rank, world
 
 CPU = torch.device("cpu")
 
@@ -35,8 +35,8 @@ def test_alone_nothing_is_joined(not_launched):
         assert device == CPU and not dist.is_initialized()
         assert (rank(), world(), local_rank()) == (0, 1, 0)
         t = torch.tensor([1.0, 2.0])
-        assert torch.equal(total(t), t)
-        assert gathered({"a": 1}) == [{"a": 1}]
+        assert torch.equal(all_sum(t), t)
+        assert gather({"a": 1}) == [{"a": 1}]
         barrier()
 
 
@@ -55,7 +55,7 @@ def test_joined_nested_left_and_joined_again(as_by_torchrun):
             with group(CPU):
                 assert (rank(), world()) == (0, 1)
             assert dist.is_initialized()  # the inner one leaves the group to the outer one
-            assert gathered(3) == [3]
+            assert gather(3) == [3]
         assert not dist.is_initialized()
 
 
@@ -75,7 +75,7 @@ def test_of_several_the_sum_is_a_new_tensor(monkeypatch):
     monkeypatch.setattr(distributed, "world", lambda: 2)
     monkeypatch.setattr(dist, "all_reduce", lambda t: t.mul_(2))
     own = torch.tensor([1.0, 5.0])
-    assert total(own).tolist() == [2.0, 10.0]
+    assert all_sum(own).tolist() == [2.0, 10.0]
     assert own.tolist() == [1.0, 5.0]
 
 

@@ -17,8 +17,8 @@ from vitrail.runtime.files import (
     check_regular,
     check_writable,
     open_own,
-    put_back,
     remove_unfinished,
+    restore_folder,
 )
 
 
@@ -146,7 +146,7 @@ def test_a_kill_while_a_folder_is_replaced_leaves_one_that_is_whole(tmp_path, mo
     assert (None if there is None else (path / "a").read_text()) == there
     if there is None:
         assert not path.exists()
-    put_back(path)
+    restore_folder(path)
     assert (path / "a").read_text() == next_use
     with atomic_folder(path) as temporary:
         (temporary / "a").write_text("newer")
@@ -170,7 +170,7 @@ def test_what_a_kill_left_is_no_link_to_something_else(tmp_path, monkeypatch):
     (tmp_path / "holiday").mkdir()
     (tmp_path / "holiday/beach.jpg").touch()
     (tmp_path / ".model.old.a1b2c3d4").symlink_to("holiday")
-    put_back(tmp_path / "model")
+    restore_folder(tmp_path / "model")
     remove_unfinished(tmp_path, "model")
     assert [p.name for p in tmp_path.iterdir()] == ["holiday"]
     assert (tmp_path / "holiday/beach.jpg").exists()

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from vitrail.errors import TrainingError
-from vitrail.runtime.memory import GPU, MEMORY, SHARED, asked_for, exhausted
+from vitrail.runtime.memory import GPU, MEMORY, SHARED, exhausted_memory, requested_size
 
 CUDA = (
     "CUDA out of memory. Tried to allocate 2.44 GiB. GPU 0 has a total capacity of 15.77 GiB of which 1 GiB."
@@ -52,10 +52,10 @@ EXHAUSTED = [
 
 @pytest.mark.parametrize(("error", "kind"), EXHAUSTED)
 def test_each_is_known_also_below_others(error, kind):
-    assert exhausted(error) == kind
+    assert exhausted_memory(error) == kind
     cause, context = TrainingError("a run that cannot go on"), RuntimeError("backend failed")
     cause.__cause__ = context.__context__ = error
-    assert exhausted(cause) == exhausted(context) == kind
+    assert exhausted_memory(cause) == exhausted_memory(context) == kind
 
 
 @pytest.mark.parametrize(
@@ -70,13 +70,13 @@ def test_each_is_known_also_below_others(error, kind):
     ],
 )
 def test_others_are_not(error):
-    assert exhausted(error) == ""
+    assert exhausted_memory(error) == ""
 
 
 def test_a_chain_that_bites_its_tail_ends():
     one, other = RuntimeError("a"), RuntimeError("b")
     one.__cause__, other.__cause__ = other, one
-    assert exhausted(one) == asked_for(one) == ""
+    assert exhausted_memory(one) == requested_size(one) == ""
 
 
 def test_those_of_numpy_and_torch_here():
@@ -85,12 +85,12 @@ def test_those_of_numpy_and_torch_here():
         np.empty(1 << 50, np.uint8)
     with pytest.raises(RuntimeError) as of_torch:
         torch.empty(1 << 50, dtype=torch.uint8)
-    assert exhausted(of_numpy.value) == exhausted(of_torch.value) == MEMORY
-    assert asked_for(of_numpy.value) == "1.00 PiB"
-    assert asked_for(of_torch.value) == "1125899.91 GB"
+    assert exhausted_memory(of_numpy.value) == exhausted_memory(of_torch.value) == MEMORY
+    assert requested_size(of_numpy.value) == "1.00 PiB"
+    assert requested_size(of_torch.value) == "1125899.91 GB"
 
 
 def test_how_much_was_asked_for():
-    assert asked_for(torch.OutOfMemoryError(CUDA)) == "2.44 GiB"
-    assert asked_for(RuntimeError(ALLOCATOR)) == "1.21 GB"
-    assert asked_for(MemoryError()) == ""
+    assert requested_size(torch.OutOfMemoryError(CUDA)) == "2.44 GiB"
+    assert requested_size(RuntimeError(ALLOCATOR)) == "1.21 GB"
+    assert requested_size(MemoryError()) == ""

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from vitrail.runtime.npz_members import DAMAGE, header_of, read_header, read_member
+from vitrail.runtime.npz_members import DAMAGE, read_header, read_member, read_member_header
 
 
 def opened(array: np.ndarray, *, packed: bool) -> zipfile.ZipFile:
@@ -30,7 +30,7 @@ def opened(array: np.ndarray, *, packed: bool) -> zipfile.ZipFile:
 def test_an_array_is_what_was_saved(array: np.ndarray, packed: bool) -> None:
     with opened(array, packed=packed) as archive:
         member = archive.getinfo("a.npy")
-        header, read = header_of(archive, member), read_member(archive, member)
+        header, read = read_member_header(archive, member), read_member(archive, member)
     assert (header.shape, header.dtype) == (read.shape, read.dtype) == (array.shape, array.dtype)
     assert read.tobytes() == array.tobytes()
 

@@ -9,7 +9,7 @@ import vitrail
 from vitrail.data.sources import open_source
 from vitrail.errors import ConfigError
 from vitrail.models.cost import cost
-from vitrail.models.names import config_of
+from vitrail.models.names import make_config
 from vitrail.train.assembly import model_of
 from vitrail.train.estimate import Accelerators, estimate, model_config
 from vitrail.train.experiment import DataChoice, Experiment, ModelChoice, ObjectiveChoice, Training
@@ -31,7 +31,7 @@ def experiment(model="mu/8", batch=64, steps=100, **training):
 def test_flops_and_time(batch, epochs, examples, processes):
     on = Accelerators(processes, peak_flops=1e12, utilisation=0.5)
     made = estimate(experiment(batch=batch, steps=f"{epochs}ep"), examples, 10, on)
-    each = cost(config_of("mu/8", image_size=32, classes=10)).training_flops
+    each = cost(make_config("mu/8", image_size=32, classes=10)).training_flops
     assert abs(made.examples_seen - epochs * examples) <= batch / 2
     assert made.flops == pytest.approx(each * made.steps * batch)
     assert made.seconds * processes * 0.5e12 == pytest.approx(made.flops)
@@ -60,7 +60,7 @@ def test_the_state_is_what_torch_holds():
 
 def test_what_changes_the_memory():
     plain = estimate(experiment(), 1000, 10)
-    images = 64 * cost(config_of("mu/8", image_size=32, classes=10)).activation_bytes(2)
+    images = 64 * cost(make_config("mu/8", image_size=32, classes=10)).activation_bytes(2)
     assert plain.activation_bytes == images
     assert plain.memory_bytes == plain.state_bytes + images
 
@@ -100,7 +100,7 @@ def test_the_model_of_a_file(tmp_path):
         replace(experiment(), model=ModelChoice(str(tmp_path / "model"), image_size=64)), 1000, 10
     )
     assert made.image_size == (64, 64)
-    assert made.parameters == cost(config_of("mu/8", image_size=64, classes=10)).parameters
+    assert made.parameters == cost(make_config("mu/8", image_size=64, classes=10)).parameters
 
 
 @pytest.mark.parametrize("classes", [3, 10])

@@ -13,7 +13,7 @@ from typing import Any
 
 from vitrail.checkpoints.bundle import CARD, WEIGHTS, read_card
 from vitrail.errors import CheckpointError
-from vitrail.runtime.files import put_back
+from vitrail.runtime.files import restore_folder
 
 ASSETS = Path(__file__).parents[1] / "assets"
 # name: what it is
@@ -25,7 +25,7 @@ BOX: dict[str, str] = {
 def located(path_or_name: str | Path) -> Path | None:
     """Where the weights are that a person means; None where there are none, as for an architecture's name."""
     path = Path(path_or_name)
-    put_back(path)
+    restore_folder(path)
     if path != Path() and path.exists():
         if not (path / "run.json").is_file() or not (path / "model").is_dir():
             return path

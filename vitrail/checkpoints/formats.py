@@ -22,7 +22,7 @@ from vitrail.checkpoints.unsaid import NOTHING, Asked
 from vitrail.data.preprocess import default_line, evaluation_line
 from vitrail.data.readers.class_folders import EXTENSIONS, HEIC
 from vitrail.errors import CheckpointError, ConfigError
-from vitrail.models.names import Model, build, config_of
+from vitrail.models.names import Model, build, make_config
 from vitrail.runtime.device import pick
 from vitrail.runtime.log import note
 
@@ -51,7 +51,7 @@ def create(name: str, *, classes: int = 1000, image_size: Size | None = None, **
     """A model with fresh weights, initialised as the published code does; any field of its config by name."""
     if image_size is not None:
         overrides["image_size"] = image_size
-    model = build(config_of(name, classes=classes, **overrides))
+    model = build(make_config(name, classes=classes, **overrides))
     model.preprocess = default_line(model.config.image_size)
     model.provenance = {"format": "created", "name": name}
     return model
@@ -204,7 +204,7 @@ def has_weights(path_or_name: str) -> bool:
     if located(path_or_name):
         return True
     try:
-        config_of(path_or_name)
+        make_config(path_or_name)
     except ConfigError as error:
         if looks_like_path(path_or_name):
             raise not_there(path_or_name) from error
@@ -222,7 +222,7 @@ def looks_like_path(text: str) -> bool:
 def not_there(path_or_name: str | Path) -> CheckpointError:
     name, box = str(path_or_name), f"models in the box: {', '.join(BOX)}"
     try:
-        config_of(name)
+        make_config(name)
     except ConfigError:
         return CheckpointError(f"no such file or folder: {name} ({box})")
     return CheckpointError(

@@ -21,7 +21,7 @@ from numpy.lib import format as npy
 
 from vitrail.errors import CheckpointError
 from vitrail.runtime.files import atomic_file, check_regular
-from vitrail.runtime.npz_members import DAMAGE, HEADER_BYTES, header_of, read_header
+from vitrail.runtime.npz_members import DAMAGE, HEADER_BYTES, read_header, read_member_header
 
 MAX_BYTES = 64 << 30  # of one file's arrays together, uncompressed
 MAX_RATIO = 20  # how many times its own size a file may unpack to
@@ -67,7 +67,7 @@ def read_member(
             content = stored_bytes(mapped, member)
             header = read_header(io.BytesIO(content[:HEADER_BYTES]), len(content))
         else:
-            header = header_of(archive, member)
+            header = read_member_header(archive, member)
             content = unpacked(archive, member)
     except ValueError as error:
         raise CheckpointError(f"{where} {error}") from error

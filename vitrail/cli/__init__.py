@@ -31,7 +31,7 @@ from vitrail.cli.verb import COMMON, Shown, show
 from vitrail.errors import ConfigError, Interrupted, VitrailError
 from vitrail.runtime.interrupts import interruptible
 from vitrail.runtime.log import visible
-from vitrail.runtime.memory import asked_for, exhausted
+from vitrail.runtime.memory import exhausted_memory, requested_size
 
 Verb = Callable[..., Shown]
 ABOUT = "The Vision Transformer paper as working software. `vitrail --version` says which."
@@ -131,8 +131,8 @@ def error_line(error: Exception, given: list[str]) -> str:
     """What to say of an error that the person can do something about; empty: it is none."""
     if isinstance(error, VitrailError):
         said = str(error)
-    elif kind := exhausted(error):
-        said = out_of_memory("".join(given[:1]), kind, asked_for(error))
+    elif kind := exhausted_memory(error):
+        said = out_of_memory("".join(given[:1]), kind, requested_size(error))
     elif isinstance(error, OSError):  # a place that cannot be written or read
         said = str(error)
     elif isinstance(error, UnicodeEncodeError):

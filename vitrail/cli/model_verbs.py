@@ -28,12 +28,12 @@ def models(*, image_size: int | None = None, classes: int = 1000, common: Common
     from vitrail.checkpoints.box import contents
     from vitrail.checkpoints.license import in_words
     from vitrail.models.cost import cost
-    from vitrail.models.names import MODELS, config_of
+    from vitrail.models.names import MODELS, make_config
 
     rows, result = [], []
     for name in MODELS:
         size = {} if image_size is None else {"image_size": nearest_size(name, image_size)}
-        config = config_of(name, classes=classes, **size)
+        config = make_config(name, classes=classes, **size)
         c = cost(config)
         result.append({"name": name, "image_size": config.image_size[0], "parameters": c.parameters})
         result[-1] |= {"flops": c.flops, "macs": c.macs, "tokens": c.tokens}
@@ -57,10 +57,10 @@ def models(*, image_size: int | None = None, classes: int = 1000, common: Common
 
 def nearest_size(name: str, image_size: int) -> int:
     """A size that the model's patches divide, so that one table can hold /14 and /16."""
-    from vitrail.models.names import config_of
+    from vitrail.models.names import make_config
     from vitrail.models.vit import ViTConfig
 
-    config = config_of(name)
+    config = make_config(name)
     stride = config.stride if isinstance(config, ViTConfig) else 1
     return max(1, round(image_size / stride)) * stride
 
@@ -129,10 +129,10 @@ def config_and_name(model: str, image_size: tuple[int, ...]) -> tuple[Config, st
 
     from vitrail.checkpoints.formats import has_weights
     from vitrail.models import checking
-    from vitrail.models.names import config_of, split_size
+    from vitrail.models.names import make_config, split_size
 
     stored = has_weights(model)
-    config = stored_config(model, image_size) if stored else config_of(model)
+    config = stored_config(model, image_size) if stored else make_config(model)
     if not image_size:
         return config, model
     H, W = checking.image_size(size_of(image_size))

@@ -135,7 +135,7 @@ def features_of(model: nn.Module, source: Source, extraction: Extraction = EXTRA
 def shared_rows(model: Model, source: Source, extraction: Extraction) -> Rows:
     """In memory. Processes that train together each make a part, and each gets all."""
     own = list(rows_of(model, source, extraction, distributed.rank(), distributed.world()))
-    rows = [row for part in distributed.gathered(own) for row in part]
+    rows = [row for part in distributed.gather(own) for row in part]
     x, index = (np.concatenate(parts) for parts in zip(*rows, strict=True))  # (n, D), (n,)
     order = np.argsort(index)
     return x[order], index[order]

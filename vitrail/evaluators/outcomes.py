@@ -25,7 +25,7 @@ from vitrail.data.loader import Batch, Loader
 from vitrail.errors import CheckpointError, DataError
 from vitrail.evaluators.class_mapping import ClassMapping
 from vitrail.evaluators.features import evaluation_mode
-from vitrail.runtime.distributed import gathered, rank
+from vitrail.runtime.distributed import gather, rank
 from vitrail.runtime.progress import progress
 
 Precision = Literal["float32", "bf16"]
@@ -66,10 +66,10 @@ def judge(
     batches = loader.batches(device=next(model.parameters()).device)
     if what is not None and rank() == 0:
         batches = progress(batches, loader.steps, what)
-    predictions = joined(gathered(predictions_of(model, batches, classes, precision)))
+    predictions = joined(gather(predictions_of(model, batches, classes, precision)))
     own = loader.bad_files
     broken = BadFiles(own.n, own.max_bad)  # of all processes: together too many, where those of each are not
-    broken.add(bad for part in gathered(list(own.found.values())) for bad in part)
+    broken.add(bad for part in gather(list(own.found.values())) for bad in part)
     if not len(predictions):
         raise DataError(f"no example could be used: {broken.summary()}")
     check_finite(predictions)

@@ -40,7 +40,7 @@ TIMM_SIZES = {
 }  # fmt: skip
 
 
-def config_of(name: str, **overrides: Any) -> Config:
+def make_config(name: str, **overrides: Any) -> Config:
     """The config of a named model, with any of its fields replaced."""
     config = parse(name)
     unknown = sorted(set(overrides) - {f.name for f in fields(config)})

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 
-from vitrail.models.names import config_of
+from vitrail.models.names import make_config
 from vitrail.models.vit import ViTConfig
 from vitrail.recipes.recipe import I1K, I21K, JFT, DataSet, Recipe
 from vitrail.train.experiment import DataChoice, Experiment, ModelChoice, ObjectiveChoice, Training
@@ -79,7 +79,7 @@ def table_3(name: str) -> Experiment:
     """The experiment of a row."""
     row = TABLE_3[name]
     # A BiT ResNet has neither dropout nor a layer before its classifier.
-    transformer = isinstance(config_of(row.model), ViTConfig)
+    transformer = isinstance(make_config(row.model), ViTConfig)
     return Experiment(
         model=ModelChoice(
             row.model,

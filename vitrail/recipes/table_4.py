@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from vitrail.models.cost import cost
-from vitrail.models.names import config_of
+from vitrail.models.names import make_config
 from vitrail.recipes.recipe import DERIVED, H200, rounded
 from vitrail.train.estimate import UTILISATION
 from vitrail.transfer.finetune_settings import Finetuning
@@ -41,7 +41,7 @@ class FinetuningRecipe:
         made = self.make()
         if not isinstance(made.steps, int) or made.batch is None:
             return "steps by the size of the data"
-        flops = cost(config_of(self.model)).training_flops * made.batch * made.steps
+        flops = cost(make_config(self.model)).training_flops * made.batch * made.steps
         hours = flops / (H200 * UTILISATION * 3600)
         return (
             f"{self.model}: {rounded(flops / 1e18)} exaFLOPs, {rounded(hours)} hours of one H200 for one run "

@@ -38,11 +38,11 @@ def pick(device: Device = "auto") -> torch.device:
     return torch.device(device)
 
 
-def name_of(device: torch.device) -> str:
+def device_name(device: torch.device) -> str:
     """As its maker calls it ("NVIDIA H200"); else cpu, mps."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 def peak_flops(device: torch.device) -> float:
     """0 where it is not known."""
-    return next((peak for part, peak in PEAK_FLOPS.items() if part in name_of(device)), 0.0)
+    return next((peak for part, peak in PEAK_FLOPS.items() if part in device_name(device)), 0.0)

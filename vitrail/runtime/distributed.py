@@ -77,7 +77,7 @@ def attempt() -> str:
     return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if kept else "0"
 
 
-def total(t: Tensor) -> Tensor:
+def all_sum(t: Tensor) -> Tensor:
     """The sum over all processes; each gets it."""
     if world() == 1:
         return t
@@ -86,7 +86,7 @@ def total(t: Tensor) -> Tensor:
     return t
 
 
-def gathered(item: Any) -> list[Any]:
+def gather(item: Any) -> list[Any]:
     """What each process holds, in the order of ranks; each gets all."""
     if world() == 1:
         return [item]

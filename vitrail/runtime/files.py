@@ -52,7 +52,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     """A folder to fill; on leaving without an error its files become those of `path`, which may exist, or link."""
     path = path.resolve() if path.is_symlink() else path  # the link stays, and what it points to is replaced
     path.parent.mkdir(parents=True, exist_ok=True)
-    put_back(path)
+    restore_folder(path)
     temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
     try:
         with placed(path):
@@ -98,7 +98,7 @@ def exchange(a: Path, b: Path) -> bool:
     return hasattr(system, "renamex_np") and system.renamex_np(*names, EXCHANGE) == 0
 
 
-def put_back(path: Path) -> None:
+def restore_folder(path: Path) -> None:
     """Where a kill between the two moves of `replace_folder` left nothing at `path`: the folder that stood there."""
     for aside in [] if path.exists() else sorted(path.parent.glob(".*.old.*")):
         found = UNFINISHED.fullmatch(aside.name)
@@ -141,22 +141,22 @@ def placed(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if full(error) and error.filename is None:  # the system does not name the file
+        if is_disk_full(error) and error.filename is None:  # the system does not name the file
             error.filename = str(path)
         raise
     except Exception as error:
-        code = code_of(error)
+        code = error_number(error)
         if code is None:
             raise
         raise OSError(code, os.strerror(code), str(path)) from error
 
 
-def full(error: BaseException) -> bool:
+def is_disk_full(error: BaseException) -> bool:
     """Whether there was no room for what was written."""
-    return code_of(error) in FULL
+    return error_number(error) in FULL
 
 
-def code_of(error: BaseException) -> int | None:
+def error_number(error: BaseException) -> int | None:
     """The system's number of an error; safetensors has it only in its words."""
     if isinstance(error, OSError):
         return error.errno

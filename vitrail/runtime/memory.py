@@ -29,12 +29,12 @@ SIGNS: dict[str, re.Pattern[str]] = {
 ASKED_FOR = re.compile(r"allocate (?:(\d+) bytes|([\d.]+ [KMGTP]iB))")
 
 
-def exhausted(error: BaseException) -> str:
+def exhausted_memory(error: BaseException) -> str:
     """Which memory has run out: MEMORY, SHARED or GPU; empty: it is an error of another kind."""
     return next((kind for one in chain(error) if (kind := kind_of(one))), "")
 
 
-def asked_for(error: BaseException) -> str:
+def requested_size(error: BaseException) -> str:
     """How much was wanted, where an error says so: "1.21 GB"."""
     for one in chain(error):
         if found := ASKED_FOR.search(str(one)):

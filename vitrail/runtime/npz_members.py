@@ -1,6 +1,6 @@
 """The arrays of a `.npz` file, a zip of `.npy` members: their headers, checked before anything is allocated.
 
-    path ──zipfile──► member ──header_of──► Header(shape, dtype, ..)
+    path ──zipfile──► member ──read_member_header──► Header(shape, dtype, ..)
                              └─read_member──► array
 
 Whatever is wrong with a file is one of DAMAGE; who reads it says so in an error of its own.
@@ -63,7 +63,7 @@ def read_header(stream: IO[bytes], size: int) -> Header:
     return Header(shape, fortran, dtype, head.tell())
 
 
-def header_of(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Header:
+def read_member_header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Header:
     if member.compress_type not in METHODS:
         raise ValueError(f"is compressed by method {member.compress_type}; numpy's is deflate")
     with archive.open(member) as stream:
@@ -72,7 +72,7 @@ def header_of(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Header:
 
 def read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
     """The array, copied into memory: it has `member.file_size` bytes, for the caller to bound."""
-    header_of(archive, member)
+    read_member_header(archive, member)
     with archive.open(member) as stream:  # which checks the size and the CRC
         array: np.ndarray = npy.read_array(stream, allow_pickle=False)
     return array

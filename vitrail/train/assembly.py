@@ -24,7 +24,7 @@ from vitrail.errors import ConfigError, DataError
 from vitrail.evaluators.accuracy import SCORES, Accuracy
 from vitrail.evaluators.fewshot import FewShot
 from vitrail.evaluators.score import Evaluator
-from vitrail.models.names import Model, config_of
+from vitrail.models.names import Model, make_config
 from vitrail.models.vit import ViT
 from vitrail.objectives.masked_patches import MaskedPatches
 from vitrail.objectives.supervised import Supervised
@@ -99,7 +99,7 @@ def model_of(experiment: Experiment, train: Source) -> Model:
         model = with_new_head(choice, classes, given)
     else:
         if choice.pre_logits:
-            given["pre_logits"] = config_of(choice.model).width
+            given["pre_logits"] = make_config(choice.model).width
         model = create(choice.model, classes=classes, image_size=choice.image_size, **given)
     if experiment.data.evaluate_preprocess:
         model.preprocess = str(pp.parse(experiment.data.evaluate_preprocess))

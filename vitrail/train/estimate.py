@@ -17,7 +17,7 @@ from vitrail.checkpoints.checkpoint import at_image_size, with_classes
 from vitrail.checkpoints.formats import has_weights, read
 from vitrail.errors import ConfigError
 from vitrail.models.cost import Cost, accelerator_days, cost
-from vitrail.models.names import Config, config_of
+from vitrail.models.names import Config, make_config
 from vitrail.models.vit import ViTConfig
 from vitrail.train.experiment import Experiment, Training
 
@@ -89,8 +89,8 @@ def model_config(experiment: Experiment, classes: int) -> Config:
     fields = ("image_size", "pool", "dropout", "drop_path", "head_bias")
     given = {name: getattr(choice, name) for name in fields if getattr(choice, name) is not None}
     if choice.pre_logits:
-        given["pre_logits"] = config_of(choice.model).width
-    return config_of(choice.model, classes=classes, **given)
+        given["pre_logits"] = make_config(choice.model).width
+    return make_config(choice.model, classes=classes, **given)
 
 
 def images_at_once(batch: int, processes: int, accumulate: int) -> int:

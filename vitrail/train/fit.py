@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from vitrail.checkpoints.run import Run
 from vitrail.errors import ConfigError, TrainingError
 from vitrail.evaluators.score import Evaluator, Score
-from vitrail.runtime.distributed import gathered, rank, total, world
+from vitrail.runtime.distributed import all_sum, gather, rank, world
 from vitrail.runtime.interrupts import Interrupts
 from vitrail.runtime.log import note
 from vitrail.runtime.training_display import TrainingDisplay
@@ -82,7 +82,7 @@ def fit(
             if stop:
                 break
         # Also a signal that came in the last step or evaluation: all is saved, what follows can wait.
-        told = gathered(interrupts.name)
+        told = gather(interrupts.name)
     if any(told):
         by = interrupts.name or "another process"
         return Outcome(step, progress.scores, progress.seconds, interrupted=by)
@@ -122,7 +122,7 @@ class Loop:
         self.module.train()
         if plan.graphs:
             torch.compiler.cudagraph_mark_step_begin()
-        weight = total(batch["weight"].sum()).clamp(min=1)  # of the global batch
+        weight = all_sum(batch["weight"].sum()).clamp(min=1)  # of the global batch
         sums: dict[str, Tensor] = {}
         parts = list(split(batch, plan.accumulate))
         for k, part in enumerate(parts):
@@ -135,7 +135,7 @@ class Loop:
                 sums[name] = sums.get(name, 0) + value * share
         norm = self.state.clip(plan.clip)
         stop = torch.full((), float(bool(interrupted)), device=self.device)
-        values = total(torch.stack([*(v.float() for v in sums.values()), stop]))
+        values = all_sum(torch.stack([*(v.float() for v in sums.values()), stop]))
         values = torch.cat([values, whole(norm).float().reshape(1)])
         measured = Measured(step, rate, [*sums, "interrupted", "norm"], *on_host(values), batch["index"])
         if plan.on_nonfinite == "stop" or measured.finite():
@@ -272,7 +272,7 @@ def seed_of(seed: int, step: int, rank: int) -> int:
 
 def nonfinite(made: Measured) -> str:
     values = ", ".join(f"{name} {value:g}" for name, value in made.row().items() if name != "interrupted")
-    shown = [i for part in gathered(made.indices.tolist()) for i in part]
+    shown = [i for part in gather(made.indices.tolist()) for i in part]
     return (
         f"step {made.step + 1}: {values}: not finite; the batch held the examples {', '.join(map(str, shown[:16]))}"
         + (f" and {len(shown) - 16} more" if len(shown) > 16 else "")

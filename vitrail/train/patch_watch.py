@@ -21,7 +21,7 @@ from vitrail.data.sources import Source
 from vitrail.evaluators.score import Score
 from vitrail.inspection.drawing import masked_patches
 from vitrail.objectives.masked_patches import COLOURS, MaskedPatches, colours_of, corrupted_patches
-from vitrail.runtime.distributed import rank, total, world
+from vitrail.runtime.distributed import all_sum, rank, world
 
 PICTURES = 8
 GREY = 0.5
@@ -51,7 +51,7 @@ class PatchWatch:
             prior.add(self.objective.truth(batch["image"], chosen)[batch["weight"] > 0].cpu())
             if not step:
                 self.draw(batch)
-        sums = total(sums)
+        sums = all_sum(sums)
         examples = int(sums[1])
         yield Score("val_loss", float(sums[0] / sums[1]), examples)
         yield Score("prior_loss", prior.loss(), examples)
@@ -124,9 +124,9 @@ class Prior:
 
     def loss(self) -> float:
         if self.pixels:
-            n, s, squares = total(self.sums)
+            n, s, squares = all_sum(self.sums)
             return float((squares / n - (s / n).square()).mean())
-        p = total(self.counts)
+        p = all_sum(self.counts)
         p = p[p > 0] / p.sum()
         return float(-(p * p.log()).sum())
 

@@ -33,11 +33,11 @@ from vitrail.inspection.drawing import loss_curve
 from vitrail.inspection.figures import draw_evaluation
 from vitrail.models.cost import cost
 from vitrail.models.names import Model
-from vitrail.runtime.device import Device, name_of, peak_flops, pick
-from vitrail.runtime.distributed import barrier, gathered, group, rank, world
+from vitrail.runtime.device import Device, device_name, peak_flops, pick
+from vitrail.runtime.distributed import barrier, gather, group, rank, world
 from vitrail.runtime.files import atomic_file
 from vitrail.runtime.log import Board, note
-from vitrail.runtime.memory import exhausted
+from vitrail.runtime.memory import exhausted_memory
 from vitrail.runtime.training_display import TrainingDisplay, Work
 from vitrail.train.assembly import Parts, assemble, evaluators_of
 from vitrail.train.ema import average_remark
@@ -79,7 +79,7 @@ def run(experiment: Experiment, out: str | Path, *, device: Device = "auto") -> 
                 with noting_where_it_stands(here):
                     done = finite(train(parts, here))
                 here.finish(done)
-            elif gathered(rank() == 0 and is_broken(folder, done))[0]:
+            elif gather(rank() == 0 and is_broken(folder, done))[0]:
                 done = rewritten(parts, here, done)
                 here.finish(done)
             barrier()
@@ -92,7 +92,7 @@ def noting_where_it_stands(run: Run) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if exhausted(error):
+        if exhausted_memory(error):
             steps = run.steps()
             stands = f"is saved at step {steps[-1]}, from which" if steps else "had just begun, and"
             error.add_note(
@@ -187,7 +187,7 @@ def concluded(parts: Parts, model: Model, outcome: Outcome, run: Run) -> dict[st
     """The bundle, then the one evaluation of the test split, whose scores it gets too."""
     experiment, test = parts.experiment, parts.sources.test
     model.license = inherited(model.license)
-    broken = {key for found in gathered(list(parts.loader.bad_files.found)) for key in found}
+    broken = {key for found in gather(list(parts.loader.bad_files.found)) for key in found}
     results: dict[str, Any] = {
         "steps": outcome.steps,
         "kept_step": outcome.kept,
@@ -199,7 +199,7 @@ def concluded(parts: Parts, model: Model, outcome: Outcome, run: Run) -> dict[st
         "test": None,
         "broken": len(broken),
         "train_examples": len(parts.sources.train),
-        "computed": f"{described(parts)}, {world()} x {name_of(parts.device)}",
+        "computed": f"{described(parts)}, {world()} x {device_name(parts.device)}",
         "license": both_parts(model.license),
     }
     model.metrics = finite({"val": outcome.scores, "test": None})
@@ -240,4 +240,4 @@ def publish(model: Model, folder: Path) -> dict[str, str]:
     """Write the bundle; the names of its files and their SHA-256."""
     if rank() == 0:
         save(model, folder / MODEL)
-    return gathered(written_model(folder) if rank() == 0 else {})[0]
+    return gather(written_model(folder) if rank() == 0 else {})[0]

@@ -33,7 +33,7 @@ from vitrail.errors import CheckpointError, ConfigError, DataError
 from vitrail.evaluators.feature_cache import model_digest
 from vitrail.models.names import Model
 from vitrail.runtime.device import Device, pick
-from vitrail.runtime.distributed import barrier, gathered, group, rank
+from vitrail.runtime.distributed import barrier, gather, group, rank
 from vitrail.runtime.files import atomic_file, atomic_folder
 from vitrail.runtime.log import note
 from vitrail.train.assembly import assemble
@@ -188,7 +188,7 @@ def mend(f: Finetuning, experiment: Experiment, folder: Path, done: dict[str, An
             with fail_together(f"{place} cannot be read"):
                 if rank() == 0:
                     broken = lacks_model(place)
-            if gathered(broken)[0]:
+            if gather(broken)[0]:
                 run(its, place, device=device)
         except CheckpointError as error:
             if rank() == 0:

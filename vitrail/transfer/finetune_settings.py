@@ -14,7 +14,7 @@ from vitrail.data import preprocess as pp
 from vitrail.data.decode import decode
 from vitrail.data.sources import Source, open_source
 from vitrail.errors import ConfigError, DataError, ImageError
-from vitrail.models.names import config_of
+from vitrail.models.names import make_config
 from vitrail.models.vit import ViTConfig
 from vitrail.train.duration import Duration
 from vitrail.train.experiment import DataChoice, Experiment, ModelChoice, ObjectiveChoice, Switch, Training
@@ -125,7 +125,7 @@ def facts_of(model: str, source: Source, gpu: bool, image_size: int | None = Non
         known = read(model)
         config, line = known.config, known.preprocess
     else:
-        config, line = config_of(model), "to_range(-1, 1)"
+        config, line = make_config(model), "to_range(-1, 1)"
     height, width = config.image_size
     if height != width and image_size is None:
         raise ConfigError(

@@ -38,7 +38,7 @@ from vitrail.checkpoints.run.run_json import RUN_JSON, flatten
 from vitrail.checkpoints.run.state import State, fail_together, folder_name, read_facts
 from vitrail.data.readers.fingerprint import digest
 from vitrail.errors import CheckpointError, ConfigError
-from vitrail.runtime.distributed import gathered, rank
+from vitrail.runtime.distributed import gather, rank
 from vitrail.runtime.files import flush, open_own, remove_unfinished
 from vitrail.runtime.log import note
 
@@ -210,7 +210,7 @@ class Run:
 
     def _read(self, step: int | None, state: State) -> tuple[int, dict[str, Any]] | None:
         """Of the step that the first process found."""
-        step, self.damaged = gathered((step, self.damaged))[0]
+        step, self.damaged = gather((step, self.damaged))[0]
         return None if step is None else (step, run_state.read(self._place(step), state)["facts"])
 
     def _best_whole(self, most: int) -> int | None:

@@ -30,8 +30,16 @@ from vitrail.checkpoints.checkpoint import listing
 from vitrail.checkpoints.json_files import MOST_BYTES, Count, read_object
 from vitrail.checkpoints.torch_files import save_json, save_safetensors
 from vitrail.errors import CheckpointError, VitrailError
-from vitrail.runtime.distributed import gathered, rank
-from vitrail.runtime.files import check_own_file, code_of, flush, flush_folder, full, open_own, replace_folder
+from vitrail.runtime.distributed import gather, rank
+from vitrail.runtime.files import (
+    check_own_file,
+    error_number,
+    flush,
+    flush_folder,
+    is_disk_full,
+    open_own,
+    replace_folder,
+)
 
 State = dict[str, Tensor]  # flat names -> tensors, plain or DTensor
 Rows = list[tuple[str, int, int]]  # in which file, from which row on, to before which
@@ -169,15 +177,15 @@ def fail_together(what: str, folder: Path | None = None) -> Iterator[None]:
     except (OSError, SafetensorError) as error:
         problem = CheckpointError(f"{what}: {reason(error, folder)}")
         problem.__cause__ = error
-    for failed in gathered(problem):
+    for failed in gather(problem):
         if failed is not None:
             raise failed
 
 
 def reason(error: BaseException, folder: Path | None = None) -> str:
     # safetensors may write without the system's number for what went wrong.
-    no_room = code_of(error) is None and folder is not None and shutil.disk_usage(folder).free < LITTLE
-    return f"disk full ({error})" if full(error) or no_room else str(error) or type(error).__name__
+    no_room = error_number(error) is None and folder is not None and shutil.disk_usage(folder).free < LITTLE
+    return f"disk full ({error})" if is_disk_full(error) or no_room else str(error) or type(error).__name__
 
 
 def seal(folder: Path) -> None:
@@ -238,7 +246,7 @@ def gather_table(state: State) -> dict[str, Rows]:
     file = f"shard-{rank():05d}.safetensors"
     own = {name: [(file, *rows_of(t))] for name, t in state.items() if is_written_here(t)}
     table: dict[str, Rows] = {name: [] for name in state}
-    for part in gathered(own):
+    for part in gather(own):
         for name, rows in part.items():
             table[name] += rows
     return {name: sorted(rows, key=lambda row: row[1:]) for name, rows in table.items()}

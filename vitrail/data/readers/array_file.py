@@ -23,7 +23,7 @@ import numpy as np
 
 from vitrail.data.readers.fingerprint import stamp_of
 from vitrail.errors import DataError
-from vitrail.runtime.npz_members import DAMAGE, header_of, read_member
+from vitrail.runtime.npz_members import DAMAGE, read_member, read_member_header
 
 FREE_BYTES = 1 << 30  # that images of any file may unpack to; more than that
 MAX_RATIO = 20  # they may be this many times the size of their file,
@@ -41,7 +41,7 @@ class ArrayFile:
         try:
             with path.open("rb") as file, zipfile.ZipFile(file) as archive:
                 info = archive.getinfo(f"{member}.npy")
-                header = header_of(archive, info)
+                header = read_member_header(archive, info)
                 self._stamp = stamp_of(os.fstat(file.fileno()))
                 self._start: int | None = None  # of the pixels in the file; None: they are unpacked
                 if info.compress_type == zipfile.ZIP_STORED and not header.fortran:
