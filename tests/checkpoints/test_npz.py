@@ -99,7 +99,7 @@ def test_a_header_that_promises_more_than_is_there(tmp_path):
         member = archive.read("a.npy").replace(b"(4,)", b"(9,)")
     with zipfile.ZipFile(tmp_path / "y.npz", "w") as archive:
         archive.writestr("a.npy", member)
-    with pytest.raises(CheckpointError, match=r"says \(9,\) of float32 but has"):
+    with pytest.raises(CheckpointError, match=r"\(9,\) of float32"):
         read_npz(tmp_path / "y.npz")
 
 
@@ -141,7 +141,7 @@ def test_a_header_is_read_before_what_follows_it(tmp_path):
     path = zipped(tmp_path / "x.npz", npy(np.zeros(4, np.float32)) + bytes(32 << 20))
     tracemalloc.start()
     try:
-        with pytest.raises(CheckpointError, match=r"says \(4,\) of float32 but has 33,554,576 bytes"):
+        with pytest.raises(CheckpointError, match=r"\(4,\) of float32.* 33,554,576 bytes"):
             read_npz(path)
         assert tracemalloc.get_traced_memory()[1] < 8 << 20
     finally:
@@ -171,7 +171,7 @@ def test_a_shape_of_truths(tmp_path, method):
 
 
 def test_compressed_as_numpy_does_not(tmp_path):
-    with pytest.raises(CheckpointError, match="compressed by method 12; numpy's is deflate"):
+    with pytest.raises(CheckpointError, match="method 12"):
         read_npz(zipped(tmp_path / "x.npz", npy(np.zeros(4)), zipfile.ZIP_BZIP2))
 
 

@@ -50,7 +50,7 @@ def test_a_member_has_the_bytes_of_its_array(version: Any, more: int) -> None:
     size = len(stream.getvalue())
     stream.seek(0)
     if more:
-        with pytest.raises(ValueError, match=rf"says \(5,\) of int64 but has {size + more:,} bytes"):
+        with pytest.raises(ValueError, match=rf"\(5,\) of int64.* {size + more:,} bytes"):
             read_header(stream, size + more)
     else:
         assert read_header(stream, size).start == size - 40

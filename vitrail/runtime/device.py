@@ -1,4 +1,4 @@
-"""Where the arithmetic runs."""
+"""Devices: which one to compute on, its name and its peak FLOPs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from vitrail.errors import ConfigError
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
 
-# part of a GPU's name: its dense bf16 multiply-adds as FLOPs a second, from the maker's data sheet
+# part of a GPU's name: its peak dense bf16 FLOPs per second, from the manufacturer's data sheet
 PEAK_FLOPS = {
     "B200": 2250e12,
     "H200": 989e12,
@@ -27,22 +27,24 @@ PEAK_FLOPS = {
 
 
 def pick(device: Device = "auto") -> torch.device:
-    """`auto`: the GPU where there is one. A device that was asked for and is not there is an error."""
-    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    """Return the named device, or with `auto` the GPU if there is one; raise ConfigError if it is not available."""
+    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if device == "auto":
-        return torch.device(next(name for name in ("cuda", "mps", "cpu") if there[name]))
-    if device not in there:
-        raise ConfigError(f"device {device!r} is not one of auto, {', '.join(there)}")
-    if not there[device]:
-        raise ConfigError(f"device {device} was asked for, but torch finds none on this machine")
+        return torch.device(next(name for name in ("cuda", "mps", "cpu") if available[name]))
+    if device not in available:
+        raise ConfigError(f"device {device!r} is not one of auto, {', '.join(available)}")
+    if not available[device]:
+        raise ConfigError(
+            f"device {device} is not available: torch finds none on this machine; use auto or cpu"
+        )
     return torch.device(device)
 
 
 def device_name(device: torch.device) -> str:
-    """As its maker calls it ("NVIDIA H200"); else cpu, mps."""
+    """Return the product name of a GPU ("NVIDIA H200"), else "cpu" or "mps"."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 def peak_flops(device: torch.device) -> float:
-    """0 where it is not known."""
+    """Return the peak FLOPs per second of a device; 0 if it is unknown."""
     return next((peak for part, peak in PEAK_FLOPS.items() if part in device_name(device)), 0.0)

@@ -1,7 +1,7 @@
-"""Processes that train together, started by torchrun; where it did not start us, there is one of them.
+"""Processes that train together, started by torchrun. Without torchrun there is one process.
 
-Nothing here launches or restarts anything: torchrun does. A process that dies takes the others with it (torchrun
-ends them), and all begin again from the last checkpoint.
+Nothing here launches or restarts processes: torchrun does. When one dies, torchrun ends the others,
+and all start again from the last checkpoint.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
 TIMEOUT = timedelta(minutes=10)  # of a collective: longer means that a process is gone
-LETTING_GO = 0.1  # seconds; microseconds would do
-GROUPS = itertools.count()  # that this process has joined
+RELEASE_SECONDS = 0.1  # microseconds would do
+GROUPS = itertools.count()  # numbers the groups that this process joins
 
 
 def launched() -> bool:
-    """By torchrun, which tells each process who it is."""
+    """Return whether torchrun started this process."""
     return {"RANK", "WORLD_SIZE", "LOCAL_RANK"} <= os.environ.keys()
 
 
@@ -42,13 +42,13 @@ def local_rank() -> int:
 
 
 def local_world() -> int:
-    """Processes on this machine."""
+    """Return the number of processes on this machine."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", 1))
 
 
 @contextmanager
 def group(device: torch.device) -> Iterator[torch.device]:
-    """Join the other processes, and leave them at the end; yields this process's own device. May be nested."""
+    """Join the other processes and leave them at the end; yield the device of this process. May be nested."""
     if launched() and device.type == "cuda":
         device = torch.device("cuda", local_rank())
         torch.cuda.set_device(device)
@@ -62,23 +62,26 @@ def group(device: torch.device) -> Iterator[torch.device]:
     try:
         yield device
     finally:
-        # A thread of gloo's may still be letting go of the last collective's tensors, and needs the interpreter for
-        # it. The group's destructor waits for that thread and keeps the interpreter: a deadlock. So it goes first.
-        time.sleep(LETTING_GO)
+        # A thread of gloo may still be releasing the tensors of the last collective, for which it needs the
+        # interpreter. The destructor of the group holds the interpreter and waits for that thread: a deadlock. So we
+        # let the thread finish first.
+        time.sleep(RELEASE_SECONDS)
         dist.destroy_process_group()
 
 
 def attempt() -> str:
-    """torchrun may keep its store when it restarts us: without a name for each attempt, and for each group that is
-    joined in turn, processes would find the addresses of others that are gone. A store that is new each time needs
-    none; and the nodes count their restarts each for itself, so that one which came back would not find the others.
+    """Return the number of the restart if torchrun keeps its store over restarts, else "0".
+
+    In a kept store, processes would find the addresses of others that are gone, unless each attempt, and each group
+    that is joined, has a name of its own. With a new store they must share one name: nodes count their restarts
+    separately, so a node that came back would not find the others.
     """
     kept = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if kept else "0"
 
 
 def all_sum(t: Tensor) -> Tensor:
-    """The sum over all processes; each gets it."""
+    """Return the sum of a tensor over all processes, on every process."""
     if world() == 1:
         return t
     t = t.clone()
@@ -87,7 +90,7 @@ def all_sum(t: Tensor) -> Tensor:
 
 
 def gather(item: Any) -> list[Any]:
-    """What each process holds, in the order of ranks; each gets all."""
+    """Return the items of all processes, in the order of ranks, on every process."""
     if world() == 1:
         return [item]
     items: list[Any] = [None] * world()

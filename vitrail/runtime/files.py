@@ -1,6 +1,6 @@
-"""Writing files so that what is there is always whole: beside the place, then moved into it.
+"""Atomic files and folders: written beside their place, then moved into it, so that they are always complete.
 
-And opening those of a folder that somebody else may have filled: never through a link, never a pipe or a device.
+And safe opening of files in a folder that somebody else may have filled: never a link, a pipe or a device.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-# What an atomic_file or atomic_folder that was killed leaves behind, a folder also its predecessor.
+# Names that a killed atomic_file or atomic_folder leaves behind; `.old`: the folder that was to be replaced.
 UNFINISHED = re.compile(r"\.(?P<name>.+?)(?P<old>\.old)?\.[a-z0-9_]{8}")
 HOUR = 3600.0
-FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # the disk, what the user may have of it, a file
-# What file systems say that cannot flush a folder, or do not let it be opened.
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # disk full, quota exceeded, file too large
+# Errors of file systems that cannot flush a folder, or do not allow opening it.
 UNFLUSHED = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EACCES}
-EXCHANGE = 2  # a flag of Linux's renameat2 and of macOS's renamex_np
-HERE = -100  # of renameat2: paths are from the working directory
-MOMENT = 1.0  # seconds; between two moves there are microseconds
+EXCHANGE = 2  # flag of Linux's renameat2 and macOS's renamex_np
+HERE = -100  # AT_FDCWD of renameat2: paths are relative to the working directory
+MOMENT = 1.0  # seconds that a live writer needs at most between two moves (it takes microseconds)
 
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
-    """A path to write to; on leaving without an error it becomes `path`, otherwise it is removed."""
+    """Yield a path to write to; move it to `path` at the end, or remove it after an error."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     os.close(handle)
     temporary = Path(name)
     try:
-        with placed(path):
+        with naming_full_disk(path):
             yield temporary
         flush(temporary)
         temporary.chmod(0o666 & ~umask())
@@ -49,13 +49,13 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """A folder to fill; on leaving without an error its files become those of `path`, which may exist, or link."""
-    path = path.resolve() if path.is_symlink() else path  # the link stays, and what it points to is replaced
+    """Yield a folder to fill; put it in the place of `path`, which may exist or be a link, unless an error occurs."""
+    path = path.resolve() if path.is_symlink() else path  # keep the link and replace its target
     path.parent.mkdir(parents=True, exist_ok=True)
     restore_folder(path)
     temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
     try:
-        with placed(path):
+        with naming_full_disk(path):
             yield temporary
         for file in temporary.iterdir():
             flush(file)
@@ -74,8 +74,8 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 
 def replace_folder(new: Path, place: Path, aside: Path) -> None:
-    """Put a folder in the place of another one, which goes: in one step where the system can, else by way of `aside`,
-    where a kill between the two moves leaves it to be put back."""
+    """Replace a folder by another one: in one step where the system can, else by way of `aside`, from where
+    `restore_folder` moves it back after a kill between the two moves."""
     old = new
     if not exchange(new, place):
         old = aside
@@ -91,7 +91,7 @@ def replace_folder(new: Path, place: Path, aside: Path) -> None:
 
 
 def exchange(a: Path, b: Path) -> bool:
-    """Swap what stands at two paths, in one step; False where the system or the file system cannot."""
+    """Swap two paths in one step; return False if the system or the file system cannot."""
     names, system = (os.fsencode(a), os.fsencode(b)), ctypes.CDLL(None)
     if hasattr(system, "renameat2"):
         return system.renameat2(HERE, names[0], HERE, names[1], EXCHANGE) == 0
@@ -99,45 +99,45 @@ def exchange(a: Path, b: Path) -> bool:
 
 
 def restore_folder(path: Path) -> None:
-    """Where a kill between the two moves of `replace_folder` left nothing at `path`: the folder that stood there."""
+    """Move a folder back to `path` after a kill between the two moves of `replace_folder`."""
     for aside in [] if path.exists() else sorted(path.parent.glob(".*.old.*")):
-        found = UNFINISHED.fullmatch(aside.name)
-        if found is None or not found["old"] or found["name"] != path.name:
+        match = UNFINISHED.fullmatch(aside.name)
+        if match is None or not match["old"] or match["name"] != path.name:
             continue
-        time.sleep(MOMENT)  # a writer that is alive is done by then
+        time.sleep(MOMENT)
         with suppress(OSError):
             if not path.exists() and not aside.is_symlink() and any(aside.iterdir()):
                 aside.replace(path)
 
 
 def remove_unfinished(folder: Path, names: str, untouched: float = 0.0) -> None:
-    """After a kill: what was on its way to a name that the pattern matches goes; a folder that was moved aside for it
-    comes back where nothing came into its place. Where no lock says that nobody is writing, it has been `untouched`
-    for so many seconds. What cannot be removed, as it is another user's or going already, stays."""
+    """Clean up after a kill: remove unfinished files and folders whose final name matches the pattern `names`, and
+    move back folders that were moved aside but not replaced. Without a lock that excludes other writers, give the
+    seconds that a file must have been `untouched`. Files that cannot be removed (another user's) are left."""
     for left in sorted(folder.glob(".*")):
-        found = UNFINISHED.fullmatch(left.name)
-        if found is None or not re.fullmatch(names, found["name"]):
+        match = UNFINISHED.fullmatch(left.name)
+        if match is None or not re.fullmatch(names, match["name"]):
             continue
         with suppress(OSError):
-            place = folder / found["name"]
-            if time.time() - touched(left) < untouched:
+            place = folder / match["name"]
+            if time.time() - last_change(left) < untouched:
                 continue
             if left.is_symlink() or not left.is_dir():
                 left.unlink()
-            elif found["old"] and any(left.iterdir()) and not place.exists():
+            elif match["old"] and any(left.iterdir()) and not place.exists():
                 left.replace(place)
             else:
                 shutil.rmtree(left)
 
 
-def touched(path: Path) -> float:
-    """When it, or a file in it, was last written to or moved."""
+def last_change(path: Path) -> float:
+    """Return the time when a file, or a file directly in a folder, was last written or moved."""
     return max(p.lstat().st_ctime for p in (path, *(path.iterdir() if path.is_dir() else ())))
 
 
 @contextmanager
-def placed(path: Path) -> Iterator[None]:
-    """A full disk is an OSError that says where."""
+def naming_full_disk(path: Path) -> Iterator[None]:
+    """Turn the error of a full disk, whoever raised it, into an OSError that names `path`."""
     try:
         yield
     except OSError as error:
@@ -152,12 +152,12 @@ def placed(path: Path) -> Iterator[None]:
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Whether there was no room for what was written."""
+    """Return whether an error means that the disk is full."""
     return error_number(error) in FULL
 
 
 def error_number(error: BaseException) -> int | None:
-    """The system's number of an error; safetensors has it only in its words."""
+    """Return the errno of an error; safetensors has it only in its message."""
     if isinstance(error, OSError):
         return error.errno
     words = re.search(r"\(os error (\d+)\)", str(error))
@@ -165,7 +165,7 @@ def error_number(error: BaseException) -> int | None:
 
 
 def check_writable(folder: Path) -> None:
-    """An OSError at once, where files could not be written there after a long computation."""
+    """Raise OSError now rather than after a long computation if files cannot be written to `folder`."""
     here = folder.absolute()
     while not here.exists():
         here = here.parent
@@ -176,29 +176,31 @@ def check_writable(folder: Path) -> None:
 
 
 def check_regular(path: Path) -> None:
-    """An OSError for a pipe or a device, which would be waited for, or never end."""
+    """Raise OSError for a pipe or a device, which might block or never end."""
     if path.exists() and not path.is_file() and not path.is_dir():
         raise OSError(errno.EINVAL, "not a regular file", str(path))
 
 
 def check_own_file(path: Path) -> None:
-    """An OSError for what is there and is no file itself: a link, which leads to anybody's; a pipe or a device, which
-    would be waited for, or never end."""
+    """Raise OSError if a path exists and is not a regular file: a link may lead to any file, a pipe or a device may
+    block or never end."""
     with suppress(FileNotFoundError):
         mode = path.lstat().st_mode
         if not stat.S_ISREG(mode):
-            what = "a link" if stat.S_ISLNK(mode) else "a folder" if stat.S_ISDIR(mode) else "no file"
-            raise OSError(errno.EINVAL, f"not a regular file but {what}", str(path))
+            kind = (
+                "a link" if stat.S_ISLNK(mode) else "a folder" if stat.S_ISDIR(mode) else "a device or pipe"
+            )
+            raise OSError(errno.EINVAL, f"not a regular file but {kind}", str(path))
 
 
 def open_own(path: Path, flags: int = os.O_RDONLY) -> int:
-    """A file of a folder that somebody else may have filled; OSError for whatever `check_own_file` finds."""
+    """Open a file of a folder that somebody else may have filled; raise OSError as `check_own_file` does."""
     check_own_file(path)
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
 
 
 def flush_folder(path: Path) -> None:
-    """The names in it, onto the disk; not every file system can do that."""
+    """Flush the entries of a folder to the disk, where the file system can do that."""
     try:
         flush(path)
     except OSError as error:
@@ -207,7 +209,7 @@ def flush_folder(path: Path) -> None:
 
 
 def flush(path: Path) -> None:
-    """Onto the disk, so that a rename cannot come before the content."""
+    """Flush a file to the disk, so that a rename cannot come before the content."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -216,7 +218,7 @@ def flush(path: Path) -> None:
 
 
 def umask() -> int:
-    """What this process leaves out of the permissions of new files (reading it means setting it)."""
+    """Return the umask of this process; the only way to read it is to set it."""
     mask = os.umask(0o022)
     os.umask(mask)
     return mask

@@ -1,7 +1,7 @@
 """Signals that ask a program to stop.
 
-Interrupts        SIGTERM and Ctrl-C as a wish that is granted at the end of a step, when all can be saved
-interruptible()   Ctrl-C at once, and always as KeyboardInterrupt
+Interrupts        notes SIGTERM and Ctrl-C, for a loop that stops at the end of a step, when all can be saved
+interruptible()   stops at once, and always with KeyboardInterrupt
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from vitrail.errors import Interrupted
 
 
 class Interrupts:
-    """Inside, `name` says which signal came; empty: none. A second Ctrl-C is not waited for."""
+    """While entered, note in `name` which signal came; a second Ctrl-C raises KeyboardInterrupt."""
 
     def __init__(self) -> None:
         self.name = ""
@@ -44,7 +44,7 @@ class Interrupts:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Compiled code may make an error of its own of KeyboardInterrupt, or lose it: it comes through all the same."""
+    """Raise KeyboardInterrupt on Ctrl-C, also where compiled code loses it or turns it into an error of its own."""
     came = False
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -71,6 +71,6 @@ def interruptible() -> Iterator[None]:
 
 
 def doubled() -> bool:
-    """Under torchrun a Ctrl-C comes twice, from the terminal and from torchrun, which ends who takes too long: the
-    second one must not stop the saving that the first one asked for."""
+    """Return whether each Ctrl-C comes twice, as under torchrun: from the terminal and from torchrun. The second one
+    must not stop the saving that the first one started."""
     return "TORCHELASTIC_RUN_ID" in os.environ

@@ -1,7 +1,7 @@
-"""Errors that mean that memory has run out, whoever raised them: torch, CUDA and its libraries, numpy, the system.
+"""Recognise errors that mean out of memory, from torch, CUDA and its libraries, numpy or the system.
 
-In Python they come through as they are (torch.OutOfMemoryError, MemoryError, RuntimeError); the command line makes
-one line of them, with the flags that need less.
+Python callers get these errors unchanged (torch.OutOfMemoryError, MemoryError, RuntimeError); the command line prints
+one line, with the flags that reduce memory.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 
 MEMORY, SHARED, GPU = "memory", "shared memory", "GPU memory"
-# What is looked for in texts, in this order; for some of these errors torch has no type of its own.
+# Patterns of messages, tried in this order; torch has no type of its own for some of these errors.
 SIGNS: dict[str, re.Pattern[str]] = {
     SHARED: re.compile(
         r"shared memory ?\(shm\)|out of shared memory|unable to (write|mmap|resize|open)[^\n]*</torch_|"
@@ -23,27 +23,27 @@ SIGNS: dict[str, re.Pattern[str]] = {
     ),
     MEMORY: re.compile(
         r"DefaultCPUAllocator: (can't allocate|not enough) memory|Cannot allocate memory|std::bad_alloc|"
-        r"Unable to allocate [\d.]+ [KMGTP]iB|DataLoader worker \(pid"  # the last: killed, most often for this
+        r"Unable to allocate [\d.]+ [KMGTP]iB|DataLoader worker \(pid"  # the last: killed, usually for lack of memory
     ),
 }
-ASKED_FOR = re.compile(r"allocate (?:(\d+) bytes|([\d.]+ [KMGTP]iB))")
+REQUESTED = re.compile(r"allocate (?:(\d+) bytes|([\d.]+ [KMGTP]iB))")
 
 
 def exhausted_memory(error: BaseException) -> str:
-    """Which memory has run out: MEMORY, SHARED or GPU; empty: it is an error of another kind."""
-    return next((kind for one in chain(error) if (kind := kind_of(one))), "")
+    """Return which memory has run out: MEMORY, SHARED or GPU; "" for any other error."""
+    return next((kind for one in chain(error) if (kind := classify(one))), "")
 
 
 def requested_size(error: BaseException) -> str:
-    """How much was wanted, where an error says so: "1.21 GB"."""
+    """Return how much memory was requested, such as "1.21 GB"; "" if the error does not say."""
     for one in chain(error):
-        if found := ASKED_FOR.search(str(one)):
-            return found[2] or f"{int(found[1]) / 1e9:.2f} GB"
+        if match := REQUESTED.search(str(one)):
+            return match[2] or f"{int(match[1]) / 1e9:.2f} GB"
     return ""
 
 
 def chain(error: BaseException | None) -> Iterator[BaseException]:
-    """The error and those that it was raised from, or while handling which it was raised."""
+    """Yield an error and its causes and contexts."""
     seen: list[BaseException] = []
     while error is not None and error not in seen:
         seen.append(error)
@@ -51,7 +51,7 @@ def chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
-def kind_of(error: BaseException) -> str:
+def classify(error: BaseException) -> str:
     if not isinstance(error, RuntimeError | MemoryError | OSError):
         return ""
     if kind := next((kind for kind, sign in SIGNS.items() if sign.search(str(error))), ""):

@@ -1,4 +1,4 @@
-"""A progress bar on anything that may take more than a few seconds."""
+"""Progress bars for whatever may take more than a few seconds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def progress(items: Iterable[T], total: int, what: str) -> Iterator[T]:
-    """The items, while a bar on standard error shows how far it is; nothing where that is not a terminal."""
+    """Yield the items while a bar on standard error shows the progress, if that is a terminal."""
     with bars() as bar:
         task = bar.add_task(what, total=total)
         for item in items:
@@ -25,14 +25,14 @@ def progress(items: Iterable[T], total: int, what: str) -> Iterator[T]:
 
 
 def bars() -> Progress:
-    """A place for bars, for those that add their own."""
+    """Return a display on standard error to which bars can be added."""
     columns = (Description(), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     console = Console(file=sys.stderr)
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
 class Description(ProgressColumn):
-    """What a bar is about, as it is: in the name of a folder rich would see its own marks."""
+    """The description of a bar as plain text: a folder may have a name that looks like rich's markup."""
 
     def render(self, task: Task) -> Text:
         return Text(visible(task.description))

@@ -143,7 +143,7 @@ def says(descr: str, shape: str, data: bytes = b"") -> bytes:
 @pytest.mark.parametrize(
     ("member", "content", "reason"),
     [
-        ("y", says("<i8", "(1000000000000,)"), r"says \(1000000000000,\) of int64 but has 128 bytes"),
+        ("y", says("<i8", "(1000000000000,)"), r"\(1000000000000,\) of int64.* 128 bytes"),
         ("y", says("<U0", "(1000000000,)"), r"says \(1000000000,\) of <U0"),
         ("y", npy("{'descr': ((((("), "not an array"),
         ("y", says("<U1", "(6,)", b"\xff" * 24), "labels 'y' hold what is no Unicode text"),
@@ -189,7 +189,7 @@ def test_methods_that_numpy_does_not_write_are_refused(tmp_path: Path) -> None:
     ):
         for name in good.namelist():
             packed.writestr(name, good.read(name))
-    with pytest.raises(DataError, match="compressed by method 14; numpy's is deflate"):
+    with pytest.raises(DataError, match="method 14"):
         open_arrays(tmp_path / "a.npz", "train")
 
 
