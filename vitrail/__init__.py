@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 from vitrail.errors import CheckpointError, ConfigError, DataError, ImageError, VitrailError
 
 if TYPE_CHECKING:
-    from vitrail.checkpoints.formats import create, load, save
+    from vitrail.checkpoints.formats import create, list_models, load, save
     from vitrail.evaluators.accuracy import evaluate
-    from vitrail.evaluators.features import features
-    from vitrail.evaluators.predict import predict
+    from vitrail.inference.engine import transform
+    from vitrail.inference.features import features
+    from vitrail.inference.predict import predict
     from vitrail.recipes.pretrain import pretrain
     from vitrail.transfer.finetune import finetune
 
@@ -33,22 +34,26 @@ __all__ = [
     "evaluate",
     "features",
     "finetune",
+    "list_models",
     "load",
     "predict",
     "pretrain",
     "save",
+    "transform",
 ]
 
 # name: the module that has it
 PUBLIC = {
     "create": "vitrail.checkpoints.formats",
+    "list_models": "vitrail.checkpoints.formats",
     "load": "vitrail.checkpoints.formats",
     "save": "vitrail.checkpoints.formats",
     "evaluate": "vitrail.evaluators.accuracy",
-    "features": "vitrail.evaluators.features",
+    "features": "vitrail.inference.features",
     "finetune": "vitrail.transfer.finetune",
     "pretrain": "vitrail.recipes.pretrain",
-    "predict": "vitrail.evaluators.predict",
+    "predict": "vitrail.inference.predict",
+    "transform": "vitrail.inference.engine",
 }
 
 

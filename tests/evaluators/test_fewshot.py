@@ -8,8 +8,8 @@ from tests.evaluators.split import Split, named, small_model
 from tests.evaluators.tinted import Tinted
 from vitrail.errors import ConfigError, DataError
 from vitrail.evaluators import fewshot
-from vitrail.evaluators.feature_cache import Features
 from vitrail.evaluators.fewshot import FewShot, Run, run, score, solve
+from vitrail.inference.feature_cache import Features
 
 CPU = torch.device("cpu")
 

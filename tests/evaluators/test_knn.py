@@ -8,8 +8,8 @@ from tests.evaluators.split import Split, named, small_model
 from tests.evaluators.tinted import Tinted
 from vitrail.errors import ConfigError
 from vitrail.evaluators import knn
-from vitrail.evaluators.feature_cache import Features
 from vitrail.evaluators.knn import KNN, elect, fitting_k, neighbours, weights
+from vitrail.inference.feature_cache import Features
 
 CPU = torch.device("cpu")
 

@@ -7,8 +7,8 @@ import torch
 import vitrail
 from tests.randomise import randomise
 from vitrail.errors import CheckpointError
-from vitrail.evaluators.features import pixels
-from vitrail.evaluators.other_pixels import DRAWN, SIDE, Change, change, drawn_pictures
+from vitrail.evaluators.other_pixels import DRAWN, SIDE, Change, drawn_pictures, measure_change
+from vitrail.inference.images import Pictures
 from vitrail.models.names import Model
 
 ALIASED, SMOOTH = "resize(16)|uint8|to_range(-1, 1)", "resize(16, pillow_bilinear)|uint8|normalize(0.5, 0.5)"
@@ -26,12 +26,12 @@ def images(count: int) -> list[np.ndarray]:
 
 
 def test_the_same_line_changes_nothing() -> None:
-    assert change(made(), ALIASED, images(3)) == Change(3, 0.0, 0)
+    assert measure_change(made(), ALIASED, Pictures(images(3))) == Change(3, 0.0, 0, [])
 
 
 def test_what_is_measured_is_what_predict_says() -> None:
     model, some = made(), images(11)  # more than go through at a time
-    found = change(model, SMOOTH, some)
+    found = measure_change(model, SMOOTH, Pictures(some))
     ours = [dict(one) for one in vitrail.predict(model, some, top=5)]
     model.preprocess = SMOOTH
     theirs = [dict(one) for one in vitrail.predict(model, some, top=5)]
@@ -46,7 +46,7 @@ def test_what_is_measured_is_what_predict_says() -> None:
 
 def test_a_model_is_left_in_its_mode() -> None:
     model = made().train()
-    change(model, SMOOTH, images(1))
+    measure_change(model, SMOOTH, Pictures(images(1)))
     assert model.training and model.preprocess == ALIASED
 
 
@@ -55,11 +55,12 @@ def test_outputs_that_are_no_numbers() -> None:
     with torch.no_grad():
         model.head.classifier.bias[0] = float("nan")
     with pytest.raises(CheckpointError, match="not finite"):
-        change(model, SMOOTH, images(1))
+        measure_change(model, SMOOTH, Pictures(images(1)))
 
 
 def test_the_pictures_are_always_the_same() -> None:
-    one, other = list(drawn_pictures()), list(drawn_pictures())
+    one, other = drawn_pictures(), drawn_pictures()
     assert len(one) == DRAWN
-    assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
-    assert {pixels(image).shape for image in one} == {(SIDE, SIDE, 3)}
+    for i in range(DRAWN):
+        assert np.array_equal(one.read(i).image, other.read(i).image)
+        assert np.asarray(one.read(i).image).shape == (SIDE, SIDE, 3)

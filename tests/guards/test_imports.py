@@ -16,6 +16,7 @@ LAYERS = [
     {"train", "export"},
     {"inspection"},  # below `train`: a run draws its curve, a fine-tuning its mistakes
     {"objectives", "evaluators"},
+    {"inference"},
     {"checkpoints"},
     {"models", "data"},
     {"runtime"},

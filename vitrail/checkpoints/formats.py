@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import zipfile
 from collections.abc import Callable
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from vitrail.checkpoints.unsaid import NOTHING, Asked
 from vitrail.data.preprocess import default_line, evaluation_line
 from vitrail.data.readers.class_folders import EXTENSIONS, HEIC
 from vitrail.errors import CheckpointError, ConfigError
-from vitrail.models.names import Model, build, make_config
+from vitrail.models.names import MODELS, Model, build, make_config
 from vitrail.runtime.device import pick
 from vitrail.runtime.log import note
 
@@ -77,6 +78,14 @@ def load(
     asked = Asked(heads, activation, norm_eps, pool)
     checkpoint = read(path_or_name, asked, image_size=image_size)
     return to_model(checkpoint, classes=classes, image_size=image_size, resample=resample)
+
+
+def list_models(pattern: str = "*") -> list[str]:
+    """Return the names that match a pattern such as "R50*": architectures for `create`, then models in the box.
+
+    The box holds models with weights, for `load`. `create` takes any patch and image size too: Ti/8@64.
+    """
+    return [name for name in (*MODELS, *BOX) if fnmatch(name.lower(), pattern.lower())]
 
 
 def as_model(model: Model | str | Path) -> Model:

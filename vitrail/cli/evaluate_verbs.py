@@ -22,9 +22,9 @@ NAMED = 5  # broken files shown
 class Passing:
     """Flags of a pass over the images."""
 
-    batch: int = 64  # images at a time
-    workers: int | None = None  # processes that decode images; as many as help where nothing is said
-    max_bad: float = 0.01  # part of the images that may be broken before it stops
+    batch_size: int = 64  # images at a time
+    num_workers: int | None = None  # processes that decode images (default: as many as help)
+    max_bad: float = 0.01  # share of the images that may be broken before it stops
 
 
 PASSING = Passing()

@@ -142,8 +142,7 @@ def images_of(
     import numpy as np
 
     from vitrail.errors import ImageError
-    from vitrail.evaluators.image_files import find_images
-    from vitrail.evaluators.predict import pixels_or_error
+    from vitrail.inference.images import find_images, pixels
     from vitrail.runtime.progress import progress
 
     if not given and source is not None and evaluation is not None:
@@ -159,11 +158,11 @@ def images_of(
     readable, problems = [], []
     paths = find_images(given)
     for path in progress(paths, len(paths), "reading"):
-        image = pixels_or_error(path)
-        if isinstance(image, ImageError):
-            problems.append(str(image))
-        else:
+        try:
+            pixels(path)
             readable.append(path)
+        except ImageError as error:
+            problems.append(str(error))
     if not readable:
         raise ImageError(problems[0])
     n = len(readable)

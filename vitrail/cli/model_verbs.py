@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -13,8 +11,6 @@ from vitrail.cli.verb import COMMON, READING, Common, Format, ModelPath, Reading
 from vitrail.errors import ConfigError
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from vitrail.models.names import Config, Model
 
 
@@ -186,7 +182,7 @@ def convert(
     """
     from vitrail.checkpoints.formats import convert as run
     from vitrail.checkpoints.license import both_parts, in_words
-    from vitrail.evaluators.image_files import find_images
+    from vitrail.inference.images import find_images
     from vitrail.models.cost import cost
 
     paths = find_images(sample) if sample else []
@@ -210,41 +206,33 @@ def convert(
     result |= {"classes": config.classes, "image_size": [H, W], "preprocess": made.preprocess}
     result["license"] = both_parts(made.license)
     shown = Shown(common, ["", ""], rows, result)
-    measure_change(shown, made, to, paths)
+    measure(shown, made, to, paths)
     return shown
 
 
-def measure_change(shown: Shown, model: Model, to: str, paths: list[Path]) -> None:
-    """Say how far the answers move where the readers of the format prepare images as their own code does."""
+def measure(shown: Shown, model: Model, to: str, paths: list[Path]) -> None:
+    """Add how far the answers move where the readers of the format prepare images as their own code does."""
     from vitrail.checkpoints.checkpoint import of_model
     from vitrail.checkpoints.formats import reader_line
     from vitrail.data.preprocess import parse
-    from vitrail.errors import ImageError
-    from vitrail.evaluators.features import pixels
-    from vitrail.evaluators.other_pixels import DRAWN, change, drawn_pictures
+    from vitrail.evaluators.other_pixels import drawn_pictures, measure_change
+    from vitrail.inference.images import Pictures
     from vitrail.runtime.device import pick
-    from vitrail.runtime.progress import progress
 
     line = reader_line(of_model(model), to)
     if not line or not model.config.classes or parse(line) == parse(model.preprocess):
         return
-
-    def readable() -> Iterator[np.ndarray]:
-        for path in paths:
-            try:
-                yield pixels(path)
-            except ImageError as error:
-                shown.problems.append(str(error))
-
-    images = progress(readable() if paths else drawn_pictures(), len(paths) or DRAWN, "preprocessing")
-    seen = change(model.to(pick(shown.common.device)), line, images)
-    if not seen.images:
+    images = Pictures(paths) if paths else drawn_pictures()
+    change = measure_change(model.to(pick(shown.common.device)), line, images)
+    shown.problems += change.errors
+    if not change.images:
         return
-    shown.result["change"] = {**asdict(seen), "line": line}
-    which = "images" if paths else "pictures drawn for this (--sample IMAGES: on yours)"
+    n, largest, labels = change.images, change.largest, change.labels
+    shown.result["change"] = {"images": n, "largest": largest, "labels": labels, "line": line}
+    which = "images" if paths else "drawn pictures (--sample IMAGES: on yours)"
     shown.after.append(
-        f"With images prepared as readers of {to} do, '{line}', a probability changes by up to {seen.largest:.3f} "
-        f"and {seen.labels} of {seen.images} labels change; measured on {seen.images} {which}."
+        f"With images prepared as readers of {to} do, '{line}', a probability changes by up to {largest:.3f} "
+        f"and {labels} of {n} labels change; measured on {n} {which}."
     )
 
 
@@ -283,10 +271,10 @@ def predict(
     from vitrail.checkpoints.formats import load
     from vitrail.data.readers.class_names import readable
     from vitrail.errors import ImageError
-    from vitrail.evaluators import predict as predicting
-    from vitrail.evaluators.image_files import find_images
+    from vitrail.evaluators.score import format_accuracy
+    from vitrail.inference import predict as predicting
+    from vitrail.inference.images import find_images
     from vitrail.runtime.device import pick
-    from vitrail.runtime.progress import progress
 
     paths = find_images(images)
     loaded = load(model, **reading.arguments())
@@ -295,15 +283,14 @@ def predict(
     names = {path: path.name for path in paths}
     names = names if len({*names.values()}) == len(paths) else {path: str(path) for path in paths}
     shown = Shown(common, ["image", "class", ">probability"], [], {"model": model, "images": []})
-    for path, made in progress(
-        predicting.predict_each(loaded.to(pick(common.device)), paths, top), len(paths), "predict"
-    ):
-        if isinstance(made, ImageError):
-            shown.problems.append(str(made))
+    predictions = predicting.predict_each(loaded.to(pick(common.device)), paths, top, task="predict")
+    for path, prediction in zip(paths, predictions, strict=True):
+        if isinstance(prediction, ImageError):
+            shown.problems.append(str(prediction))
             continue
-        shown.rows += [["", readable(name), f"{p:.2%}"] for name, p in made]
-        shown.rows[-len(made)][0] = names[path]
-        top_classes = [{"name": name, "probability": p} for name, p in made]
+        shown.rows += [["", readable(name), format_accuracy(p)] for name, p in prediction]
+        shown.rows[-len(prediction)][0] = names[path]
+        top_classes = [{"name": name, "probability": p} for name, p in prediction]
         shown.result["images"].append({"path": str(path), "top": top_classes})
     if loaded.class_names is None and loaded.config.classes != 1000:
         shown.after.append(

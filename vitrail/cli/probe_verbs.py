@@ -12,8 +12,8 @@ from vitrail.evaluators.draws import Draws
 
 if TYPE_CHECKING:
     from vitrail.data.sources import Source
-    from vitrail.evaluators.feature_cache import Extraction
     from vitrail.evaluators.score import Score
+    from vitrail.inference.feature_cache import Extraction
     from vitrail.models.names import Model
 
 DataPath = Annotated[Positional[str], arg(metavar="DATA")]
@@ -135,7 +135,7 @@ def opened(
     from vitrail.checkpoints.formats import load
     from vitrail.data.sources import open_source, test_split_of
     from vitrail.data.splits import check_apart
-    from vitrail.evaluators.feature_cache import Extraction, cache_folder
+    from vitrail.inference.feature_cache import Extraction, cache_folder
     from vitrail.runtime.device import pick
 
     train = open_source(data, probing.train_split)

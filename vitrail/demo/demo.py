@@ -29,9 +29,9 @@ from vitrail.demo.results import KINDS, Results, check_complete
 from vitrail.demo.settings import DEMO, Demo
 from vitrail.demo.summary import draw_summary
 from vitrail.errors import Interrupted
-from vitrail.evaluators.feature_cache import Extraction
 from vitrail.evaluators.fewshot import FewShot
-from vitrail.evaluators.predict import predict
+from vitrail.inference.feature_cache import Extraction
+from vitrail.inference.predict import predict
 from vitrail.inspection import figures, report
 from vitrail.inspection.inspect import inspect
 from vitrail.models.names import Model, build

@@ -19,9 +19,8 @@ from vitrail.data.sources import Source, open_source, split_options, test_split_
 from vitrail.demo.drawings import DRAWINGS, drawing
 from vitrail.demo.settings import Demo
 from vitrail.errors import ConfigError, DataError, ImageError
-from vitrail.evaluators.feature_cache import model_digest
-from vitrail.evaluators.features import pixels, pixels_of
-from vitrail.evaluators.image_files import find_images
+from vitrail.inference.feature_cache import model_digest
+from vitrail.inference.images import decode_example, find_images, pixels
 from vitrail.inspection.pictures import evenly
 from vitrail.models.vit import ViT
 from vitrail.runtime.device import Device, pick
@@ -149,7 +148,7 @@ def some_of(source: Source, most: int) -> dict[int, np.ndarray]:
         if len(made) == most:
             break
         try:
-            made[i] = pixels_of(source.read(i))
+            made[i] = decode_example(source, i)
         except (ImageError, DataError):
             continue  # training and evaluation count them
     if not made:

@@ -19,7 +19,7 @@ from PIL import Image
 from vitrail.checkpoints.formats import load
 from vitrail.data.readers.class_names import readable
 from vitrail.demo.material import Material, some_of
-from vitrail.evaluators.predict import Prediction, predict
+from vitrail.inference.predict import Prediction, predict
 from vitrail.inspection import drawing, pictures
 from vitrail.inspection.attention import rollout
 from vitrail.inspection.inspect import Inspection, picture_of

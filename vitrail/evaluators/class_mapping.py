@@ -24,7 +24,7 @@ from vitrail.data.foreign_files import read_json
 from vitrail.data.readers.class_names import forms
 from vitrail.data.sources import Source
 from vitrail.errors import ConfigError, DataError
-from vitrail.evaluators.predict import names_of
+from vitrail.inference.predict import class_names
 from vitrail.models.names import Model
 
 BY_ORDER = "order"
@@ -47,8 +47,8 @@ def map_classes(model: Model, source: Source, mapping: str | Path | None = None)
     if not K:
         raise ConfigError("this model has no classifier: load it with classes=, and train it, to evaluate")
     if mapping is not None and str(mapping) != BY_ORDER:
-        return from_file(Path(mapping), names_of(model), source)
-    names = None if model.class_names is None else names_of(model)
+        return from_file(Path(mapping), class_names(model), source)
+    names = None if model.class_names is None else class_names(model)
     numbered = data_names == [str(label) for label in range(len(data_names))]
     if names is not None and names != data_names and not numbered and mapping is None:
         return by_name(names, source)

@@ -29,8 +29,8 @@ from torch import Tensor, nn
 from vitrail.data.sources import Source
 from vitrail.errors import ConfigError, DataError
 from vitrail.evaluators.draws import Draws, ordered_classes
-from vitrail.evaluators.feature_cache import EXTRACTION, MAX_HELD_OUT, Extraction, Features, train_and_test
 from vitrail.evaluators.score import Score
+from vitrail.inference.feature_cache import EXTRACTION, MAX_HELD_OUT, Extraction, Features, train_and_test
 
 SHOTS = (1, 5, 10, 25)
 L2 = 2.0**10

@@ -23,8 +23,8 @@ from torch import Tensor, nn
 
 from vitrail.data.sources import Source
 from vitrail.errors import ConfigError
-from vitrail.evaluators.feature_cache import EXTRACTION, Extraction, Features, train_and_test
 from vitrail.evaluators.score import Score
+from vitrail.inference.feature_cache import EXTRACTION, Extraction, Features, train_and_test
 from vitrail.runtime.progress import progress
 
 TEMPERATURE = 0.07

@@ -1,65 +1,48 @@
-"""How far a model's answers move where another library prepares the images, and resizes them otherwise.
+"""How far a model's answers move where another library prepares the images, and resizes them differently.
 
-image ──► the model's own line   ──► logits ──► probabilities ┐
-      ──► what its reader runs   ──► logits ──► probabilities ┴──► Change
+image ──► the model's own line         ──► logits ──► probabilities ┐
+      ──► the line of another library  ──► logits ──► probabilities ┴──► Change
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-import numpy as np
-import torch
-from torch import Tensor
-
-from vitrail.data import preprocess as pp
 from vitrail.data.drawn.shapes import ShapesSource
-from vitrail.evaluators.features import (
-    ImageLike,
-    check_finite,
-    evaluation_mode,
-    in_batches,
-    pipeline_of,
-    pixels,
-)
+from vitrail.data.preprocess import parse
+from vitrail.data.sources import Source
+from vitrail.inference.engine import evaluation_loader, evaluation_pipeline, outputs
 from vitrail.models.names import Model
 
-DRAWN, SIDE = 16, 480  # pictures where nobody gives any, and their pixels: about a photograph's
-PAIRS = 8  # images at a time
+DRAWN, SIDE = 16, 480  # pictures to measure on where nobody names any, and their pixels: about a photograph's
+BATCH_SIZE = 8
 
 
 @dataclass(frozen=True)
 class Change:
-    """Of the probabilities of some images."""
+    """How far probabilities move."""
 
     images: int
     largest: float  # of one class of one image
-    labels: int  # images whose most probable class is another one
+    labels: int  # images whose most probable class changes
+    errors: list[str]  # images that cannot be read
 
 
-def change(model: Model, line: str, images: Iterable[ImageLike]) -> Change:
-    """Between images prepared by the model's own line and by another one."""
-    ours, theirs = pipeline_of(model), pp.parse(line)
-    device = next(model.parameters()).device
-    seen, largest, labels = 0, 0.0, 0
-
-    def probabilities(pipeline: pp.Pipeline, group: list[np.ndarray]) -> Tensor:
-        x = torch.stack([pipeline.host(image) for image in group])  # (B, 3, H, W)
-        logits = model(pipeline.device(x.to(device))).float().cpu()
-        check_finite(logits, "outputs")
-        return logits.softmax(dim=1)  # (B, classes)
-
-    with evaluation_mode(model), torch.inference_mode():
-        for group in in_batches((pixels(image) for image in images), PAIRS):
-            p, q = probabilities(ours, group), probabilities(theirs, group)
-            seen += len(group)
+def measure_change(model: Model, line: str, images: Source) -> Change:
+    """Compare images prepared by the model's own line with images prepared by another."""
+    ours = evaluation_loader(images, evaluation_pipeline(model), BATCH_SIZE, max_bad=1.0)
+    theirs = evaluation_loader(images, parse(line), BATCH_SIZE, max_bad=1.0)
+    n, largest, labels = 0, 0.0, 0
+    task = "preprocessing"
+    for (y, _), (z, _) in zip(outputs(model, ours, task=task), outputs(model, theirs), strict=True):
+        if len(y):
+            p, q = y.softmax(dim=1), z.softmax(dim=1)  # (b, classes)
             largest = max(largest, float((p - q).abs().max()))
             labels += int((p.argmax(dim=1) != q.argmax(dim=1)).sum())
-    return Change(seen, largest, labels)
+            n += len(y)
+    return Change(n, largest, labels, [bad.reason for bad in ours.bad_files.found.values()])
 
 
-def drawn_pictures() -> Iterator[np.ndarray]:
-    """Uint8 (SIDE, SIDE, 3) each, always the same ones."""
-    source = ShapesSource("shape", "test", DRAWN, SIDE, seed=0)
-    return (np.asarray(source.read(i).image) for i in range(DRAWN))
+def drawn_pictures() -> Source:
+    """Return DRAWN pictures of SIDE pixels, always the same ones."""
+    return ShapesSource("shape", "test", DRAWN, SIDE, seed=0)

@@ -1,11 +1,20 @@
-"""What an evaluator says of a model: `evaluator(model) -> Iterator[Score]`, the same shape for all of them."""
+"""Scores: `evaluator(model) -> Iterator[Score]` is the shape of every evaluator; and how accuracies are written.
+
+format_accuracy(0.783)          78.3%
+format_accuracy(0.783, 400)     78.3% (74.0-82.0%, n = 400)      with the 95% interval of Wilson (1927)
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from torch import nn
+if TYPE_CHECKING:
+    from torch import nn
+
+Z = 1.959964  # of the normal distribution, for 95%
 
 
 @dataclass(frozen=True)
@@ -18,4 +27,20 @@ class Score:
     std: float | None = None  # over seeds, where there are several
 
 
-Evaluator = Callable[[nn.Module], Iterator[Score]]
+Evaluator = Callable[["nn.Module"], Iterator[Score]]
+
+
+def wilson_interval(accuracy: float, n: int) -> tuple[float, float]:
+    """Return the ends of the 95% confidence interval of an accuracy over n independent examples."""
+    centre = accuracy + Z**2 / (2 * n)
+    half = Z * math.sqrt(accuracy * (1 - accuracy) / n + Z**2 / (4 * n**2))
+    scale = 1 + Z**2 / n
+    return max(0.0, (centre - half) / scale), min(1.0, (centre + half) / scale)
+
+
+def format_accuracy(accuracy: float, n: int | None = None) -> str:
+    """Return an accuracy as people read it, with its interval where n is known."""
+    if not n:
+        return f"{accuracy:.1%}"
+    low, high = wilson_interval(accuracy, n)
+    return f"{accuracy:.1%} ({100 * low:.1f}-{high:.1%}, n = {n:,})"

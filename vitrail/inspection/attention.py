@@ -20,20 +20,15 @@ renormalised, (mean_h A + I) / 2; multiplied through the layers, R_l = (mean_h A
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 from torch import Tensor
 
-from vitrail.data.sources import Source
-from vitrail.evaluators.features import ImageLike
+from vitrail.inference.images import Images
 from vitrail.inspection.record import in_parts, layers, with_attention
 from vitrail.models.encoder import attention_weights
 from vitrail.models.names import Model
 from vitrail.models.vit import ViT
-
-Images = ImageLike | Sequence[ImageLike] | Source
 
 
 def mean_attention_distance(model: Model, images: Images) -> np.ndarray:

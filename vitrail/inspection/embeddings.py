@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.errors import ConfigError
-from vitrail.evaluators.features import check_finite
+from vitrail.inference.engine import check_finite
 from vitrail.inspection.record import with_attention
 from vitrail.models.hybrid import Hybrid
 from vitrail.models.names import Model

@@ -16,7 +16,7 @@ import numpy as np
 from vitrail.data.readers.class_names import readable
 from vitrail.data.sources import Source
 from vitrail.evaluators.accuracy import Evaluation
-from vitrail.evaluators.features import pixels_of
+from vitrail.inference.images import decode_example
 from vitrail.inspection import drawing, pictures
 from vitrail.inspection.inspect import Inspection, Subject
 from vitrail.inspection.occlusion import cell_size
@@ -72,7 +72,7 @@ def draw_evaluation(evaluation: Evaluation, source: Source, folder: Path) -> Fig
     for name, chosen in (("right", right[:EXAMPLES]), ("wrong", given.mistakes()[:EXAMPLES])):
         if len(chosen):
             made[name] = folder / f"{name}.png"
-            shown = [pictures.thumbnail(pixels_of(source.read(int(i))), SIDE) for i in given.index[chosen]]
+            shown = [pictures.thumbnail(decode_example(source, int(i)), SIDE) for i in given.index[chosen]]
             captions = [caption(evaluation, source, int(k)) for k in chosen]
             drawing.captioned(shown, captions, made[name], title=titles[name])
     return made

@@ -16,8 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from vitrail.errors import ConfigError
-from vitrail.evaluators.features import BATCH, ImageLike, pipeline_of, pixels
-from vitrail.evaluators.predict import Prediction, predict
+from vitrail.inference.engine import BATCH_SIZE, evaluation_pipeline
+from vitrail.inference.images import ImageLike, pixels
+from vitrail.inference.predict import Prediction, predict
 from vitrail.inspection.attention import attention_distances, attention_maps, rollout
 from vitrail.inspection.embeddings import Filters, filters, position_similarity
 from vitrail.inspection.occlusion import occlusion
@@ -114,7 +115,7 @@ def positions_or_why(model: Model) -> tuple[np.ndarray | None, list[str]]:
 
 def all_distances(model: Model, images: Sequence[ImageLike], label: str) -> np.ndarray:
     """attention_distances with a bar that shows how far it is."""
-    groups = [images[start : start + BATCH] for start in range(0, len(images), BATCH)]
+    groups = [images[start : start + BATCH_SIZE] for start in range(0, len(images), BATCH_SIZE)]
     what = f"attention of {label}"
     return np.concatenate([attention_distances(model, part) for part in progress(groups, len(groups), what)])
 
@@ -134,7 +135,7 @@ def look(model: Model, image: ImageLike, name: str, true: str | None = None) -> 
 
 def picture_of(model: Model, image: ImageLike) -> np.ndarray:
     """What the model sees, uint8 (H, W, 3)."""
-    seen = replace(pipeline_of(model), value_op=None)(pixels(image))  # (3, H, W), 0 to 255
+    seen = replace(evaluation_pipeline(model), value_op=None)(pixels(image))  # (3, H, W), 0 to 255
     return seen.permute(1, 2, 0).round().clamp(0, 255).byte().numpy()  # (H, W, 3)
 
 

@@ -16,7 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitrail.evaluators.features import BATCH, ImageLike, outputs
+from vitrail.inference.engine import BATCH_SIZE, image_outputs
+from vitrail.inference.images import ImageLike
 from vitrail.models.names import Config, Model
 from vitrail.models.vit import ViTConfig
 
@@ -35,15 +36,15 @@ def occlusion(model: Model, image: ImageLike, cells: int = CELLS) -> np.ndarray:
     def call(x: Tensor) -> Tensor:
         whole = model(x)  # (1, classes) or (1, D)
         falls = []
-        for start in range(0, len(corners), BATCH):
-            hidden = model(hide(x[0], corners[start : start + BATCH], size))  # (B, classes) or (B, D)
+        for start in range(0, len(corners), BATCH_SIZE):
+            hidden = model(hide(x[0], corners[start : start + BATCH_SIZE], size))  # (B, classes) or (B, D)
             falls.append(
                 fall(whole, hidden) if model.config.classes else 1 - F.cosine_similarity(whole, hidden)
             )
         return torch.cat(falls)[None]  # (1, n)
 
-    (made,) = outputs(model, [image], call)
-    return made.numpy().reshape(math.ceil(H / size), math.ceil(W / size))  # (rows, columns)
+    (falls,) = image_outputs(model, [image], call)
+    return falls.numpy().reshape(math.ceil(H / size), math.ceil(W / size))  # (rows, columns)
 
 
 def hide(x: Tensor, corners: list[tuple[int, int]], size: int) -> Tensor:

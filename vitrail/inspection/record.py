@@ -13,15 +13,15 @@ B batch, T tokens (N patches, the class token before them), h heads, D width.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from vitrail.data.sources import Source
 from vitrail.errors import ConfigError, DataError
-from vitrail.evaluators.features import ImageLike, each_image, outputs
+from vitrail.inference.engine import Call, image_outputs
+from vitrail.inference.images import Images
 from vitrail.models.names import Model
 from vitrail.models.vit import ViT, ViTConfig
 
@@ -33,11 +33,14 @@ NOT_FOR_RESNETS = (
 )
 
 
-def record(model: Model, images: ImageLike | Sequence[ImageLike]) -> dict[str, Tensor]:
-    """Every intermediate of one forward: patches (B, N, D), tokens (B, T, D), block0.attention, block0.z, ...,
-    encoded (B, T, D), pooled (B, D), logits (B, classes). All images at once: meant for a few."""
+def record(model: Model, images: Images) -> dict[str, Tensor]:
+    """Return every intermediate of one forward pass, all images at once: meant for a few.
+
+    patches (B, N, D), tokens (B, T, D), block0.attention, block0.z, ..., encoded (B, T, D), pooled (B, D), logits
+    (B, classes).
+    """
     vit = with_attention(model)
-    made: dict[str, Tensor] = {}
+    recorded: dict[str, list[Tensor]] = {}
 
     def call(x: Tensor) -> Tensor:
         inside: dict[str, Tensor] = {"patches": vit.patches(x)}
@@ -46,33 +49,25 @@ def record(model: Model, images: ImageLike | Sequence[ImageLike]) -> dict[str, T
         pooled = vit.pool(encoded)
         inside |= {"encoded": encoded, "pooled": pooled, "logits": vit.head(pooled)}
         for name, value in inside.items():
-            made[name] = torch.cat([made[name], value.float().cpu()]) if name in made else value.float().cpu()
+            recorded.setdefault(name, []).append(value.float().cpu())
         return inside["logits"]
 
-    for _ in outputs(vit, each_image(images), call):
+    for _ in image_outputs(vit, images, call):
         pass
-    return {name: value.clone() for name, value in made.items()}  # free of inference mode: for any arithmetic
+    return {name: torch.cat(values) for name, values in recorded.items()}
 
 
-def in_parts(
-    model: Model, images: ImageLike | Sequence[ImageLike] | Source, call: Callable[[Tensor], Tensor]
-) -> np.ndarray:
-    """`call` on the tokens (B, T, D) of a few images at a time, results (B, ...) put together: (n, ...)."""
+def in_parts(model: Model, images: Images, call: Call) -> np.ndarray:
+    """Return `call` of the tokens (B, T, D), a few images at a time, put together: (n, ...)."""
     vit = with_attention(model)
 
-    def parts(x: Tensor) -> Tensor:
+    def call_in_parts(x: Tensor) -> Tensor:
         return torch.cat([call(vit.tokens(vit.patches(part))) for part in x.split(at_once(vit.config))])
 
-    # Of a source the encoded bytes: a batch of decoded photographs can be larger than everything else here.
-    stored = (
-        (images.read(i).image for i in range(len(images)))
-        if isinstance(images, Source)
-        else each_image(images)
-    )
-    made = [y.numpy() for y in outputs(vit, stored, parts)]
-    if not made:
-        raise DataError("no image was given to look at")
-    return np.concatenate(made)  # (n, ...)
+    results = [y.numpy() for y in image_outputs(vit, images, call_in_parts)]
+    if not results:
+        raise DataError("no images to inspect")
+    return np.concatenate(results)  # (n, ...)
 
 
 def layers(vit: ViT, z: Tensor, reduce: Callable[[Tensor], Tensor]) -> Tensor:

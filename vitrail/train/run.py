@@ -28,7 +28,7 @@ from vitrail.checkpoints.run.metrics import finite
 from vitrail.data.sources import Source
 from vitrail.errors import CheckpointError, Interrupted
 from vitrail.evaluators.accuracy import Evaluation, evaluate
-from vitrail.evaluators.feature_cache import model_digest
+from vitrail.inference.feature_cache import model_digest
 from vitrail.inspection.drawing import loss_curve
 from vitrail.inspection.figures import draw_evaluation
 from vitrail.models.cost import cost
@@ -209,7 +209,7 @@ def concluded(parts: Parts, model: Model, outcome: Outcome, run: Run) -> dict[st
     if test is not None and model.config.classes:
         # Training is over: broken test images are counted, and do not undo it.
         batch, workers = parts.evaluation_batch, experiment.data.workers
-        measured = evaluate(model, test, batch=batch, workers=workers, max_bad=1.0)
+        measured = evaluate(model, test, batch_size=batch, num_workers=workers, max_bad=1.0)
         if rank() == 0:
             draw_evaluation(measured, test, run.path / "figures")
             write_mistakes(measured, test, run.path / MISTAKES)

@@ -30,7 +30,7 @@ from vitrail.checkpoints.torch_files import check_own_folder
 from vitrail.data.sources import TEST_SPLITS, Source, is_cut_here, open_source, splits_of, unseen_split
 from vitrail.data.splits import parse_split
 from vitrail.errors import CheckpointError, ConfigError, DataError
-from vitrail.evaluators.feature_cache import model_digest
+from vitrail.inference.feature_cache import model_digest
 from vitrail.models.names import Model
 from vitrail.runtime.device import Device, pick
 from vitrail.runtime.distributed import barrier, gather, group, rank

@@ -20,9 +20,9 @@ from vitrail.checkpoints.json_files import Count, check_kind
 from vitrail.data.sources import Source, open_source, split_options, test_split_of
 from vitrail.data.splits import check_apart
 from vitrail.errors import CheckpointError, ConfigError
-from vitrail.evaluators.feature_cache import Extraction, model_digest
 from vitrail.evaluators.fewshot import L2, SWEEP, FewShot, check_shots, fitting_shots
 from vitrail.evaluators.knn import KNN, check_k, fitting_k
+from vitrail.inference.feature_cache import Extraction, model_digest
 from vitrail.models.names import Model
 from vitrail.runtime.device import Device, pick
 from vitrail.runtime.log import note
@@ -86,7 +86,7 @@ def transfer(
     cells = {name: Cell.open(where, suite, methods) for name, where in named(data).items()}
     loaded = load(model).to(pick(device))
     given = {"model": model, "weights": model_digest(loaded), "preprocess": loaded.preprocess}
-    extraction = Extraction(cache=folder / FEATURES, workers=suite.workers or 0, max_bad=suite.max_bad)
+    extraction = Extraction(cache=folder / FEATURES, num_workers=suite.workers or 0, max_bad=suite.max_bad)
     for name, cell in cells.items():
         for method in methods:
             with claimed(folder / name / method, identity(given, cell, method, suite)) as piece:

@@ -25,7 +25,7 @@ from vitrail.checkpoints.json_files import Count, check_kind
 from vitrail.data import preprocess as pp
 from vitrail.data.readers.fingerprint import digest_files
 from vitrail.errors import DataError
-from vitrail.evaluators.feature_cache import model_digest
+from vitrail.inference.feature_cache import model_digest
 from vitrail.models.names import Model
 from vitrail.models.vit import ViTConfig
 from vitrail.runtime.device import Device

@@ -11,7 +11,7 @@ import torch
 from tests.evaluators.split import Split, named, small_model
 from vitrail.data.preprocess import parse
 from vitrail.errors import DataError
-from vitrail.evaluators.feature_cache import Extraction, Features, cache_folder, features_of, rows_of
+from vitrail.inference.feature_cache import Extraction, Features, cache_folder, extract_features, extract_rows
 
 CLASSES = named(3)
 
@@ -44,7 +44,7 @@ def assert_close(made, expected):
 
 
 def test_features_are_the_models_rounded_to_half(model, split):
-    made = features_of(model, split, Extraction(batch=4))
+    made = extract_features(model, split, Extraction(batch_size=4))
     pipeline = parse(model.preprocess)
     x = torch.stack([pipeline.device(pipeline.host(split.read(i).image)) for i in range(10)])
     with torch.no_grad():
@@ -55,11 +55,11 @@ def test_features_are_the_models_rounded_to_half(model, split):
 
 
 def test_cached_equals_fresh_and_is_computed_once(model, split, tmp_path):
-    fresh = features_of(model, split, Extraction(batch=4))
+    fresh = extract_features(model, split, Extraction(batch_size=4))
     seen = counting(model)
-    first = features_of(model, split, Extraction(batch=4, cache=tmp_path / "new"))
+    first = extract_features(model, split, Extraction(batch_size=4, cache=tmp_path / "new"))
     assert sum(seen) == 12  # 3 batches of 4, the last padded
-    again = features_of(model, split, Extraction(batch=4, cache=tmp_path / "new"))
+    again = extract_features(model, split, Extraction(batch_size=4, cache=tmp_path / "new"))
     assert sum(seen) == 12
     assert isinstance(again.x, np.memmap)
     np.testing.assert_array_equal(again.x, first.x)
@@ -73,21 +73,21 @@ def test_anything_that_features_depend_on_is_another_entry(model, split, tmp_pat
         return len(list(tmp_path.iterdir()))
 
     extraction = Extraction(cache=tmp_path)
-    features_of(model, split, extraction)
-    features_of(model, split, Extraction(cache=tmp_path, batch=3))
+    extract_features(model, split, extraction)
+    extract_features(model, split, Extraction(cache=tmp_path, batch_size=3))
     assert entries() == 1
-    features_of(model, split, Extraction(cache=tmp_path, which="mean"))
+    extract_features(model, split, Extraction(cache=tmp_path, which="mean"))
     assert entries() == 2
-    features_of(model, Split(9, CLASSES), extraction)
+    extract_features(model, Split(9, CLASSES), extraction)
     assert entries() == 3
     with torch.no_grad():
         model.encoder.norm.bias[0] += 1e-3
-    features_of(model, split, extraction)
+    extract_features(model, split, extraction)
     assert entries() == 4
     model.preprocess = model.preprocess.replace("to_range(-1, 1)", "to_range(0, 1)")
-    features_of(model, split, extraction)
+    extract_features(model, split, extraction)
     assert entries() == 5
-    features_of(model.double(), split, extraction)
+    extract_features(model.double(), split, extraction)
     assert entries() == 6
 
 
@@ -113,28 +113,28 @@ def flipped(path):
 @pytest.mark.parametrize("damage", [truncated, flipped, removed, emptied])
 def test_a_damaged_entry_is_computed_again_and_said(model, split, tmp_path, caplog, name, damage):
     extraction = Extraction(cache=tmp_path)
-    expected = np.array(features_of(model, split, extraction).x)
+    expected = np.array(extract_features(model, split, extraction).x)
     damage(entry(tmp_path) / name)
     with caplog.at_level(logging.WARNING):
-        made = features_of(model, split, extraction)
-    assert "damaged" in caplog.text and "computed again" in caplog.text
+        made = extract_features(model, split, extraction)
+    assert "damaged" in caplog.text and str(entry(tmp_path)) in caplog.text
     assert_close(made.x, expected)
     caplog.clear()
-    features_of(model, split, extraction)
+    extract_features(model, split, extraction)
     assert not caplog.text
 
 
 def test_an_entry_under_the_name_of_another_is_refused(model, split, tmp_path):
-    features_of(model, split, Extraction(cache=tmp_path))
+    extract_features(model, split, Extraction(cache=tmp_path))
     card = entry(tmp_path) / "about.json"
     card.write_text(json.dumps(json.loads(card.read_text()) | {"model": "0" * 32}))
     with pytest.raises(DataError, match="features of another model"):
-        features_of(model, split, Extraction(cache=tmp_path))
+        extract_features(model, split, Extraction(cache=tmp_path))
 
 
 def test_an_interrupted_extraction_leaves_nothing(model, tmp_path):
     with pytest.raises(DataError, match="examples are broken"):
-        features_of(model, Split(10, CLASSES, broken=(7, 8)), Extraction(cache=tmp_path, batch=4))
+        extract_features(model, Split(10, CLASSES, broken=(7, 8)), Extraction(cache=tmp_path, batch_size=4))
     assert not list(tmp_path.iterdir())
 
 
@@ -148,29 +148,29 @@ def test_of_two_that_compute_the_same_the_first_ones_entry_stays(model, split, t
         return real(self, target)
 
     monkeypatch.setattr(Path, "replace", replace)
-    made = features_of(model, split, Extraction(batch=4, cache=tmp_path))
-    assert_close(made.x, features_of(model, split, Extraction(batch=4)).x)
+    made = extract_features(model, split, Extraction(batch_size=4, cache=tmp_path))
+    assert_close(made.x, extract_features(model, split, Extraction(batch_size=4)).x)
     assert (entry(tmp_path) / "first").exists()
 
 
 def test_what_kills_left_in_the_cache_goes_when_it_is_old(model, split, tmp_path, monkeypatch):
     left = tmp_path / f".features-{'0' * 32}.a1b2c3d4"
     left.mkdir()
-    features_of(model, split, Extraction(cache=tmp_path))
+    extract_features(model, split, Extraction(cache=tmp_path))
     assert left.exists()  # it may still be written
     now = time.time()
     monkeypatch.setattr("vitrail.runtime.files.time.time", lambda: now + 3601)
-    features_of(model, split, Extraction(cache=tmp_path, which="mean"))
+    extract_features(model, split, Extraction(cache=tmp_path, which="mean"))
     assert not left.exists()
 
 
 @pytest.mark.parametrize("cached", [False, True])
 def test_a_broken_example_is_left_out_and_said(model, tmp_path, caplog, cached):
-    whole = features_of(model, Split(10, CLASSES), Extraction())
-    extraction = Extraction(cache=tmp_path if cached else None, batch=4)
+    whole = extract_features(model, Split(10, CLASSES), Extraction())
+    extraction = Extraction(cache=tmp_path if cached else None, batch_size=4)
     for _ in range(2):
         caplog.clear()
-        made = features_of(model, Split(10, CLASSES, broken=(5,)), extraction)
+        made = extract_features(model, Split(10, CLASSES, broken=(5,)), extraction)
         assert "1 of 10 examples are broken" in caplog.text
         np.testing.assert_allclose(made.x, np.delete(whole.x, 5, axis=0), rtol=2e-3, atol=1e-4)
         np.testing.assert_array_equal(made.labels, np.delete(whole.labels, 5))
@@ -179,33 +179,37 @@ def test_a_broken_example_is_left_out_and_said(model, tmp_path, caplog, cached):
 @pytest.mark.parametrize("cached", [False, True])
 def test_how_many_may_be_broken_is_asked_also_of_what_is_cached(model, tmp_path, cached):
     split, cache = Split(10, CLASSES, broken=(2, 5)), tmp_path if cached else None
-    assert len(features_of(model, split, Extraction(cache=cache, max_bad=0.5))) == 8
+    assert len(extract_features(model, split, Extraction(cache=cache, max_bad=0.5))) == 8
     with pytest.raises(DataError, match=r"2 of 10 examples are broken, more than the 1\.0%"):
-        features_of(model, split, Extraction(cache=cache))
-    assert len(features_of(model, split, Extraction(cache=cache, max_bad=0.5))) == 8
+        extract_features(model, split, Extraction(cache=cache))
+    assert len(extract_features(model, split, Extraction(cache=cache, max_bad=0.5))) == 8
     assert len(list(tmp_path.iterdir())) == cached  # one entry for both
 
 
 def test_nothing_readable(model):
     with pytest.raises(DataError, match="none of its 1 examples"):
-        features_of(model, Split(1, CLASSES, broken=(0,)))
+        extract_features(model, Split(1, CLASSES, broken=(0,)))
 
 
 def test_features_that_half_cannot_hold(model, split):
     with torch.no_grad():
         model.encoder.norm.bias[0] = 1e5
     with pytest.raises(DataError, match="not finite"):
-        features_of(model, split)
+        extract_features(model, split)
 
 
 def test_a_training_model_goes_on_training(model, split):
     model.train()
-    features_of(model, split)
+    extract_features(model, split)
     assert model.training
 
 
-def test_processes_share_the_work(model, split):
-    made = [list(rows_of(model, split, Extraction(batch=2), rank, 2)) for rank in range(2)]
+def test_processes_share_the_work(model, split, monkeypatch):
+    monkeypatch.setattr("vitrail.inference.engine.world", lambda: 2)
+    made = []
+    for rank in range(2):
+        monkeypatch.setattr("vitrail.inference.engine.rank", lambda rank=rank: rank)
+        made.append(list(extract_rows(model, split, Extraction(batch_size=2), shared=True)))
     index = [np.concatenate([at for _, at in rows]) for rows in made]
     assert sorted(np.concatenate(index).tolist()) == list(range(10))
     assert min(map(len, index)) == 4

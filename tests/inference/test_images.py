@@ -3,8 +3,7 @@ import os
 import pytest
 
 from vitrail.errors import DataError, ImageError
-from vitrail.evaluators.features import pixels
-from vitrail.evaluators.image_files import find_images
+from vitrail.inference.images import find_images, pixels
 
 
 def touched(folder, *names):

@@ -6,8 +6,9 @@ import vitrail
 from tests.evaluators.split import Split
 from tests.randomise import randomise
 from vitrail.errors import ConfigError
-from vitrail.evaluators.feature_cache import EXTRACTION, rows_of
-from vitrail.evaluators.features import outputs, representation
+from vitrail.inference.engine import image_outputs
+from vitrail.inference.feature_cache import EXTRACTION, extract_rows
+from vitrail.inference.features import representation
 from vitrail.models.encoder import Layout
 
 
@@ -72,7 +73,7 @@ def test_public_features_are_what_the_classifier_sees(model):
     image = np.random.default_rng(0).integers(0, 256, (16, 16, 3), np.uint8)
     made = vitrail.features(model, [image, image])
     assert made.shape == (2, 5) and vitrail.features(model, []).shape == (0, 5)
-    logits = torch.cat(list(outputs(model, [image, image])))
+    logits = torch.cat(list(image_outputs(model, [image, image])))
     torch.testing.assert_close(model.head.classifier(torch.from_numpy(made)), logits)
 
 
@@ -81,6 +82,6 @@ def test_every_part_is_in_the_mode_in_which_it_was(model):
     model.encoder.eval()  # frozen, say
     image = np.zeros((16, 16, 3), np.uint8)
     vitrail.features(model, [image])
-    list(rows_of(model, Split(3, ["a"]), EXTRACTION))
+    list(extract_rows(model, Split(3, ["a"]), EXTRACTION))
     assert model.training and model.head.training
     assert not any(part.training for part in model.encoder.modules())

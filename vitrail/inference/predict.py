@@ -1,0 +1,105 @@
+"""A model and images -> the most probable classes of each, by name.
+
+An image that cannot be read does not stop the others, in Python and on the command line alike: it keeps its place
+among the results, without classes, and a note gives the reason. Only where none can be read is that an error.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from vitrail.checkpoints.box import ASSETS
+from vitrail.checkpoints.formats import as_model
+from vitrail.data.foreign_files import read_json, read_text
+from vitrail.errors import ConfigError, DataError, ImageError
+from vitrail.inference.engine import (
+    BATCH_SIZE,
+    ModelLike,
+    as_sources,
+    evaluation_loader,
+    evaluation_pipeline,
+    outputs,
+)
+from vitrail.inference.images import Images
+from vitrail.models.names import Model
+from vitrail.runtime.log import note
+
+Prediction = list[tuple[str, float]]  # (class name, probability), the most probable first
+NAMED = 5  # images that cannot be read, in a note
+
+
+def predict(
+    model: ModelLike, images: Images, top: int = 5, *, batch_size: int = BATCH_SIZE, num_workers: int = 0
+) -> list[Prediction]:
+    """Return for each image the `top` classes with their probabilities (a softmax over all classes).
+
+    `images`: files, folders (the images in them, sorted) or glob patterns; bytes, PIL images, arrays. The list of an
+    image that cannot be read is empty, and a note says why; ImageError where none can be read.
+    """
+    results = list(predict_each(as_model(model), images, top, batch_size, num_workers))
+    errors = [result for result in results if isinstance(result, ImageError)]
+    if errors and len(errors) == len(results):
+        more = f" (nor can the {len(errors) - 1:,} others)" if len(errors) > 1 else ""
+        raise ImageError(f"{errors[0]}{more}")
+    if errors:
+        first = "; ".join(map(str, errors[:NAMED])) + ("; ..." if len(errors) > NAMED else "")
+        note(f"{len(errors):,} of {len(results):,} images cannot be read and have no classes: {first}")
+    return [[] if isinstance(result, ImageError) else result for result in results]
+
+
+def predict_each(
+    model: Model,
+    images: Images,
+    top: int = 5,
+    batch_size: int = BATCH_SIZE,
+    num_workers: int = 0,
+    *,
+    task: str = "",
+) -> Iterator[Prediction | ImageError]:
+    """Yield the prediction of each image in turn, or what is wrong with it. `task` names a progress bar."""
+    if top < 1:
+        raise ConfigError(f"top must be at least 1, not {top}")
+    if not model.config.classes:
+        raise ConfigError("this model has no classifier: load it with classes=, and train it, to predict")
+    names, pipeline = class_names(model), evaluation_pipeline(model)
+    for source in as_sources(images):
+        loader = evaluation_loader(source, pipeline, batch_size, num_workers, max_bad=1.0, shared=False)
+
+        def broken(start: int, stop: int) -> Iterator[ImageError]:
+            for i in range(start, stop):
+                yield ImageError(loader.bad_files.found[source.key(i)].reason)  # noqa: B023 - used in this turn
+
+        done = 0
+        for logits, batch in outputs(model, loader, task=task):
+            p, k = logits.softmax(dim=1).topk(min(top, len(names)))  # (b, top) each
+            for i, values, classes in zip(batch["index"].tolist(), p.tolist(), k.tolist(), strict=True):
+                yield from broken(done, i)
+                yield [(names[c], value) for c, value in zip(classes, values, strict=True)]
+                done = i + 1
+        yield from broken(done, len(source))
+
+
+def class_names(model: Model) -> list[str]:
+    """Return the model's own class names; else ImageNet-1k's for 1,000 outputs; else the indices, as text."""
+    if model.class_names is not None:
+        if len(model.class_names) != model.config.classes:
+            raise ConfigError(f"{len(model.class_names)} class names for {model.config.classes} classes")
+        return model.class_names
+    if model.config.classes == 1000:
+        names: list[str] = json.loads((ASSETS / "imagenet-1k.json").read_text(encoding="utf-8"))["names"]
+        return names
+    return [str(i) for i in range(model.config.classes)]
+
+
+def read_class_names(path: str | Path, classes: int) -> list[str]:
+    """Read one name for each class: a JSON list (`.json`), or a name on each line."""
+    path, what = Path(path), "a list of class names"
+    names = read_json(path, what) if path.suffix == ".json" else read_text(path, what).splitlines()
+    if not isinstance(names, list) or not all(type(name) in (str, int) for name in names):
+        raise DataError(f"class names {path}: expected a JSON list of names, not {str(names)[:60]!r}")
+    names = [str(name).strip() for name in names if str(name).strip()]
+    if len(names) != classes:
+        raise DataError(f"class names {path}: {len(names)} names for the model's {classes} classes")
+    return names
