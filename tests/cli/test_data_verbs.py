@@ -31,7 +31,7 @@ def test_files_that_are_ignored_are_no_secret(vitrail_command, tmp_path):
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (8, 8), (len(name) * 20, ord(name[4]), 9)).save(path, "PNG")
     code, out, _ = vitrail_command("data", "inspect", tmp_path / "photos")
-    assert code == 0 and "ignored files: 1 (1 x HEIC is not read: convert to JPEG or PNG" in " ".join(
+    assert code == 0 and "ignored files: 1 (1 x HEIC is not supported: convert to JPEG or PNG" in " ".join(
         out.split()
     )
     code, out, _ = vitrail_command("data", "inspect", tmp_path / "photos", "--json")

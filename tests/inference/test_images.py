@@ -43,12 +43,12 @@ def test_images_of_other_kinds_in_a_folder_are_counted_with_an_example(tmp_path,
     assert find_images([str(tmp_path)]) == [tmp_path / "a.jpg"]
     (said,) = caplog.messages
     for words in (
-        "2 x HEIC is not read",
+        "2 x HEIC is not supported",
         "b/IMG_1.HEIC",
         "1 x TGA",
         "c.tga",
         "1 x PSD",
-        "1 x CR2 is not read",
+        "1 x CR2 is not supported",
     ):
         assert words in said
     assert "notes.txt" not in said and ".f.heic" not in said

@@ -21,7 +21,7 @@ from vitrail.checkpoints.checkpoint import Checkpoint, check_finite, of_model, t
 from vitrail.checkpoints.huggingface_kinds import refuse_others
 from vitrail.checkpoints.unsaid import NOTHING, Asked
 from vitrail.data.preprocess import default_line, evaluation_line
-from vitrail.data.readers.class_folders import EXTENSIONS, HEIC
+from vitrail.data.readers.folder_layout import EXTENSIONS, HEIC
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.models.names import MODELS, Model, build, make_config
 from vitrail.runtime.device import pick

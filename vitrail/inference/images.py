@@ -17,7 +17,7 @@ import numpy as np
 from PIL import Image
 
 from vitrail.data.decode import decode, rgb_pixels
-from vitrail.data.readers.class_folders import (
+from vitrail.data.readers.folder_layout import (
     EXTENSIONS,
     UNREAD,
     extension_of,

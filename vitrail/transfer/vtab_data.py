@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from vitrail.data.decode import decode
 from vitrail.data.readers.class_names import check_labels
 from vitrail.data.readers.fingerprint import digest, digest_files
-from vitrail.data.readers.parquet_rows import ParquetRows
+from vitrail.data.readers.parquet import ParquetRows
 from vitrail.data.readers.shard_files import find_shards, has_shards, shards_of
 from vitrail.data.shard import shard
 from vitrail.data.sources import Example, Source, open_source

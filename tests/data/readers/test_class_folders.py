@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from vitrail.data.readers.class_folders import find_classes, list_images
-from vitrail.data.readers.folder_layout import find_layout
+from vitrail.data.readers.folder_layout import find_classes, find_layout, list_images
 from vitrail.errors import DataError
 
 
@@ -56,12 +55,14 @@ def test_heic_is_named_with_what_to_do(tmp_path: Path) -> None:
     for name in ("cat/a.jpg", "cat/b.HEIC", "loose.heic", "loose.txt"):
         put(tmp_path / name)
     (reason, count), *others = found(tmp_path)[1].items()
-    assert reason.startswith("HEIC is not read: convert to JPEG or PNG first") and reason.endswith("(.heic)")
+    assert reason.startswith("HEIC is not supported: convert to JPEG or PNG first") and reason.endswith(
+        "(.heic)"
+    )
     assert (count, others) == (2, [])
 
 
 def test_flat_and_empty_folders_say_so(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"no class folders.*nothing lies there"):
+    with pytest.raises(DataError, match=r"no class folders.*empty"):
         found(tmp_path)
     put(tmp_path / "a.jpg")
     with pytest.raises(DataError, match=r"one sub-folder per class \(1 images lie in the folder itself\)"):

@@ -122,7 +122,7 @@ def test_columns_by_feature_by_name_and_by_option(tmp_path: Path) -> None:
     put(tmp_path / "b.parquet", [0], columns=("img", "fine_label"))
     assert images(open_parquet(tmp_path / "b.parquet", "train")) == [b"image 0"]
     put(tmp_path / "c.parquet", [0], columns=("picture", "kind"))
-    with pytest.raises(DataError, match=r"which column is the image, of picture, kind\?"):
+    with pytest.raises(DataError, match=r"which column is the image, of picture, kind"):
         open_parquet(tmp_path / "c.parquet", "train")
     assert len(open_source(f"{tmp_path}/c.parquet?image=picture&label=kind")) == 1
     with pytest.raises(ConfigError, match="no column 'photo' for the image; columns: picture, kind"):
@@ -193,7 +193,7 @@ def test_a_column_that_is_there_twice(tmp_path: Path, twice: str) -> None:
     columns = {"image": pa.array([b"x"]), "label": pa.array([0])}
     table = pa.Table.from_arrays([*columns.values(), columns[twice]], names=[*columns, twice])
     pq.write_table(table, tmp_path / "train.parquet")
-    with pytest.raises(DataError, match=f"2 columns '{twice}'; it has to have one"):
+    with pytest.raises(DataError, match=f"2 columns '{twice}'"):
         open_parquet(tmp_path, "train")
 
 
@@ -242,14 +242,13 @@ def test_text_that_is_not_utf8(tmp_path: Path) -> None:
         open_parquet(tmp_path, "train")
 
 
-def test_a_long_label_that_is_stored_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vitrail.data.readers.parquet_rows.GROUP_BYTES", 1 << 20)
+def test_a_long_label_that_is_stored_once(tmp_path: Path) -> None:
     label = pa.array(["a" * 100_000] * 200).dictionary_encode()
     put(tmp_path / "train.parquet", label, compression="zstd")
-    with pytest.raises(
-        DataError, match=r"column 'label' unpacks to more than the 1,048,576 bytes that are read"
-    ):
-        open_parquet(tmp_path, "train")
+    before = pa.total_allocated_bytes()
+    source = open_parquet(tmp_path, "train")
+    assert source.class_names == ["a" * 100_000] and source.labels.tolist() == [0] * 200
+    assert pa.total_allocated_bytes() - before < 4 << 20
 
 
 def test_more_rows_than_bytes(tmp_path: Path) -> None:
@@ -268,6 +267,25 @@ def test_random_damage_is_a_data_error(tmp_path: Path, seed: int) -> None:
     file.write_bytes(data)
     with contextlib.suppress(DataError):
         images(open_parquet(tmp_path, "train"))
+
+
+def test_damage_to_a_footer_never_ends_the_process(tmp_path: Path) -> None:
+    """A byte at a time: some of these made pyarrow call abort, or give fewer values than there are rows."""
+    path = put(tmp_path / "a.parquet", np.arange(12) % 3, row_group_size=5)
+    whole = path.read_bytes()
+    end = len(whole) - 8
+    start = end - int.from_bytes(whole[-8:-4], "little")
+    for place in (
+        *range(start, start + 120),
+        *range(start + 120, end, 7),
+    ):  # closely the schema
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 if place % 3 else 16
+        path.write_bytes(damaged)
+        with contextlib.suppress(DataError):
+            source = open_parquet(path, "train")
+            for i in range(len(source)):
+                source.read(i)
 
 
 def test_pickles_without_its_cache_and_reads_in_another_process(shards: Path) -> None:

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from vitrail.data.readers.tar import build_index
 from vitrail.data.readers.tar_headers import Member, walk
-from vitrail.data.readers.tar_index import build_index
 from vitrail.errors import DataError
 
 END = bytes(1024)

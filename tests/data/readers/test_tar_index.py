@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vitrail.data.readers import tar_index
-from vitrail.data.readers.tar_index import build_index, read_index
+from vitrail.data.readers import tar
+from vitrail.data.readers.tar import build_index, read_index
 from vitrail.errors import DataError
 
 
@@ -94,7 +94,7 @@ def test_the_index_is_kept_beside_and_built_again_when_the_shard_changes(
     assert list(read_index(shard).keys) == [b"0"]
     assert (tmp_path / "a.tar.index.npz").exists()
     built: list[Path] = []
-    monkeypatch.setattr(tar_index, "build_index", lambda shard: built.append(shard) or build_index(shard))
+    monkeypatch.setattr(tar, "build_index", lambda shard: built.append(shard) or build_index(shard))
     assert list(read_index(shard).labels) == [b"1"]
     assert built == []
     put(shard, {"9.jpg": b"x", "9.cls": b"2"})
@@ -123,7 +123,7 @@ def test_the_index_goes_to_the_cache_where_the_folder_is_read_only(
     monkeypatch.setattr(Path, "open", read_only)
     assert list(read_index(shard).keys) == [b"0"]
     assert [path.suffix for path in (tmp_path / "cache/vitrail/tar").iterdir()] == [".npz"]
-    monkeypatch.setattr(tar_index, "build_index", lambda shard: pytest.fail("the cached index was not used"))
+    monkeypatch.setattr(tar, "build_index", lambda shard: pytest.fail("the cached index was not used"))
     assert list(read_index(shard).keys) == [b"0"]
 
 
@@ -158,7 +158,7 @@ def test_an_index_that_is_not_sound_is_built_again(tmp_path: Path, changed: dict
     again = read_index(shard)
     assert (list(again.labels), again.offsets.tolist()) == ([b"1", b"2"], whole.offsets.tolist())
     with np.load(tmp_path / "a.tar.index.npz") as stored:
-        assert sorted(stored) == sorted(tar_index.ARRAYS)
+        assert sorted(stored) == sorted(tar.ARRAYS)
 
 
 @pytest.mark.parametrize("damage", ["header", "deflate", "pipe"])

@@ -1,14 +1,13 @@
-"""Folders of images: one sub-folder per class, with or without splits. The rules are in folder_layout.py and
-class_folders.py.
+"""Folders of images: one sub-folder per class, with or without splits. folder_layout.py has the rules.
 
     root/train/cat/a.jpg  root/val/cat/b.jpg   splits as they are (their names: split_names.py)
-    root/cat/a.jpg        root/dog/b.jpg       one set, split by a seed, class by class (stratify.py):
-                                               80% train, 10% validation, 10% test;
-                                               or as `photos?seed=1&validation=0.2&test=0` says
+    root/cat/a.jpg        root/dog/b.jpg       one set, split by a seed, class by class (stratify.py): 80% train,
+                                               10% validation, 10% test; `photos?seed=1&validation=0.2&test=0`
+                                               chooses other parts
 
-Class names are the names of the class folders, sorted; a `classes.txt` with lines `folder <TAB> name` renames
-them. Every split has the classes of train, so that a label means the same in all of them. `photos?classes=outer`
-says that class folders are classes, though their images lie in folders of their own.
+Class names are the names of the class folders, sorted; a `classes.txt` with lines `folder <TAB> name` renames them.
+Every split has the classes of train, so that a label means the same in all of them. With `photos?classes=outer`,
+class folders are classes even if all their images lie in folders of their own.
 """
 
 from __future__ import annotations
@@ -21,10 +20,15 @@ from pathlib import Path
 
 import numpy as np
 
-from vitrail.data.readers.class_folders import ENDINGS, find_classes, list_images
 from vitrail.data.readers.class_names import with_titles
 from vitrail.data.readers.fingerprint import digest, digest_files
-from vitrail.data.readers.folder_layout import Layout, count_beside, find_layout
+from vitrail.data.readers.folder_layout import (
+    ENDINGS,
+    count_beside,
+    find_classes,
+    find_layout,
+    list_images,
+)
 from vitrail.data.readers.names import Names, printable
 from vitrail.data.readers.split_names import find_split
 from vitrail.data.readers.stratify import stratified
@@ -44,7 +48,7 @@ class FolderSource:
     files: Names  # paths below root, bytes as the file system has them
     labels: np.ndarray  # int64 (n,)
     class_names: list[str]
-    # What was not taken as an image: reason -> how many.
+    # Files that are not used as images: reason -> how many.
     skipped: Counter[str] = field(default_factory=Counter)
     empty: tuple[str, ...] = ()  # class folders without an image, below root
 
@@ -71,18 +75,37 @@ class FolderSource:
 def open_folder(root: Path, split: str, options: dict[str, str]) -> FolderSource:
     """Open one split of a folder of images."""
     outer, cut = _take_outer(root, options)
-    fractions = read_split_options(root, cut, "classes")
-    layout = find_layout(root)
+    seed, validation, test = read_split_options(root, cut, "classes")
+    layout, skipped = find_layout(root), Counter[str]()
     split = find_split(split, folder_splits(root, options), str(root))
-    return (
-        _open_split_folder(layout, split, outer)
-        if layout.splits
-        else _open_part(layout, split, outer, *fractions)
-    )
+    if layout.splits:
+        classes = _classes_by_split(root, layout.splits, split, skipped)
+        class_names = sorted(classes["train"] if "train" in classes else set().union(*classes.values()))
+        number = {name: label for label, name in enumerate(class_names)}
+        folders = [(number[name], folder) for name, folder in classes[split].items()]
+    else:
+        whole = find_classes(root, layout.base, skipped)
+        class_names, folders = list(whole), list(enumerate(whole.values()))
+    files, labels = list_images(root, folders, skipped, outer=outer)
+    present = set(labels.tolist())
+    empty = tuple(folder for label, folder in folders if label not in present)
+    if layout.splits:
+        count_beside(layout, skipped)
+    else:
+        chosen = stratified(files, labels, seed=seed, validation=validation, test=test)[split]
+        if not len(chosen):
+            raise DataError(
+                f"{root}: no images for {split!r}: {len(files)} images in {len(class_names)} classes, of each class "
+                f"{validation:g} for validation and {test:g} for test, rounded; options after the path, such as "
+                "?validation=0.2&test=0.2, change that"
+            )
+        files, labels = [files[i] for i in chosen], labels[chosen]
+    name, titles = f"{root.resolve().name}:{split}", with_titles(class_names, root / layout.base)
+    return FolderSource(name, root, Names(files), labels, titles, skipped, empty)
 
 
 def folder_splits(root: Path, options: dict[str, str]) -> list[str]:
-    """The splits that a folder of images has."""
+    """List the splits that a folder of images has."""
     _, cut = _take_outer(root, options)
     read_split_options(root, cut, "classes")
     splits = find_layout(root).splits
@@ -92,61 +115,32 @@ def folder_splits(root: Path, options: dict[str, str]) -> list[str]:
 
 
 def _take_outer(root: Path, options: dict[str, str]) -> tuple[bool, dict[str, str]]:
-    """Whether `classes=outer` is among the options, and the others."""
+    """Tell whether `classes=outer` is among the options, and return the others."""
     if options.get("classes", "outer") != "outer":
         raise ConfigError(f"{root}: option classes={options['classes']}; outer is allowed: see docs/data.md")
     return "classes" in options, {name: value for name, value in options.items() if name != "classes"}
 
 
-def _open_split_folder(layout: Layout, split: str, outer: bool) -> FolderSource:
-    root, folders, skipped = layout.root, layout.splits, Counter[str]()
+def _classes_by_split(
+    root: Path, folders: dict[str, str], split: str, skipped: Counter[str]
+) -> dict[str, dict[str, str]]:
+    """Return {split: {class name: folder}}; `skipped` counts the files of the one that is opened."""
     classes = {
         name: find_classes(root, folder, skipped if name == split else Counter())
         for name, folder in folders.items()
     }
-    class_names = sorted(classes["train"] if "train" in classes else set().union(*classes.values()))
-    for name, found in classes.items():
-        extra = sorted(set(found) - set(class_names))
+    for name in classes:
+        extra = sorted(set(classes[name]) - set(classes.get("train", classes[name])))
         if extra:
             raise DataError(
                 f"{root / folders[name]}: classes that train does not have: {', '.join(extra[:8])}; images "
                 f"without labels do not belong in {root}"
             )
-    number = {name: label for label, name in enumerate(class_names)}
-    here = [(number[name], folder) for name, folder in classes[split].items()]
-    images, labels = list_images(root, here, skipped, outer=outer)
-    count_beside(layout, skipped)
-    name, titles = f"{root.resolve().name}:{split}", with_titles(class_names, root / layout.base)
-    return FolderSource(name, root, Names(images), labels, titles, skipped, _empty(here, labels))
-
-
-def _open_part(
-    layout: Layout, split: str, outer: bool, seed: int, validation: float, test: float
-) -> FolderSource:
-    root, skipped = layout.root, Counter[str]()
-    classes = find_classes(root, layout.base, skipped)
-    here = list(enumerate(classes.values()))
-    keys, labels = list_images(root, here, skipped, outer=outer)
-    chosen = stratified(keys, labels, seed=seed, validation=validation, test=test)[split]
-    if not len(chosen):
-        raise DataError(
-            f"{root}: no images for {split!r}: {len(keys)} images in {len(classes)} classes, of each class "
-            f"{validation:g} for validation and {test:g} for test, rounded; options behind the path like "
-            "?validation=0.2&test=0.2 change that"
-        )
-    files = Names([keys[i] for i in chosen])
-    name, titles = f"{root.resolve().name}:{split}", with_titles(list(classes), root / layout.base)
-    return FolderSource(name, root, files, labels[chosen], titles, skipped, _empty(here, labels))
-
-
-def _empty(folders: list[tuple[int, str]], labels: np.ndarray) -> tuple[str, ...]:
-    """Those of the folders [(label, path)] whose label no image has."""
-    present = set(labels.tolist())
-    return tuple(folder for label, folder in folders if label not in present)
+    return classes
 
 
 def refuse_empty_classes(source: Source) -> None:
-    """A class folder without an image: DataError, for nobody can learn it or be measured on it."""
+    """Raise DataError for a class folder without an image: it can neither be learned nor measured."""
     if isinstance(source, FolderSource) and source.empty:
         others = f" (and {len(source.empty) - 1} more)" if len(source.empty) > 1 else ""
         raise DataError(
@@ -154,41 +148,41 @@ def refuse_empty_classes(source: Source) -> None:
         )
 
 
-_noted: set[Path] = set()  # data sets of which this process has said what is ignored
+_noted: set[Path] = set()  # data sets whose ignored files this process has reported
 
 
 def note_ignored(source: Source) -> None:
-    """Say once that files are ignored; of a data set in several splits, those of the split that is opened first."""
+    """Report once per data set that files are ignored, those of the split that is opened first."""
     if not isinstance(source, FolderSource) or not source.skipped or source.root in _noted:
         return
-    if os.environ.get("RANK", "0") != "0":  # torchrun has started others: the first one speaks
+    if os.environ.get("RANK", "0") != "0":  # of the processes of torchrun, the first one reports
         return
     _noted.add(source.root)
     note(
         f"{source.name}: {source.skipped.total():,} files are ignored: {in_words(source.skipped)}; "
-        f"`vitrail data inspect {source.root}` says more"
+        f"see `vitrail data inspect {source.root}`"
     )
 
 
 def ignored_files(root: Path) -> Counter[str]:
-    """What is not taken as an image in all splits of a folder together: reason -> how many."""
+    """Count the files that are not used as images in all splits of a folder: reason -> how many."""
     ignored: Counter[str] = Counter()
     layout = find_layout(root)
     for folder in layout.splits.values() or [layout.base]:
-        with suppress(DataError):  # a split without an image, of which opening it speaks
+        with suppress(DataError):  # a split without an image: opening it reports that
             list_images(root, enumerate(find_classes(root, folder, ignored).values()), ignored, outer=True)
     count_beside(layout, ignored)
     return ignored
 
 
 def in_words(ignored: Counter[str], most: int = 5) -> str:
-    """The most frequent reasons, for people."""
+    """Join the most frequent reasons into a phrase."""
     words = [f"{count:,} x {reason}" for reason, count in ignored.most_common(most)]
     return "; ".join(words) + ("; ..." if len(ignored) > most else "")
 
 
 def read_split_options(root: Path | str, options: dict[str, str], *others: str) -> tuple[int, float, float]:
-    """Seed, and the fractions of each class for validation and test; `others` are options that are read elsewhere."""
+    """Return the seed and the fractions for validation and test; `others` are options that are read elsewhere."""
     take_options(str(root), options, (*DEFAULTS, *others))
     values = DEFAULTS | options
     try:

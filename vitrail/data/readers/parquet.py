@@ -1,25 +1,31 @@
 """Parquet in the Hugging Face layout, with random access and without loading a file into memory.
 
-    split ──shard_files.py──► shards ──footers──► (shard, row group, row) of each example ──► its bytes
+    split ──shard_files.py──► files ──footers──► (file, row group, row) of each example ──ParquetRows──► its bytes
 
-An image column is a struct {bytes, path} or plain binary; a label column holds integers, with the names of
-the classes in the `huggingface` metadata of the schema (ClassLabel) or in a `classes.txt` beside the shards,
-or strings, which are sorted into classes. Which columns: the ones that the metadata calls Image and
-ClassLabel, else `image` or `img`, and `label` or `fine_label`; `path?image=photo&label=breed` says it for
-other files.
+An image column is a struct {bytes, path} or plain binary. A label column holds integers, with the class names in the
+`huggingface` metadata of the schema (ClassLabel) or in a `classes.txt` beside the shards, or strings, which are
+sorted into classes. The columns are those that the metadata calls Image and ClassLabel, else `image` or `img`, and
+`label` or `fine_label`; `path?image=photo&label=breed` names others.
 
-How a single row is read, and what that costs, is in parquet_rows.py.
+Parquet is made to be read by row group. The first touch of a row group decodes it with pyarrow. Where the column is
+stored as it is (uncompressed, plain), the decoded values are then searched for in the raw bytes, and only their
+places are kept: from there on a read costs one system call, which makes shuffled reading fast. Each was compared
+with its value, so nothing depends on what pages look like. Otherwise the row groups read last are kept decoded, up to
+CACHE_BYTES in each process. `vitrail data shard` writes the first kind.
 """
 
 from __future__ import annotations
 
 import json
+import threading
+from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from vitrail.data.readers.class_names import (
@@ -29,11 +35,21 @@ from vitrail.data.readers.class_names import (
     number_names,
     read_class_names,
 )
-from vitrail.data.readers.fingerprint import digest, digest_files
-from vitrail.data.readers.parquet_rows import DAMAGE, ParquetRows, column_chunks, read_column
+from vitrail.data.readers.fingerprint import digest, digest_files, stamp_of
 from vitrail.data.readers.shard_files import find_shards, shards_of
-from vitrail.data.sources import Example
-from vitrail.errors import ConfigError, DataError
+from vitrail.data.sources import MAX_FILE_BYTES, Example
+from vitrail.errors import ConfigError, DataError, ImageError
+
+CACHE_BYTES = 128 << 20  # of row groups or places, in each process that reads
+OPEN_FILES = 64  # at a time, in each process that reads
+PAGE_HEADER_BYTES = (
+    64 << 10
+)  # how far apart two neighbours may lie where a page begins; headers have about 4 KB
+# What a row group may unpack to: images hardly shrink, so a small file does not hold gigabytes.
+GROUP_BYTES, EXPANSION = 512 << 20, 16  # at most the first, or the second times the bytes of the file
+LABELS_AT_ONCE = 1 << 16
+
+DAMAGE = (pa.ArrowException, OSError, ValueError, OverflowError)  # raised by pyarrow for damaged files
 
 
 class ParquetSource:
@@ -44,32 +60,35 @@ class ParquetSource:
     ) -> None:
         self.name, self.files, self.columns, self.class_names = name, files, columns, class_names
         self.file_keys = [file.relative_to(root).as_posix() for file in files]
-        footers = [_footer(file) for file in files]
+        footers = [_read_footer(file) for file in files]
         for footer, file in zip(footers, files, strict=True):
-            if _leaf(_schema(footer, file), columns.column, file) != columns.image:
+            if _find_leaf(_read_schema(footer, file), columns.column, file) != columns.image:
                 raise DataError(f"{file}: column {columns.column!r} differs from that of {files[0].name}")
-        groups = [footer.row_group(g).num_rows for footer in footers for g in range(footer.num_row_groups)]
-        self.group_ends = np.cumsum(groups, dtype=np.int64)  # (row groups of all files,): rows up to each end
-        self.file_groups = np.cumsum([footer.num_row_groups for footer in footers])  # (files,)
-        self.file_ends = np.cumsum([footer.num_rows for footer in footers])  # (files,)
+        groups = [(f, g) for f, footer in enumerate(footers) for g in range(footer.num_row_groups)]
+        self.groups = np.array(groups, np.int64).reshape(-1, 2)  # (groups, 2): file, row group in it
+        self.group_ends = np.cumsum([footers[f].row_group(g).num_rows for f, g in groups])  # (groups,)
+        self.file_starts = np.cumsum([0, *(footer.num_rows for footer in footers)])  # (files + 1,)
         self.labels = _read_labels(files, columns, class_names, name)
         self.rows = ParquetRows(files, columns.image)
 
     def __len__(self) -> int:
-        return int(self.file_ends[-1])
+        return len(self.labels)
 
     def key(self, index: int) -> str:
-        f, row = _locate(self.file_ends, index)
-        return f"{self.file_keys[f]}:{row}"
+        if not 0 <= index < len(self):
+            raise IndexError(f"{index} in a source of {len(self)}")
+        f = int(np.searchsorted(self.file_starts, index, side="right")) - 1
+        return f"{self.file_keys[f]}:{index - self.file_starts[f]}"
 
     def read(self, index: int) -> Example:
         key = self.key(index)
-        group, row = _locate(self.group_ends, index)
-        f, group_in_file = _locate(self.file_groups, group)
+        number = int(np.searchsorted(self.group_ends, index, side="right"))
+        f, group = self.groups[number].tolist()
+        row = index - (int(self.group_ends[number - 1]) if number else 0)
         try:
-            image = self.rows.read(f, group_in_file, row)
+            image = self.rows.read(f, group, row)
         except DataError as error:
-            raise DataError(f"{key}: {error}") from error
+            raise type(error)(f"{key}: {error}") from error
         if image is None:
             raise DataError(f"{key}: the row has no image bytes (a path alone is not followed)")
         return Example(image, int(self.labels[index]), key)
@@ -84,25 +103,23 @@ def open_parquet(path: Path, split: str, image: str | None = None, label: str | 
     splits = find_shards(path, ".parquet")
     name, shards = shards_of(path, ".parquet", split)
     root = path if path.is_dir() else path.parent
-    schema = _schema(_footer(shards.files[0]), shards.files[0])
+    schema = _read_schema(_read_footer(shards.files[0]), shards.files[0])
     columns = Columns.find(schema, image, label, shards.files[0])
     class_names = columns.class_names or read_class_names(root)
     if class_names is None:
         # Nothing names the classes: they are the values that occur, strings in train, numbers in all splits.
-        seen = [splits["train"]] if "train" in splits and columns.text else list(splits.values())
-        values = [_labels_in(file, columns) for found in seen for file in found.files]
+        read = [splits["train"]] if "train" in splits and columns.text else list(splits.values())
+        labels = [part for shards in read for file in shards.files for part in _read_column(file, columns)]
         if columns.text:
-            class_names = sorted(
-                {text for column in values for text in column.unique().to_pylist() if text is not None}
-            )
+            class_names = sorted({text for part in labels for text in part.dictionary.to_pylist()} - {None})
         else:
-            class_names = number_names([column.to_numpy() for column in values if not column.null_count])
+            class_names = number_names([part.to_numpy() for part in labels if not part.null_count])
     return ParquetSource(f"{root.resolve().name}:{name}", root, shards.files, columns, class_names)
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns hold the image and the label."""
+    """The columns that hold the image and the label."""
 
     column: str  # of the image
     image: str  # its leaf that holds the bytes: `image.bytes`, or `image` where the column is binary
@@ -112,22 +129,238 @@ class Columns:
 
     @classmethod
     def find(cls, schema: pa.Schema, image: str | None, label: str | None, file: Path) -> Columns:
-        features = _features(schema, file)
-        types = {
-            name: str(feature.get("_type")) for name, feature in features.items() if isinstance(feature, dict)
-        }
-        image = _choose("image", image, types, "Image", ("image", "img"), schema, file)
-        label = _choose("label", label, types, "ClassLabel", ("label", "fine_label"), schema, file)
-        leaf, text = _leaf(schema, image, file), _is_text(schema, label, file)
+        """Choose the columns of a file: those that are asked for, else by feature, else by the usual names."""
+        features = _read_features(schema, file)
+        types = {name: f.get("_type") for name, f in features.items() if isinstance(f, dict)}
+
+        def choose(role: str, asked: str | None, feature: str, usual: tuple[str, ...]) -> str:
+            if asked is not None and asked not in schema.names:
+                raise ConfigError(
+                    f"{file}: no column {asked!r} for the {role}; columns: {', '.join(schema.names)}"
+                )
+            if asked is not None:
+                return asked
+            named = [name for name in schema.names if types.get(name) == feature]
+            candidates = named if len(named) == 1 else [name for name in usual if name in schema.names]
+            if not candidates:
+                raise DataError(
+                    f"{file}: cannot tell which column is the {role}, of {', '.join(schema.names)}; name it after "
+                    f"the path: ?{role}=NAME"
+                )
+            return candidates[0]
+
+        image = choose("image", image, "Image", ("image", "img"))
+        label = choose("label", label, "ClassLabel", ("label", "fine_label"))
         names = features[label].get("names") if types.get(label) == "ClassLabel" else None
         if names is not None:
             names = check_names(names, f"{file}: the ClassLabel of column {label!r}")
-        return cls(image, leaf, label, text, names)
+        return cls(image, _find_leaf(schema, image, file), label, _is_text(schema, label, file), names)
 
 
-def _leaf(schema: pa.Schema, image: str, file: Path) -> str:
-    """Where the bytes of images are: in the column, or in its field `bytes`."""
-    kind = _type(schema, image, file)
+class ParquetRows:
+    """Single values of one binary column of some files. No file is open until the first read in a process."""
+
+    def __init__(self, files: tuple[Path, ...], column: str) -> None:
+        self.files, self.column = files, column
+        self.stamps = [stamp_of(file.stat()) for file in files]
+        self._forget()
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"files": self.files, "column": self.column, "stamps": self.stamps}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._groups: OrderedDict[tuple[int, int], np.ndarray | pa.ChunkedArray] = OrderedDict()
+        self._open: OrderedDict[int, tuple[RecordedFile, pq.ParquetFile]] = OrderedDict()
+        self._broken: dict[tuple[int, int], str] = {}
+        self._bytes = 0
+        self._lock = threading.Lock()  # an open Parquet file serves one thread at a time
+
+    def read(self, f: int, group: int, row: int) -> bytes | None:
+        """Return the value in `row` of row group `group` of file `f`; None: null."""
+        with self._lock:
+            try:
+                file, parquet = self._open_file(f)
+                values = self._group(f, group, file, parquet)
+                if not isinstance(values, np.ndarray):
+                    buffer = values[row].as_buffer()
+                    return None if buffer is None else _bounded(buffer.size, buffer.to_pybytes)
+                start, length = values[row].tolist()
+                if length < 0:
+                    return None
+                data = _bounded(length, lambda: file.read_at(length, start))
+            except DAMAGE as error:
+                raise DataError(f"row group {group} of {self.files[f]} cannot be read: {error}") from error
+        if len(data) != length:
+            raise DataError(f"{self.files[f]} ends early: it was cut while it was in use")
+        return data
+
+    def _open_file(self, f: int) -> tuple[RecordedFile, pq.ParquetFile]:
+        if f not in self._open:
+            if stamp_of(self.files[f].stat()) != self.stamps[f]:
+                raise DataError(f"{self.files[f]} was changed since it was opened as a data set")
+            file = RecordedFile(self.files[f])
+            self._open[f] = (file, pq.ParquetFile(file, pre_buffer=False))
+            if len(self._open) > OPEN_FILES:
+                self._open.popitem(last=False)
+        self._open.move_to_end(f)
+        return self._open[f]
+
+    def _group(
+        self, f: int, group: int, file: RecordedFile, parquet: pq.ParquetFile
+    ) -> np.ndarray | pa.ChunkedArray:
+        """The places (n, 2) of the values of a row group in the file, or the decoded values."""
+        if (f, group) in self._broken:
+            raise DataError(self._broken[f, group])
+        if (f, group) not in self._groups:
+            try:
+                values = _read_values(parquet, self.column, group, self.files[f])
+            except (pa.ArrowException, DataError) as error:
+                self._broken[f, group] = str(error)  # decoding takes long, and each of its rows asks for it
+                raise
+            places = find_values(file.data, values.to_pylist())
+            if places is not None:
+                places[places[:, 1] >= 0, 0] += file.start
+                values = places
+            file.data = b""
+            self._groups[f, group] = values
+            self._bytes += values.nbytes
+            while self._bytes > CACHE_BYTES and len(self._groups) > 1:
+                self._bytes -= self._groups.popitem(last=False)[1].nbytes
+        self._groups.move_to_end((f, group))
+        return self._groups[f, group]
+
+
+class RecordedFile:
+    """A file that keeps the bytes last read and where they began: what pyarrow reads of a column, in one piece.
+
+    So the places of columns need not be known. pyarrow tells them too, but ends the process, without an exception,
+    where a damaged footer contradicts itself (RowGroupMetaData.column).
+    """
+
+    closed = False  # what pyarrow asks of a file besides read, seek, tell and close
+
+    def __init__(self, path: Path) -> None:
+        self.file = pa.OSFile(str(path))
+        self.start, self.data = 0, b""
+        self.read_at, self.seek, self.tell = self.file.read_at, self.file.seek, self.file.tell
+
+    def read(self, size: int) -> bytes:
+        self.start = self.tell()
+        # A damaged footer may ask for any number of bytes.
+        self.data = self.file.read(max(0, min(size, self.file.size() - self.start)))
+        return self.data
+
+    def close(self) -> None:
+        self.file.close()
+
+
+def find_values(raw: bytes, values: list[bytes | None]) -> np.ndarray | None:
+    """Find values in a plainly encoded column: int64 (n, 2), start and length, -1 for null; None: not so stored.
+
+    A value is stored as its length in 4 bytes, then its bytes. The next one follows, or a page header comes between.
+    """
+    places = np.full((len(values), 2), -1, dtype=np.int64)  # (n, 2)
+    position = 0
+    for row, value in enumerate(values):
+        if value is None:
+            continue
+        stored = len(value).to_bytes(4, "little") + value
+        if not raw.startswith(stored, position):
+            position = raw.find(stored, position, position + PAGE_HEADER_BYTES + len(stored))
+            if position < 0:
+                return None
+        places[row] = position + 4, len(value)
+        position += len(stored)
+    return places
+
+
+def _bounded(size: int, read: Any) -> bytes:
+    if size > MAX_FILE_BYTES:
+        raise ImageError(f"an image of {size:,} bytes; at most {MAX_FILE_BYTES:,} are read")
+    data: bytes = read()
+    return data
+
+
+def _most_unpacked(file: Path) -> int:
+    return max(GROUP_BYTES, EXPANSION * file.stat().st_size)
+
+
+def _read_values(parquet: pq.ParquetFile, column: str, group: int, file: Path) -> pa.ChunkedArray:
+    """Decode a binary column of a row group; DataError where that would be out of proportion to the file.
+
+    Equal values may be stored once and so take no room in the file. They are therefore read in steps of as many rows
+    as stay below the bound even if each has all bytes of the row group.
+    """
+    metadata, most = parquet.metadata.row_group(group), _most_unpacked(file)
+    size = max(metadata.total_byte_size, 1)
+    if size > most:
+        raise DataError(f"{file}: row group {group} has {size:,} bytes, unpacked; at most {most:,} are read")
+    step = max(1, min(metadata.num_rows, most // size))
+    parts, unpacked = [], 0
+    for batch in parquet.iter_batches(step, row_groups=[group], columns=[column], use_threads=False):
+        part = batch.column(0)
+        if pa.types.is_struct(part.type):
+            part = pc.struct_field(part, "bytes")
+        parts.append(part.dictionary_decode() if pa.types.is_dictionary(part.type) else part)
+        unpacked += parts[-1].nbytes
+        if unpacked > most:
+            raise DataError(
+                f"{file}: column {column!r} unpacks to more than the {most:,} bytes that are read"
+            )
+    if (count := sum(map(len, parts))) != metadata.num_rows:
+        raise DataError(f"{file}: column {column!r} has {count:,} values for {metadata.num_rows:,} rows")
+    return pa.chunked_array(parts)
+
+
+def _read_labels(files: tuple[Path, ...], columns: Columns, class_names: list[str], name: str) -> np.ndarray:
+    """Read all labels, int64 (n,), as numbers of classes."""
+    labels = [np.zeros(0, np.int64)]
+    for file in files:
+        parts = _read_column(file, columns)
+        if missing := sum(part.null_count for part in parts):
+            raise DataError(f"{file}: {missing} of {sum(map(len, parts))} rows have no label")
+        for part in parts:
+            if columns.text:
+                numbers = labels_of(part.dictionary.to_pylist(), class_names, str(file))
+                labels.append(numbers[part.indices.to_numpy()])
+            else:
+                labels.append(part.to_numpy().astype(np.int64))
+    if sum(map(len, labels)) == 0:
+        raise DataError(f"{name}: no rows in {len(files)} files, first {files[0]}")
+    check_labels(np.concatenate(labels), class_names, name)
+    return np.concatenate(labels)
+
+
+def _read_column(file: Path, columns: Columns) -> list[pa.Array]:
+    """Read the labels of a file in pieces: integers, or dictionaries of text, where a name is held once."""
+    footer = _read_footer(file)
+    if _is_text(_read_schema(footer, file), columns.label, file) != columns.text:
+        raise DataError(f"{file}: column {columns.label!r} differs from that of other files")
+    rows, most = footer.num_rows, _most_unpacked(file)
+    try:
+        parquet = pq.ParquetFile(file, read_dictionary=[columns.label] if columns.text else [])
+        batches = parquet.iter_batches(LABELS_AT_ONCE, columns=[columns.label], use_threads=False)
+        parts, unpacked = [], 0
+        for batch in batches:
+            parts.append(batch.column(0))
+            parts[-1].validate(full=True)  # that text is UTF-8
+            unpacked += parts[-1].nbytes
+            if unpacked > most:
+                raise DataError(f"{file}: labels of more than the {most:,} bytes that are read of this file")
+        if (count := sum(map(len, parts))) != rows:
+            raise DataError(f"{file}: column {columns.label!r} has {count:,} values for {rows:,} rows")
+        return parts
+    except DAMAGE as error:
+        raise DataError(f"{file}: column {columns.label!r} cannot be read: {error}") from error
+
+
+def _find_leaf(schema: pa.Schema, image: str, file: Path) -> str:
+    """Return where the bytes of images are: in the column, or in its field `bytes`."""
+    kind = _column_type(schema, image, file)
     within = pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0
     stored = kind.field("bytes").type if within else kind
     binary = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
@@ -137,8 +370,8 @@ def _leaf(schema: pa.Schema, image: str, file: Path) -> str:
 
 
 def _is_text(schema: pa.Schema, label: str, file: Path) -> bool:
-    """Whether labels are strings, and not integers."""
-    stored = _type(schema, label, file)
+    """Tell whether labels are strings; else they are integers."""
+    stored = _column_type(schema, label, file)
     stored = stored.value_type if pa.types.is_dictionary(stored) else stored
     text: bool = pa.types.is_string(stored) or pa.types.is_large_string(stored)
     if not text and not pa.types.is_integer(stored):
@@ -146,107 +379,37 @@ def _is_text(schema: pa.Schema, label: str, file: Path) -> bool:
     return text
 
 
-def _type(schema: pa.Schema, column: str, file: Path) -> pa.DataType:
+def _column_type(schema: pa.Schema, column: str, file: Path) -> pa.DataType:
     if schema.names.count(column) != 1:
-        raise DataError(f"{file}: {schema.names.count(column)} columns {column!r}; it has to have one")
+        raise DataError(f"{file}: {schema.names.count(column)} columns {column!r}; exactly one is needed")
     return schema.field(column).type
 
 
-def _locate(ends: np.ndarray, index: int) -> tuple[int, int]:
-    """Which of the consecutive ranges that end at `ends` holds `index`, and where in it."""
-    if not 0 <= index < ends[-1]:
-        raise IndexError(f"{index} in a source of {ends[-1]}")
-    part = int(np.searchsorted(ends, index, side="right"))
-    return part, index - (int(ends[part - 1]) if part else 0)
-
-
-def _choose(
-    role: str,
-    asked: str | None,
-    types: dict[str, str],
-    feature: str,
-    usual: tuple[str, ...],
-    schema: pa.Schema,
-    file: Path,
-) -> str:
-    """The column for `role`: the one asked for, else the only one of its feature, else the usual name."""
-    if asked is not None:
-        if asked not in schema.names:
-            raise ConfigError(
-                f"{file}: no column {asked!r} for the {role}; columns: {', '.join(schema.names)}"
-            )
-        return asked
-    named = [name for name in schema.names if types.get(name) == feature]
-    candidates = named if len(named) == 1 else [name for name in usual if name in schema.names]
-    if not candidates:
-        raise DataError(
-            f"{file}: which column is the {role}, of {', '.join(schema.names)}? Say it behind the path: "
-            f"?{role}=NAME"
-        )
-    return candidates[0]
-
-
-def _features(schema: pa.Schema, file: Path) -> dict[str, Any]:
-    """The features that Hugging Face `datasets` notes in the schema; empty where it did not write them."""
-    note = (schema.metadata or {}).get(b"huggingface")
-    if note is None:
+def _read_features(schema: pa.Schema, file: Path) -> dict[str, Any]:
+    """Read the features that Hugging Face `datasets` stores in the schema; empty where there are none."""
+    metadata = (schema.metadata or {}).get(b"huggingface")
+    if metadata is None:
         return {}
     try:
-        features = json.loads(note)["info"]["features"]
+        features = json.loads(metadata)["info"]["features"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(f"{file}: its huggingface metadata cannot be read: {error!r}") from error
     return features if isinstance(features, dict) else {}
 
 
-def _schema(footer: pq.FileMetaData, file: Path) -> pa.Schema:
+def _read_schema(footer: pq.FileMetaData, file: Path) -> pa.Schema:
     try:
         return footer.schema.to_arrow_schema()
     except DAMAGE as error:
         raise DataError(f"{file}: its columns cannot be read: {error}") from error
 
 
-def _footer(file: Path) -> pq.FileMetaData:
+def _read_footer(file: Path) -> pq.FileMetaData:
     try:
-        return _sound(pq.read_metadata(file), file)
+        footer, size = pq.read_metadata(file), file.stat().st_size
+        rows = sum(footer.row_group(group).num_rows for group in range(footer.num_row_groups))
     except DAMAGE as error:
         raise DataError(f"{file}: not a whole Parquet file: {error}") from error
-
-
-def _sound(footer: pq.FileMetaData, file: Path) -> pq.FileMetaData:
-    rows = sum(footer.row_group(group).num_rows for group in range(footer.num_row_groups))
-    if rows != footer.num_rows or rows > file.stat().st_size:  # an image has more than one byte
-        raise DataError(f"{file}: says {footer.num_rows:,} rows, and has {file.stat().st_size:,} bytes")
+    if rows != footer.num_rows or rows > size:  # an image has more than one byte
+        raise DataError(f"{file}: says {footer.num_rows:,} rows, and has {size:,} bytes")
     return footer
-
-
-def _labels_in(file: Path, columns: Columns) -> pa.ChunkedArray:
-    try:
-        parquet = pq.ParquetFile(file)
-        if _is_text(parquet.schema_arrow, columns.label, file) != columns.text:
-            raise DataError(f"{file}: column {columns.label!r} differs from that of other files")
-        groups = list(range(_sound(parquet.metadata, file).num_row_groups))
-        chunks = column_chunks(file, columns.label)
-        if len(chunks) != len(groups):
-            raise DataError(f"{file}: its footer is damaged: {len(chunks)} row groups, or {len(groups)}")
-        column = read_column(parquet, columns.label, groups, file, chunks)
-        column.validate(full=True)  # that text is UTF-8
-        return column
-    except DAMAGE as error:
-        raise DataError(f"{file}: column {columns.label!r} cannot be read: {error}") from error
-
-
-def _read_labels(files: tuple[Path, ...], columns: Columns, class_names: list[str], name: str) -> np.ndarray:
-    parts = []
-    for file in files:
-        column = _labels_in(file, columns)
-        if column.null_count:
-            raise DataError(f"{file}: {column.null_count} of {len(column)} rows have no label")
-        if columns.text:
-            parts.append(labels_of(column.to_pylist(), class_names, str(file)))
-        else:
-            parts.append(column.to_numpy().astype(np.int64))
-    labels = np.concatenate(parts)
-    if not len(labels):
-        raise DataError(f"{name}: no rows in {len(files)} files, first {files[0]}")
-    check_labels(labels, class_names, name)
-    return labels

@@ -1,17 +1,24 @@
-"""WebDataset tar shards with random access, by the offsets that tar_index.py finds.
+"""WebDataset tar shards with random access, by an index that is built once per shard and then kept in a file.
 
-    split ──shard_files.py──► shards ──tar_index.py──► (shard, offset, size, label) of each ──► its bytes
+    shard.tar ──tar_headers.py──► Index(keys, offsets, sizes, labels) ──► shard.tar.index.npz ──► bytes of an example
 
-Labels that are numbers in all splits are class numbers, named by a `classes.txt` or `classes.json` beside the shards
-(class_names.py), else by their digits. Other labels are names, and classes are the names sorted: those of
-train where there is such a split, else of all splits. Shards have to be uncompressed: a compressed stream has
-no random access.
+A key is a member's name up to the first dot of its last part, as in WebDataset: `a/000123.jpg` and `a/000123.cls` are
+one example. Its image is the member with the extension of an image; its label is in `.cls` (a number or a class name)
+or in `.json` (field `label` or `cls`). Labels that are numbers in all splits are class numbers, named by a
+`classes.txt` or `classes.json` beside the shards, else by their digits. Other labels are names, and the classes are
+the names sorted: those of train where there is such a split, else of all splits.
+
+The index lies beside the shard, or where that folder cannot be written in ~/.cache/vitrail/tar ($XDG_CACHE_HOME).
+It is used as long as the shard has the size and modification time that it records. Members are only read, never
+unpacked: no name inside an archive becomes a path. Shards are uncompressed, for random access.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import zipfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,12 +27,20 @@ import numpy as np
 
 from vitrail.data.readers.class_names import check_labels, labels_of, number_names, read_class_names
 from vitrail.data.readers.fingerprint import digest, digest_files, stamp_of
-from vitrail.data.readers.names import printable
+from vitrail.data.readers.folder_layout import EXTENSIONS
+from vitrail.data.readers.names import Names, printable
 from vitrail.data.readers.shard_files import Shards, find_shards, shards_of
-from vitrail.data.readers.tar_index import Index, read_index
+from vitrail.data.readers.tar_headers import Member, walk
 from vitrail.data.sources import MAX_FILE_BYTES, Example
 from vitrail.errors import DataError, ImageError
+from vitrail.runtime.files import atomic_file
+from vitrail.runtime.npz_members import DAMAGE, read_member
 from vitrail.runtime.progress import progress
+
+FORMAT = 1  # of the index file
+ARRAYS = ("stamp", "keys", "key_ends", "offsets", "sizes", "labels", "label_ends")  # in the index file
+INDEX_BYTES = 1 << 16  # that an index may be larger than its shard
+MAX_LABEL_BYTES = 1 << 20  # of a .cls or .json member
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +99,7 @@ def open_tar(path: Path, split: str) -> TarSource:
     texts = [label.decode() for index in indexes for label in index.labels]
     if not texts:
         raise DataError(f"{path}: no examples in the {len(shards.files)} shards of {name!r}")
-    class_names, numbers = _classes(path, root, texts, dict(zip(shards.files, indexes, strict=True)))
+    class_names, numbers = _find_classes(path, root, texts, dict(zip(shards.files, indexes, strict=True)))
     where = f"{path}, split {name!r}"
     if numbers:
         labels = np.array([int(text) for text in texts], dtype=np.int64)
@@ -102,22 +117,157 @@ def open_tar(path: Path, split: str) -> TarSource:
     )
 
 
-def _classes(path: Path, root: Path, texts: list[str], known: dict[Path, Index]) -> tuple[list[str], bool]:
-    """The names of the classes, and whether the labels `texts` are their numbers, and not these names."""
-    named, numbers = read_class_names(root), all(map(_is_number, texts))
-    if named is not None:
-        return named, numbers
+def _find_classes(
+    path: Path, root: Path, texts: list[str], known: dict[Path, Index]
+) -> tuple[list[str], bool]:
+    """Return the class names, and whether the labels `texts` are numbers of classes; else they are names."""
+
+    def labels_in(splits: Iterable[Shards]) -> set[str]:
+        files = [file for shards in splits for file in shards.files]
+        indexes = (known[file] if file in known else read_index(file) for file in files)
+        return {label.decode() for index in indexes for label in index.labels}
+
+    names, numbers = read_class_names(root), all(map(_is_number, texts))
+    if names is not None:
+        return names, numbers
     splits = find_shards(path, ".tar")
-    if numbers and all(map(_is_number, labels := _labels_in(splits.values(), known))):
+    if numbers and all(map(_is_number, labels := labels_in(splits.values()))):
         return number_names([np.array([int(label) for label in labels], dtype=np.int64)]), True
-    return sorted(_labels_in([splits["train"]] if "train" in splits else splits.values(), known)), False
-
-
-def _labels_in(splits: Iterable[Shards], known: dict[Path, Index]) -> set[str]:
-    files = [file for shards in splits for file in shards.files]
-    read = (known[file] if file in known else read_index(file) for file in files)
-    return {label.decode() for index in read for label in index.labels}
+    return sorted(labels_in([splits["train"]] if "train" in splits else splits.values())), False
 
 
 def _is_number(text: str) -> bool:
     return re.fullmatch(r"-?[0-9]{1,18}", text) is not None
+
+
+@dataclass(frozen=True, eq=False)
+class Index:
+    """The examples of one shard, in the order of their first members."""
+
+    keys: Names
+    offsets: np.ndarray  # int64 (n,): where the image begins in the file; -1: the example has no image
+    sizes: np.ndarray  # int64 (n,)
+    labels: Names  # as text: a number or a class name
+    stamp: tuple[int, int]  # size and modification time of the shard
+
+
+def read_index(shard: Path) -> Index:
+    """Return the index of a shard: from its file where there is one that fits, else built and kept."""
+    stamp = stamp_of(shard.stat())
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vitrail" / "tar"
+    places = (shard.with_name(f"{shard.name}.index.npz"), cache / f"{digest(str(shard.resolve()))}.npz")
+    for file in places:
+        index = _load_index(file, stamp)
+        if index is not None:
+            return index
+    index = build_index(shard)
+    _save_index(index, places)
+    return index
+
+
+def build_index(shard: Path) -> Index:
+    """Read all headers of a shard, and its labels."""
+    images: dict[str, tuple[int, int]] = {}
+    labels: dict[str, str] = {}
+    keys: dict[str, None] = {}
+    try:
+        with shard.open("rb", buffering=0) as archive:
+            stamp = stamp_of(os.fstat(archive.fileno()))
+            for member in walk(archive.fileno()):
+                folder, slash, base = member.name.rpartition("/")
+                stem, dot, extension = base.partition(".")
+                if not stem or not dot:
+                    continue
+                key, extension = f"{folder}{slash}{stem}", extension.lower()
+                if f".{extension.rpartition('.')[2]}" in EXTENSIONS:
+                    if key in images:
+                        raise DataError(f"{shard}: two images for {key!r}; one example has one image")
+                    images[key] = (member.offset, member.size)
+                elif extension in ("cls", "json"):
+                    label = _read_label(archive.fileno(), member, shard)
+                    if label is not None and labels.setdefault(key, label) != label:
+                        raise DataError(f"{shard}: two labels for {key!r}: {labels[key]!r} and {label!r}")
+                else:
+                    continue
+                keys[key] = None
+    except (ValueError, OSError) as error:
+        raise DataError(f"{shard}: not a whole, uncompressed tar file: {error}") from error
+    unlabelled = [key for key in keys if key not in labels]
+    if unlabelled:
+        raise DataError(
+            f"{shard}: {len(unlabelled)} of {len(keys)} examples have no label, first {unlabelled[0]!r}; "
+            "a label is a member .cls, or .json with the field label or cls"
+        )
+    places = np.array([images.get(key, (-1, 0)) for key in keys], dtype=np.int64).reshape(-1, 2)  # (n, 2)
+    return Index(
+        Names([key.encode("utf-8", "surrogateescape") for key in keys]),
+        places[:, 0],
+        places[:, 1],
+        Names([labels[key].encode("utf-8", "backslashreplace") for key in keys]),
+        stamp,
+    )
+
+
+def _read_label(archive: int, member: Member, shard: Path) -> str | None:
+    """Read the label in a .cls or .json member, as text; None: a .json that has none."""
+    if member.size > MAX_LABEL_BYTES:
+        raise DataError(f"{shard}: {member.name!r} has {member.size:,} bytes, too many for a label")
+    data = os.pread(archive, member.size, member.offset)
+    try:
+        if member.name.lower().endswith(".cls"):
+            return data.decode().strip()
+        fields = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{shard}: the label in {member.name!r} cannot be read: {error}") from error
+    for field in ("label", "cls"):
+        if isinstance(fields, dict) and isinstance(fields.get(field), int | str):
+            return str(fields[field])
+    return None
+
+
+def _load_index(file: Path, stamp: tuple[int, int]) -> Index | None:
+    """Read a kept index; None where there is none, or it is of another state of the shard, or damaged."""
+    most = stamp[0] + INDEX_BYTES
+    try:
+        if not file.is_file() or file.stat().st_size > most:
+            return None
+        with zipfile.ZipFile(file) as archive:
+            if sum(member.file_size for member in archive.infolist()) > most:
+                return None
+            stored = {name: read_member(archive, archive.getinfo(f"{name}.npy")) for name in ARRAYS}
+        if stored["stamp"].tolist() != [FORMAT, *stamp]:
+            return None
+        keys = Names.from_arrays(stored["keys"], stored["key_ends"])
+        labels = Names.from_arrays(stored["labels"], stored["label_ends"])
+        offsets, sizes = stored["offsets"], stored["sizes"]
+        for array in (offsets, sizes):
+            if array.dtype != np.int64 or array.shape != (len(keys),):
+                return None
+        inside = (offsets >= -1) & (sizes >= 0) & (sizes <= stamp[0] - offsets.clip(0, stamp[0]))
+        for label in labels:
+            label.decode()  # UnicodeDecodeError, which is a ValueError
+        return (
+            Index(keys, offsets, sizes, labels, stamp) if inside.all() and len(labels) == len(keys) else None
+        )
+    except DAMAGE:
+        return None
+
+
+def _save_index(index: Index, files: Iterable[Path]) -> None:
+    """Keep the index in the first of `files` that can be written; else it is built again next time."""
+    arrays = {
+        "stamp": np.array([FORMAT, *index.stamp], dtype=np.int64),
+        "keys": index.keys.bytes,
+        "key_ends": index.keys.ends,
+        "offsets": index.offsets,
+        "sizes": index.sizes,
+        "labels": index.labels.bytes,
+        "label_ends": index.labels.ends,
+    }
+    for file in files:
+        try:
+            with atomic_file(file) as temporary, temporary.open("wb") as stream:
+                np.savez(stream, **arrays)  # type: ignore[arg-type]
+            return
+        except OSError:
+            continue

@@ -2,14 +2,14 @@
 
     archive ──512-byte headers──► Member(name, offset, size) of each regular file
 
-Read are ustar, the older V7, GNU's long names (L), and pax records (x) for names and sizes; folders, links and
-devices are passed over. A header is believed only when its checksum is right and its data lie inside of the
-archive, so every step leads forward and the walk ends after at most one step for each 512 bytes. That is why
-Python's tarfile is not used: it trusts a size before it is checked (a negative one leads back, for ever) and
-reads as many bytes as a name says to have.
+Supported are ustar, the older V7, GNU's long names (L), and pax records (x) for names and sizes; folders, links and
+devices are skipped. A header is believed only when its checksum is right and its data lie inside the archive, so
+every step leads forward and the walk ends after at most one step per 512 bytes. That is why this walk is written out:
+Python's tarfile trusts a size before it is checked (a negative one leads back, for ever), reads as many bytes as a
+name claims to have, and stops without an error at a damaged header.
 
-The walk goes to the end of the archive, a block of zeros. Without one the archive was cut; with other bytes after
-it a header was lost, or two archives were put one behind the other. Each of these is a ValueError.
+The walk goes to the end of the archive, a block of zeros. Without one the archive was cut; other bytes after it mean
+that a header was lost, or that two archives were concatenated. Each of these is a ValueError.
 """
 
 from __future__ import annotations
@@ -24,18 +24,12 @@ MAX_NAME_BYTES = 4096  # of a path, on Linux
 MAX_PAX_BYTES = 1 << 20  # of the pax records of one member, extended attributes included
 END_CHUNK = 1 << 20  # read at a time of what follows the end
 
-FILES = b"0\x007"  # regular, the same in V7, contiguous
+FILES = b"0\x007"  # regular files: of ustar, of V7, contiguous
 NO_DATA = b"123456"  # links, devices, folders, pipes: nothing follows their header, whatever size it says
 LONG_NAME, LONG_LINK, PAX, PAX_GLOBAL, SPARSE = b"LKxgS"
 PAX_OF_SUN = ord("X")
-OF_THE_NEXT = (
-    LONG_NAME,
-    LONG_LINK,
-    PAX,
-    PAX_OF_SUN,
-    PAX_GLOBAL,
-)  # what these say is of the member that follows
-UNPACKED = "pack the files without --sparse"
+EXTENSIONS = (LONG_NAME, LONG_LINK, PAX, PAX_OF_SUN, PAX_GLOBAL)  # which describe the member that follows
+SPARSE_HINT = "pack the files without --sparse"
 
 
 @dataclass(frozen=True)
@@ -48,7 +42,7 @@ class Member:
 
 
 def walk(descriptor: int) -> Iterator[Member]:
-    """Each regular file of the archive that is open as `descriptor`, in order; ValueError or OSError."""
+    """Yield each regular file of the archive that is open as `descriptor`, in order; ValueError or OSError."""
     end = os.fstat(descriptor).st_size
     if not end:
         raise ValueError("the file is empty")
@@ -61,20 +55,20 @@ def walk(descriptor: int) -> Iterator[Member]:
             break
         _check_sum(header, at)
         kind, data = header[156], at + BLOCK
-        own = kind not in OF_THE_NEXT
+        own = kind not in EXTENSIONS
         size = 0 if kind in NO_DATA else _size(header, records if own else {}, at)
         if size > end - data:
             raise ValueError(f"the header at byte {at:,} says {size:,} bytes, and {end - data:,} follow")
         if kind == LONG_NAME:
             long_name = _read(descriptor, data, size, MAX_NAME_BYTES, "a name").partition(b"\0")[0]
         elif kind in (PAX, PAX_OF_SUN, PAX_GLOBAL):
-            found = _pax_records(_read(descriptor, data, size, MAX_PAX_BYTES, "pax records"), at)
-            if found and kind == PAX_GLOBAL:
+            more = _pax_records(_read(descriptor, data, size, MAX_PAX_BYTES, "pax records"), at)
+            if more and kind == PAX_GLOBAL:
                 raise ValueError(f"the pax header at byte {at:,} gives all members one path or size")
-            records |= found
+            records |= more
         elif own:
             if kind == SPARSE:
-                raise ValueError(f"the member at byte {at:,} is sparse: {UNPACKED}")
+                raise ValueError(f"the member at byte {at:,} is sparse: {SPARSE_HINT}")
             name = records.get(b"path", _name(header) if long_name is None else long_name)
             if kind in FILES and not (kind == 0 and name.endswith(b"/")):  # which in V7 is a folder
                 yield Member(name.decode("utf-8", "surrogateescape"), data, size)
@@ -89,7 +83,7 @@ def walk(descriptor: int) -> Iterator[Member]:
 
 
 def _check_sum(header: bytes, at: int) -> None:
-    """The sum of the bytes, the field of the sum taken for blanks; old tars have it of signed bytes."""
+    """Compare the sum of the bytes, its own field counted as blanks; old tars summed signed bytes."""
     summed = header[:148] + b" " * 8 + header[156:]
     more = sum(summed) - _octal(header[148:156], at)
     if more and more != 256 * sum(byte > 127 for byte in summed):
@@ -134,7 +128,7 @@ _RECORD = re.compile(rb"([0-9]{1,7}) ([^=\n]+)=")
 
 
 def _pax_records(data: bytes, at: int) -> dict[bytes, bytes]:
-    """The path and the size in records `30 path=folder/name.jpg\\n`; the number is the length of all of that."""
+    """Return the path and the size in records `30 path=folder/name.jpg\\n`; the number is the length of it all."""
     records: dict[bytes, bytes] = {}
     start = 0
     while start < len(data) and data[start]:  # some pad with zeros
@@ -143,7 +137,7 @@ def _pax_records(data: bytes, at: int) -> dict[bytes, bytes]:
         if head is None or not head.end() < stop <= len(data) or data[stop - 1] != ord("\n"):
             raise ValueError(f"the pax records at byte {at:,} are broken")
         if head[2].startswith(b"GNU.sparse."):
-            raise ValueError(f"the member at byte {at:,} is sparse: {UNPACKED}")
+            raise ValueError(f"the member at byte {at:,} is sparse: {SPARSE_HINT}")
         if head[2] in (b"path", b"size"):
             records[head[2]] = data[head.end() : stop - 1]
         start = stop

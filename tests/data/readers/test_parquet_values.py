@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vitrail.data.readers import parquet_rows
-from vitrail.data.readers.parquet_rows import ParquetRows, find_values
+from vitrail.data.readers import parquet
+from vitrail.data.readers.parquet import ParquetRows, find_values
 from vitrail.errors import DataError, ImageError
 
 PLAIN = {"compression": "none", "use_dictionary": False}
@@ -76,7 +76,7 @@ def test_everything_else_is_read_by_row_group(tmp_path: Path, options: dict[str,
     values = [b"a" * 50, None, b"b" * 70, b"a" * 50, b""] * 5
     if "column_encoding" in options:
         options["column_encoding"]["other"] = "PLAIN"
-    rows = ParquetRows((put(tmp_path / "a.parquet", values, row_group_size=4, **options),), "image")
+    rows = ParquetRows((put(tmp_path / "a.parquet", values, **options),), "image")
     assert read_all(rows) == values
     assert by_places(rows) == {False}
 
@@ -100,15 +100,15 @@ def test_values_that_look_alike() -> None:
         b"y",
     ]
     assert find_values(raw, [b"z"]) is None
-    assert find_values(b"\0" * parquet_rows.PAGE_HEADER_BYTES + b"gap" + b"\1\0\0\0x", [b"x"]) is None
+    assert find_values(b"\0" * parquet.PAGE_HEADER_BYTES + b"gap" + b"\1\0\0\0x", [b"x"]) is None
 
 
 @pytest.mark.parametrize("compression", ["none", "snappy"])
 def test_the_cache_is_bounded_and_reading_does_not_depend_on_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compression: str
 ) -> None:
-    monkeypatch.setattr(parquet_rows, "CACHE_BYTES", 120)
-    monkeypatch.setattr(parquet_rows, "OPEN_FILES", 1)
+    monkeypatch.setattr(parquet, "CACHE_BYTES", 120)
+    monkeypatch.setattr(parquet, "OPEN_FILES", 1)
     values = [[f"{f} {i}".encode() for i in range(9)] for f in range(3)]
     files = [
         put(
@@ -129,7 +129,7 @@ def test_the_cache_is_bounded_and_reading_does_not_depend_on_it(
 
 
 def test_files_that_change_while_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet_rows, "OPEN_FILES", 1)
+    monkeypatch.setattr(parquet, "OPEN_FILES", 1)
     files = tuple(put(tmp_path / f"{f}.parquet", [b"a" * 500, b"b" * 500], **PLAIN) for f in range(2))
     rows = ParquetRows(files, "image")
     assert rows.read(0, 0, 1) == b"b" * 500
@@ -147,10 +147,10 @@ def test_files_that_change_while_in_use(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_small_file_does_not_unpack_to_gigabytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet_rows, "GROUP_BYTES", 1 << 20)
+    monkeypatch.setattr(parquet, "GROUP_BYTES", 1 << 20)
     zeros = put(tmp_path / "zeros.parquet", [bytes(2 << 20)], compression="zstd", use_dictionary=False)
     with pytest.raises(
-        DataError, match=r"zeros\.parquet: column 'image' has .* bytes, unpacked; at most 1,048,576"
+        DataError, match=r"zeros\.parquet: row group 0 has .* bytes, unpacked; at most 1,048,576"
     ):
         ParquetRows((zeros,), "image").read(0, 0, 0)
     random = put(tmp_path / "random.parquet", [os.urandom(2 << 20)], compression="zstd", use_dictionary=False)
@@ -158,7 +158,7 @@ def test_a_small_file_does_not_unpack_to_gigabytes(tmp_path: Path, monkeypatch: 
 
 
 def test_values_that_are_stored_once_do_not_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet_rows, "GROUP_BYTES", 1 << 20)
+    monkeypatch.setattr(parquet, "GROUP_BYTES", 1 << 20)
     alike = put(tmp_path / "alike.parquet", [bytes(100_000)] * 100, compression="zstd", use_dictionary=True)
     assert pq.read_metadata(alike).row_group(0).column(1).total_uncompressed_size < 1 << 20
     rows, before = ParquetRows((alike,), "image"), pa.total_allocated_bytes()
@@ -167,7 +167,7 @@ def test_values_that_are_stored_once_do_not_either(tmp_path: Path, monkeypatch: 
             DataError, match=r"alike\.parquet: column 'image' unpacks to more than the 1,048,576 b"
         ):
             rows.read(0, 0, row)
-        monkeypatch.setattr(parquet_rows, "read_column", lambda *_: pytest.fail("unpacked again"))
+        monkeypatch.setattr(parquet, "_read_values", lambda *_: pytest.fail("unpacked again"))
     assert pa.total_allocated_bytes() - before < 4 << 20
 
 
@@ -175,7 +175,7 @@ def test_values_that_are_stored_once_do_not_either(tmp_path: Path, monkeypatch: 
 def test_a_value_is_no_larger_than_an_image_may_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compression: str
 ) -> None:
-    monkeypatch.setattr(parquet_rows, "MAX_FILE_BYTES", 100)
+    monkeypatch.setattr(parquet, "MAX_FILE_BYTES", 100)
     file = put(
         tmp_path / "a.parquet", [b"a" * 101, b"b" * 100], compression=compression, use_dictionary=False
     )
