@@ -166,7 +166,7 @@ def test_no_memory_for_an_array(tmp_path, monkeypatch):
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
 def test_a_shape_of_truths(tmp_path, method):
     content = npy(np.zeros((1, 32), np.float32)).replace(b"(1, 32), }   ", b"(True, 32), }")
-    with pytest.raises(CheckpointError, match=r"says \(True, 32\) of float32"):
+    with pytest.raises(CheckpointError, match=r"\(True, 32\) of float32"):
         read_npz(zipped(tmp_path / "x.npz", content, method))
 
 
