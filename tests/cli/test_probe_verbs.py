@@ -14,7 +14,7 @@ from vitrail.cli.probe_verbs import Probing, fewshot, knn, linear
 from vitrail.cli.transfer_verbs import transfer
 from vitrail.cli.verb import Common
 from vitrail.errors import ConfigError, DataError
-from vitrail.transfer.settings import Suite
+from vitrail.transfer.settings import SuiteSettings
 
 DATA = "shapes:colour?n=60&image_size=16"
 CPU = Common(device="cpu")
@@ -124,8 +124,8 @@ def test_evaluate_and_transfer_allow_them_likewise(some_broken, tmp_path, monkey
         evaluate(model, some_broken, common=CPU)
     shown = evaluate(model, some_broken, passing=Passing(max_bad=0.5), common=CPU)
     assert (shown.result["n"], shown.result["broken"]) == (8, 4)
-    suite = Suite(k=(1,), steps=2, batch=4, seeds=1, max_bad=0.5)
+    settings = SuiteSettings(k=(1,), steps=2, batch_size=4, seeds=1, max_bad=0.5)
     made = transfer(
-        model, data=(some_broken,), out=out, methods=("knn", "finetune"), suite=suite, common=CPU
+        model, data=(some_broken,), out=out, methods=("knn", "finetune"), settings=settings, common=CPU
     ).result
     assert {row["test_examples"] for row in made["rows"]} == {8}

@@ -35,7 +35,7 @@ def test_vtab(tmp_path, capsys, monkeypatch):
     write_all(tmp_path / "data", ("oxford_iiit_pet",))
     shown = command(
         "vtab", "mu/8@16", "--data", tmp_path / "data", "--out", tmp_path / "out", "--tasks", "pets", "dmlab",
-        "--image-size", 16, "--steps", 2, "--batch", 8, "--train-examples", SIZES["train_examples"],
+        "--image-size", 16, "--steps", 2, "--batch-size", 8, "--train-examples", SIZES["train_examples"],
         "--val-examples", SIZES["val_examples"], "--paper", "H/14 JFT", "--device", "cpu", "--json",
     )  # fmt: skip
     show(shown)
@@ -90,7 +90,7 @@ def test_transfer(bundle, tmp_path):
     )  # fmt: skip
     assert [row[1] for row in shown.rows] == ["1-shot", "knn"]
     assert all(len(row) == len(shown.columns) for row in shown.rows)
-    assert shown.after[-1] == f"Written: {tmp_path / 'out' / 'results.md'}, results.csv, results.json"
+    assert str(tmp_path / "out" / "results.md") in shown.after[-1]
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ TWICE = {
     "methods": (("fewshot", "linear", "knn", "finetune"), get_args(settings.Method), tuple(suite.METHODS)),
     "protocols": (
         ("default", "paper", "augreg", "bit"),
-        get_args(inspect.get_annotations(settings.Suite, eval_str=True)["protocol"]),
+        get_args(inspect.get_annotations(settings.SuiteSettings, eval_str=True)["protocol"]),
         tuple(protocols.PROTOCOLS),
     ),
     "precisions": (

@@ -26,9 +26,9 @@ TRAINING = {"--steps": "2", "--batch": "8", "--warmup": "0", "--workers": "0"}
 SMALLER = {
     "pretrain": TRAINING | {"--evaluate-every": "0"},
     "finetune": TRAINING | {"--rates": "0.003 0.01", "--seeds": "1"},
-    "transfer": {"--steps": "2", "--batch": "8", "--workers": "0", "--seeds": "1"},
-    "vtab": {"--steps": "1", "--batch": "4", "--image-size": "32", "--train-examples": "16",
-             "--val-examples": "4", "--workers": "0"},
+    "transfer": {"--steps": "2", "--batch-size": "8", "--num-workers": "0", "--seeds": "1"},
+    "vtab": {"--steps": "1", "--batch-size": "4", "--image-size": "32", "--train-examples": "16",
+             "--val-examples": "4", "--num-workers": "0"},
     "demo": {"--steps": "1", "--batch": "8", "--shots": "1", "--seeds": "1", "--most": "30", "--pictures": "2"},
     "inspect": {"--closely": "1"},
     "evaluate": {"--workers": "0"},

@@ -1,14 +1,15 @@
-"""VTAB-1k: one model fine-tuned on 19 tasks of 1,000 examples each; the score is the mean of 19 accuracies.
+"""VTAB-1k: fine-tune one model on 19 tasks of 1,000 examples each; the score is the mean of 19 accuracies.
 
-    for each task:  [train on 800, look at 200, for each rate]  ──►  train on all 1,000  ──►  the full test set, once
+    for each task:  [train on 800, evaluate on 200, for each lr] ──►  train on all 1,000 ──► the full test set, once
 
-The paper's protocol: 384 px, 2,500 steps of 512 images, SGD, rate 0.01 with cosine decay. Its warm-up on VTAB is not
-stated: here it is a fifth, the 500 steps of its other runs. Images are resized to a square; where crops and mirror
-images keep the label true they are used, as BiT does (vtab_tasks.py says where). Pixels are scaled as the model's
-own preprocessing line has it, and the result says how.
+The paper's protocol: 384 px, 2,500 steps of 512 images, SGD, lr 0.01 with cosine decay. Its warm-up on VTAB is not
+stated: here it is a fifth, the 500 steps of its other runs. Images are resized to a square; crops and mirror images
+are used where they keep the label true, as BiT does (`crop` and `flip` in vtab_tasks.py). Pixel values are scaled as
+the model's own preprocessing line says, and the result records how.
 
-OUT/ holds data/ (labels that had to be computed), manifests/ (which examples were used), tasks/TASK/ (a run each) and
-results.md, .csv, .json. The same call continues; several at once share the tasks (claim.py).
+OUT/ holds data/ (labels that had to be computed), manifests/ (the examples used), tasks/TASK/ (a run each) and
+results.md, .csv, .json. The same call continues; several at once share the tasks (claim.py). A task that is absent
+or unfinished enters no mean; a group with such a task has no mean.
 """
 
 from __future__ import annotations
@@ -21,12 +22,11 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from vitrail.checkpoints.formats import create, has_weights, load
-from vitrail.checkpoints.json_files import Count, check_kind
+from vitrail.checkpoints.json_files import Count
 from vitrail.data import preprocess as pp
 from vitrail.data.readers.fingerprint import digest_files
-from vitrail.errors import DataError
+from vitrail.errors import CheckpointError, DataError
 from vitrail.inference.feature_cache import model_digest
-from vitrail.models.names import Model
 from vitrail.models.vit import ViTConfig
 from vitrail.runtime.device import Device
 from vitrail.runtime.log import note
@@ -34,14 +34,36 @@ from vitrail.train.experiment import DataChoice, Experiment, ModelChoice, Object
 from vitrail.train.optim import Optimization
 from vitrail.train.results import MODEL, lacks_model
 from vitrail.train.run import run
-from vitrail.transfer import vtab_data, vtab_manifest
-from vitrail.transfer.claim import alone, check_own, claimed
+from vitrail.transfer.claim import alone, check_own, claimed, results_in
 from vitrail.transfer.protocols import multiple
-from vitrail.transfer.settings import PROTOCOL, Protocol, Sizes
-from vitrail.transfer.tables import write_tables
-from vitrail.transfer.vtab_data import TaskData
-from vitrail.transfer.vtab_table import Found, below, collected, table
-from vitrail.transfer.vtab_tasks import TASKS, chosen_tasks, paper_scores
+from vitrail.transfer.settings import VTAB, VTABSettings
+from vitrail.transfer.tables import percent, write_tables
+from vitrail.transfer.vtab_data import (
+    TaskData,
+    check_manifest,
+    check_task,
+    digest_manifest,
+    find_folder,
+    list_examples,
+    needs_labels,
+    open_task,
+    read_manifest,
+    write_cut,
+    write_manifest,
+)
+from vitrail.transfer.vtab_tasks import GROUPS, TASKS, paper_accuracies, select_tasks
+
+Splits = tuple[str, str, str]  # train, val, test
+
+
+class TaskResults(TypedDict):
+    """Results of a finished task in run.json; chosen settings are recorded besides."""
+
+    accuracy: float
+    std: float | None
+    values: list[float]
+    test_examples: Count
+    manifest: str
 
 
 def vtab(
@@ -50,234 +72,258 @@ def vtab(
     out: str | Path,
     *,
     tasks: tuple[str, ...] = (),
-    protocol: Protocol = PROTOCOL,
+    settings: VTABSettings = VTAB,
     manifests: str | Path | None = None,
     paper: str | None = None,
     device: Device = "auto",
 ) -> dict[str, Any]:
-    """Run the tasks (all 19 where none is named) whose data is there. Returns what results.json holds.
+    """Run the tasks whose data is there and return the content of results.json.
 
-    `manifests`: a folder of TASK.csv; examples other than theirs are refused. `paper`: a model of Table 9 to
-    compare with.
+    `tasks`: names of tasks and groups; all 19 where none is named. `manifests`: a folder of TASK.csv; other examples
+    are refused. `paper`: a model of Table 9 to compare with.
     """
-    root, folder, names = Path(data).expanduser(), Path(out).expanduser(), chosen_tasks(tasks)
+    root, folder, names = Path(data).expanduser(), Path(out).expanduser(), select_tasks(tasks)
     check_own(folder, ("data", "manifests", "tasks"))
-    beside = {} if paper is None else paper_scores(paper)
-    places = {name: vtab_data.find(root, name) for name in names}
-    there = {name: place for name, place in places.items() if place is not None}
-    if not there:
-        looked = ", ".join(dict.fromkeys(f for name in names for f in (name, TASKS[name].folder)))
-        raise DataError(f"{root} holds the data of none of the tasks; their folders are called: {looked}")
-    for name, place in there.items():
-        check(place, name, protocol.sizes)
-    wanted = {} if manifests is None else {name: manifest_in(Path(manifests), name) for name in there}
-    lines = Lines.of(model, protocol)
-    for name, place in there.items():
-        config = identity(model, lines, protocol, place)
-        with claimed(folder / "tasks" / name, config) as piece:
-            if piece is None:
-                continue
-            if piece.results(Found) is not None:
-                if protocol.keep_models:
-                    note_models(piece.path)
-                if name in wanted:
-                    check_manifest(vtab_manifest.read(used_manifest(folder, name)), wanted[name])
-                continue
-            note(f"{name}: task {list(there).index(name) + 1} of {len(there)}")
-            given = examples(place, name, protocol.sizes, folder, wanted.get(name))
-            piece.finish(scored(name, given, model, lines, protocol, piece.path, device))
-        tidy(folder / "tasks" / name, keep_models=protocol.keep_models)
+    paper_scores = {} if paper is None else paper_accuracies(paper)
+    folders = {name: place for name in names if (place := find_folder(root, name)) is not None}
+    if not folders:
+        known = ", ".join(dict.fromkeys(f for name in names for f in (name, TASKS[name].folder)))
+        raise DataError(f"{root} holds the data of none of the tasks; their folders are called: {known}")
+    expected = {} if manifests is None else {n: Path(manifests).expanduser() / f"{n}.csv" for n in folders}
+    for path in expected.values():
+        if not path.exists():
+            raise DataError(f"{path}: no such manifest")
+    for name, source in folders.items():
+        check_task(source, name, settings)
+    start = Start.read(model, settings)
+    for number, (name, source) in enumerate(folders.items(), 1):
+        with claimed(folder / "tasks" / name, identity(start, settings, source)) as task_run:
+            if task_run is None:
+                continue  # another process is at it
+            if task_run.results(TaskResults) is None:
+                note(f"{name}: task {number} of {len(folders)}")
+                examples = prepare_examples(source, name, settings, folder, expected.get(name))
+                task_run.finish(run_task(name, examples, start, settings, task_run.path, device))
+            else:
+                check_finished(folder, name, settings, expected.get(name))
+        remove_checkpoints(folder / "tasks" / name, keep_models=settings.keep_models)
     with alone(folder):
         result = {
             "model": model,
             "paper": paper,
-            "normalisation": lines.value_op,
-            "image_size": lines.image_size,
-            "evaluate_preprocess": lines.evaluation,
-            "protocol": dataclasses.asdict(protocol),
-            **collected(names, list(there), folder, beside),
+            "normalisation": start.value_op,
+            "image_size": start.image_size,
+            "evaluate_preprocess": f"resize({start.image_size})|{start.value_op}",
+            "settings": dataclasses.asdict(settings),
+            **collect(names, list(folders), folder, paper_scores),
         }
-        write_tables(folder, *table(result), result, below(result))
+        write_tables(folder, *table(result), result, remarks(result))
     return result
 
 
-def check(place: Path, name: str, sizes: Sizes) -> None:
-    """What can be found wrong before anything is computed."""
-    if vtab_data.needs_labels(place, name, sizes):
-        vtab_data.check_columns(place, name)
-    else:
-        vtab_data.opened(place, name, sizes)
-
-
 @dataclass(frozen=True)
-class Lines:
-    """What a model asks of its images."""
+class Start:
+    """The model that every task starts from, and the images it takes."""
 
+    model: str
     image_size: int
-    value_op: str  # the end of its preprocessing line, as to_range(-1, 1)
-    weights: str  # digest; "fresh" for an architecture's name
-    dropout: float | None  # none, whatever it was trained with; None: a ResNet has no such thing
+    value_op: str  # the end of its preprocessing line, such as to_range(-1, 1)
+    weights: str  # digest; "fresh" for the name of an architecture
+    dropout: float | None  # 0, whatever it was trained with; None: a ResNet has none
 
     @classmethod
-    def of(cls, model: str, protocol: Protocol) -> Lines:
-        loaded = loaded_or_fresh(model)
-        config = loaded.config
-        stride, dropout = (config.stride, 0.0) if isinstance(config, ViTConfig) else (1, None)
-        value = str(pp.Pipeline((), pp.parse(loaded.preprocess).value_op))
+    def read(cls, model: str, settings: VTABSettings) -> Start:
+        loaded = load(model) if has_weights(model) else create(model, classes=1)
+        stride, dropout = (loaded.config.stride, 0.0) if isinstance(loaded.config, ViTConfig) else (1, None)
+        value_op = str(pp.Pipeline((), pp.parse(loaded.preprocess).value_op))
         weights = model_digest(loaded) if has_weights(model) else "fresh"
-        return cls(protocol.image_size or multiple(384, stride), value, weights, dropout)
-
-    def training(self, crop: bool, flip: bool) -> str:
-        size = self.image_size
-        ops = [f"resize({round(size * 7 / 6)})", f"random_crop({size})"] if crop else [f"resize({size})"]
-        return "|".join([*ops, *(["flip_lr"] if flip else []), self.value_op])
-
-    @property
-    def evaluation(self) -> str:
-        return f"resize({self.image_size})|{self.value_op}"
+        return cls(model, settings.image_size or multiple(384, stride), value_op, weights, dropout)
 
 
-def loaded_or_fresh(model: str) -> Model:
-    return load(model) if has_weights(model) else create(model, classes=1)
+def identity(start: Start, settings: VTABSettings, source: Path) -> dict[str, Any]:
+    """Return what must be equal for a task to be continued."""
+    files = sorted(path for path in source.rglob("*") if path.is_file() and path.name != "manifest.csv")
+    config = dataclasses.asdict(settings) | dataclasses.asdict(start)
+    for incidental in ("num_workers", "keep_models", "dropout"):
+        del config[incidental]
+    fingerprint = digest_files((str(path.relative_to(source)), path) for path in files)
+    return {**config, "data": str(source), "fingerprint": fingerprint}
 
 
-def identity(model: str, lines: Lines, protocol: Protocol, place: Path) -> dict[str, Any]:
-    """What has to be the same for a task to be continued."""
-    incidental = {"workers", "keep_models", "image_size"}
-    settings = {k: v for k, v in dataclasses.asdict(protocol).items() if k not in incidental}
-    files = sorted(path for path in place.rglob("*") if path.is_file() and path.name != "manifest.csv")
-    fingerprint = digest_files((str(path.relative_to(place)), path) for path in files)
-    data = {"data": str(place), "fingerprint": fingerprint}
-    asked = {k: v for k, v in dataclasses.asdict(lines).items() if k != "dropout"}  # which the weights decide
-    return {"model": model, **asked, **settings, **data}
-
-
-def examples(place: Path, name: str, sizes: Sizes, folder: Path, wanted: Path | None) -> tuple[TaskData, str]:
-    """A task's examples, and the digest of their manifest."""
-    if vtab_data.needs_labels(place, name, sizes):
-        place = vtab_data.labelled(place, name, sizes, folder / "data" / name)
-    given = vtab_data.opened(place, name, sizes)
-    manifest = vtab_manifest.manifest_of(given.sources())
-    for path in (place / "manifest.csv", wanted):
+def prepare_examples(
+    source: Path, name: str, settings: VTABSettings, folder: Path, expected: Path | None
+) -> tuple[TaskData, str]:
+    """Return a task's examples, labels computed, and the digest of the manifest that is written."""
+    own_manifest = source / "manifest.csv"
+    if needs_labels(source, name, settings):
+        write_cut(source, name, settings, folder / "data" / name)
+        source = folder / "data" / name
+    data = open_task(source, name, settings)
+    manifest = list_examples(data.sources())
+    for path in (own_manifest, expected):
         if path is not None and path.exists():
             check_manifest(manifest, path)
-    vtab_manifest.write(manifest, used_manifest(folder, name))
-    return given, vtab_manifest.digest(manifest)
+    write_manifest(manifest, manifest_path(folder, name))
+    return data, digest_manifest(manifest)
 
 
-def used_manifest(folder: Path, name: str) -> Path:
-    """Which examples a task was done with."""
+def manifest_path(folder: Path, name: str) -> Path:
     return folder / "manifests" / f"{name}.csv"
 
 
-def manifest_in(folder: Path, name: str) -> Path:
-    """Which examples a task has to be done with."""
-    path = folder.expanduser() / f"{name}.csv"
-    if not path.exists():
-        raise DataError(f"{path}: no such manifest")
-    return path
-
-
-def check_manifest(ours: vtab_manifest.Manifest, wanted: Path) -> None:
-    vtab_manifest.check_same(ours, vtab_manifest.read(wanted), wanted)
-
-
-def scored(
+def run_task(
     name: str,
-    given: tuple[TaskData, str],
-    model: str,
-    lines: Lines,
-    protocol: Protocol,
+    examples: tuple[TaskData, str],
+    start: Start,
+    settings: VTABSettings,
     folder: Path,
     device: Device,
 ) -> dict[str, Any]:
-    """One task: the rate chosen on val, then all examples, then the test set."""
-    (data, manifest), task = given, TASKS[name]
-    augment = protocol.augment == "by-task"
-    line = lines.training(augment and task.crop, augment and task.flip)
-    choice = DataChoice(
-        data.where, preprocess=line, evaluate_preprocess=lines.evaluation, batch=protocol.batch, max_bad=0.0,
-        workers=protocol.workers,
-    )  # fmt: skip
-    alone_800 = dataclasses.replace(choice, train=data.train, val=data.val, test="none")
-    all_1000 = dataclasses.replace(choice, train=f"{data.train}+{data.val}", val="none", test=data.test)
+    """Choose the lr on val, train on all examples with each seed, test."""
+    (data, manifest), task, size = examples, TASKS[name], start.image_size
+    augment = settings.augment == "by-task"
+    ops = [f"resize({size})"]
+    if augment and task.crop:
+        ops = [f"resize({round(size * 7 / 6)})", f"random_crop({size})"]
+    if augment and task.flip:
+        ops.append("flip_lr")
+    line = "|".join([*ops, start.value_op])
+    held_out = data.train, data.val, "none"
+    everything = f"{data.train}+{data.val}", "none", data.test
 
-    def trained(examples: DataChoice, rate: float, seed: int, where: str, kind: Any) -> dict[str, Any]:
-        made = experiment(model, lines, examples, protocol, rate, seed)
-        results = run(made, folder / where, device=device).results
-        check_kind(results, kind, f"{folder / where}: results")
-        return results
+    def train(splits: Splits, lr: float, seed: int, place: Path) -> dict[str, Any]:
+        chosen = experiment(data.where, splits, line, start, settings, lr, seed)
+        return run(chosen, place, device=device).results
 
-    swept = {}
-    if len(protocol.rates) > 1:
-        for rate in sorted(protocol.rates):
-            swept[rate] = trained(alone_800, rate, 0, f"choices/{rate:g}", Chosen)["val"]["val_top1"]
-    rate = max(swept, key=lambda r: swept[r]) if swept else protocol.rates[0]  # of equals, the lowest
-    runs = [trained(all_1000, rate, seed, f"final/{seed}", Final) for seed in range(protocol.seeds)]
-    values = [results["test"]["top1"] for results in runs]
+    val: dict[float, float] = {}
+    for lr in sorted(settings.lrs) if len(settings.lrs) > 1 else ():
+        place = folder / "choices" / f"{lr:g}"
+        val[lr] = read_score(train(held_out, lr, 0, place), "val", "val_top1", place)
+    best = max(val, key=lambda lr: val[lr]) if val else settings.lrs[0]  # of equals, the lowest
+    places = [folder / "final" / str(seed) for seed in range(settings.seeds)]
+    runs = [train(everything, best, seed, place) for seed, place in enumerate(places)]
+    values = [read_score(results, "test", "top1", place) for results, place in zip(runs, places, strict=True)]
     return {
         "accuracy": statistics.fmean(values),
         "std": statistics.stdev(values) if len(values) > 1 else None,
         "values": values,
-        "rate": rate,
-        "val": {f"{r:g}": v for r, v in swept.items()},
-        "test_examples": runs[0]["test_examples"],
+        "lr": best,
+        "val": {f"{lr:g}": accuracy for lr, accuracy in val.items()},
+        "test_examples": runs[0].get("test_examples", 0),
         "preprocess": line,
         "manifest": manifest,
     }
 
 
 def experiment(
-    model: str, lines: Lines, examples: DataChoice, protocol: Protocol, rate: float, seed: int
+    where: str, splits: Splits, line: str, start: Start, settings: VTABSettings, lr: float, seed: int
 ) -> Experiment:
-    training = Training(
-        steps=protocol.steps,
-        rate=rate,
-        decay="cosine",
-        warmup="20%",
-        optimization=Optimization("sgd"),
-        clip=1.0,
-        evaluate_every="100%",
-        save_every="10%",
-        keep=1,
+    """Return one training run of a task."""
+    return Experiment(
+        ModelChoice(start.model, start.image_size, dropout=start.dropout, drop_path=start.dropout),
+        DataChoice(
+            where,
+            *splits,
+            preprocess=line,
+            evaluate_preprocess=f"resize({start.image_size})|{start.value_op}",
+            batch=settings.batch_size,
+            max_bad=0.0,
+            workers=settings.num_workers,
+        ),
+        ObjectiveChoice(),
+        Training(
+            steps=settings.steps,
+            rate=lr,
+            decay="cosine",
+            warmup="20%",
+            optimization=Optimization("sgd"),
+            clip=1.0,
+            evaluate_every="100%",
+            save_every="10%",
+            keep=1,
+        ),
+        seed,
     )
-    choice = ModelChoice(model, lines.image_size, dropout=lines.dropout, drop_path=lines.dropout)
-    return Experiment(choice, examples, ObjectiveChoice(), training, seed)
 
 
-class ValTop1(TypedDict):
-    val_top1: float
+def read_score(results: dict[str, Any], split: str, name: str, folder: Path) -> float:
+    """Return a score of a finished run, whose run.json may have been edited."""
+    value: float | None = (results[split] or {}).get(name)
+    if value is None:
+        raise CheckpointError(
+            f"{folder / 'run.json'} has no {name} on {split}; remove {folder} to train again"
+        )
+    return value
 
 
-class Chosen(TypedDict):
-    """Of a run that looks at val."""
-
-    val: ValTop1
-
-
-class Top1(TypedDict):
-    top1: float
-
-
-class Final(TypedDict):
-    """Of a run that is tested."""
-
-    test: Top1
-    test_examples: Count
+def check_finished(folder: Path, name: str, settings: VTABSettings, expected: Path | None) -> None:
+    """Check a finished task's examples, and note kept models that are not as written: no checkpoint is left."""
+    task_folder = folder / "tasks" / name
+    if expected is not None:
+        check_manifest(read_manifest(manifest_path(folder, name)), expected)
+    for place in sorted(task_folder.glob("final/*")) if settings.keep_models else ():
+        if lacks_model(place):
+            note(f"{place / MODEL} is missing or damaged; to train it again, remove {task_folder}")
 
 
-def note_models(folder: Path) -> None:
-    """Say which models of a finished task are not what was written: without its checkpoints they stay so."""
-    for each in sorted(folder.glob("final/*")):
-        if lacks_model(each):
-            note(
-                f"{each / MODEL} is missing or damaged: to have it, remove {folder}, and the task is done anew"
-            )
-
-
-def tidy(folder: Path, *, keep_models: bool) -> None:
-    """A finished task needs no checkpoints: 19 times those of a large model fill a disk."""
-    for each in [*folder.glob("choices/*"), *folder.glob("final/*")]:
-        shutil.rmtree(each / "checkpoints", ignore_errors=True)
+def remove_checkpoints(folder: Path, *, keep_models: bool) -> None:
+    """Remove the checkpoints of a finished task: 19 times those of a large model fill a disk."""
+    for place in [*folder.glob("choices/*"), *folder.glob("final/*")]:
+        shutil.rmtree(place / "checkpoints", ignore_errors=True)
         if not keep_models:
-            shutil.rmtree(each / "model", ignore_errors=True)
+            shutil.rmtree(place / MODEL, ignore_errors=True)
+
+
+def collect(
+    names: list[str], present: list[str], folder: Path, paper_scores: dict[str, float]
+) -> dict[str, Any]:
+    """Return a row for each task, and the means of groups and of all 19."""
+    rows: list[dict[str, Any]] = []
+    for name in names:
+        results = results_in(folder / "tasks" / name, TaskResults) if name in present else None
+        status = "done" if results else "unfinished" if name in present else "absent"
+        row = {"task": name, "group": TASKS[name].group, "classes": TASKS[name].classes, "status": status}
+        rows.append({**row, **(results or {"accuracy": None}), **row, "paper": paper_scores.get(name)})
+    accuracies = {row["task"]: row["accuracy"] for row in rows if row["accuracy"] is not None}
+
+    def mean(tasks: list[str]) -> dict[str, Any]:
+        done = [accuracies[name] for name in tasks if name in accuracies]
+        complete = len(done) == len(tasks)
+        return {"mean": statistics.fmean(done) if complete else None, "done": len(done), "of": len(tasks)}
+
+    return {
+        "rows": rows,
+        "groups": {group: mean([name for name in TASKS if TASKS[name].group == group]) for group in GROUPS},
+        "vtab": mean(list(TASKS)),
+        "paper_vtab": statistics.fmean(paper_scores.values()) if paper_scores else None,
+    }
+
+
+def table(result: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Return the headings and rows of the table that people read."""
+    rows = []
+    for row in result["rows"]:
+        cells = [row["status"], "-", "-", "-"]
+        if row["status"] == "done":
+            n = f"{row['test_examples']:,}"
+            cells = [percent(row["accuracy"]), percent(row["std"]), str(len(row["values"])), n]
+        rows.append([row["task"], row["group"], *cells, percent(row["paper"])])
+    means = {f"mean of {group}": (mean, "") for group, mean in result["groups"].items()}
+    means["mean of 19"] = (result["vtab"], percent(result["paper_vtab"]))
+    for name, (mean, paper) in means.items():
+        text = f"- ({mean['done']} of {mean['of']})" if mean["mean"] is None else percent(mean["mean"])
+        rows.append([name, "", text, "", "", "", paper])
+    return ["task", "group", "accuracy", "std", "runs", "test images", "paper"], rows
+
+
+def remarks(result: dict[str, Any]) -> list[str]:
+    """Return the lines below the table."""
+    settings = result["settings"]
+    sizes = settings["train_examples"], settings["val_examples"]
+    lines = [
+        f"{result['image_size']} px, {settings['steps']:,} steps of {settings['batch_size']} images, normalisation "
+        f"{result['normalisation']}, augmentation {settings['augment']}; {sizes[0]} + {sizes[1]} training examples"
+    ]
+    if sizes != (800, 200):
+        lines.append("Not VTAB-1k, which has 800 + 200 training examples for each task")
+    return lines

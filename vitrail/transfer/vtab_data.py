@@ -1,28 +1,40 @@
-"""The examples of a VTAB task: found in a folder of data sets, cut, labelled.
+"""Examples of a VTAB task: find its folder, cut its splits, compute its labels, list its examples.
 
-    ROOT/TASK or ROOT/DATASET ──find──► folder ──cut──► TaskData: where, and three split strings ──► the one loop
+    ROOT/TASK or ROOT/DATASET ──find_folder──► folder ──open_task──► TaskData: a source and three split strings
 
 A folder holds Parquet files in one of two forms.
-- Whole: the data set's own splits (train, validation, test), its rows in the order of TFDS. The task is a slice of
-  them: `train[:800]`, the first 200 of what vtab_tasks.py says, and a test split.
-- Cut: train800, val200 and test, with the labels of the task.
+- Whole: the splits of the data set (train, validation, test), rows in the order of TFDS. The task is a slice of
+  them: `train[:800]`, the first 200 of `Task.val`, and `Task.test`.
+- Cut: train800, val200 and test, with the labels of the task. Where a label is computed from an annotation (Clevr,
+  dSprites, KITTI), `write_cut` makes this form once.
 
-Where a label is computed from an annotation (Clevr, dSprites, KITTI), the cut form is written once, below the folder
-of results; it can be given as data again.
+A manifest lists the examples of a task, so that two people can compare theirs:
+
+    split,pixels,label            a line for each example of train, val and test
+    train,3f9c0a51e2b7d604,17     pixels: the first 16 digits of SHA-256 over "H W\\n" and the RGB bytes, row by row
+
+Pixels, not files: an image stored losslessly in another format has the same line. VTAB's own examples are positions
+in the order of TFDS, and no list of them is published.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import csv
+import hashlib
+import os
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from io import StringIO
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from vitrail.data.decode import decode
+from vitrail.data.foreign_files import read_text
 from vitrail.data.readers.class_names import check_labels
 from vitrail.data.readers.fingerprint import digest, digest_files
 from vitrail.data.readers.parquet import ParquetRows
@@ -31,131 +43,142 @@ from vitrail.data.shard import shard
 from vitrail.data.sources import Example, Source, open_source
 from vitrail.data.splits import Subset, parse_split
 from vitrail.errors import DataError
+from vitrail.runtime.files import atomic_file
 from vitrail.runtime.progress import progress
-from vitrail.transfer.settings import Sizes
+from vitrail.transfer.settings import VTABSettings
 from vitrail.transfer.vtab_tasks import TASKS, Task
 
-ROWS = 1000  # annotations that are looked at together
+ANNOTATIONS = 1000  # rows read at a time
+HEADER = ["split", "pixels", "label"]
+MAX_MANIFEST_BYTES = 256 << 20
+Manifest = list[tuple[str, str, int]]  # (split, pixels, label)
 
 
 @dataclass(frozen=True)
 class TaskData:
-    """A task's examples: what `open_source` is given."""
+    """Arguments of `open_source` for the examples of a task."""
 
     where: str
     train: str  # 800 examples
-    val: str  # 200
+    val: str  # 200 examples
     test: str
 
     def sources(self) -> dict[str, Source]:
-        parts = {"train": self.train, "val": self.val, "test": self.test}
-        return {name: open_source(self.where, split) for name, split in parts.items()}
+        return {name: open_source(self.where, getattr(self, name)) for name in ("train", "val", "test")}
 
 
-def find(root: Path, name: str) -> Path | None:
-    """The folder of a task: of its own name, or of its data set's; None: there is neither."""
+def find_folder(root: Path, name: str) -> Path | None:
+    """Return the folder of a task, called like the task or its data set; None without one."""
     if not root.is_dir():
-        raise DataError(f"{root}: no such folder; VTAB's data is a folder with a folder for each task")
-    places = [root / name, root / TASKS[name].folder]
-    return next((place for place in places if place.is_dir()), None)
+        raise DataError(f"{root}: no such folder; --data must be a folder with a folder for each task")
+    folders = [root / name, root / TASKS[name].folder]
+    return next((folder for folder in folders if folder.is_dir()), None)
 
 
-def needs_labels(folder: Path, name: str, sizes: Sizes) -> bool:
-    """Whether the labels have to be computed; otherwise `opened` can be called at once."""
-    return TASKS[name].rule is not None and not is_cut(folder, sizes)
+def cut_splits(settings: VTABSettings) -> tuple[str, str, str]:
+    """Return the names of the splits of the cut form."""
+    return f"train{settings.train_examples}", f"val{settings.val_examples}", "test"
 
 
-def is_cut(folder: Path, sizes: Sizes) -> bool:
+def is_cut(folder: Path, settings: VTABSettings) -> bool:
     if not has_shards(folder, ".parquet"):
-        raise DataError(f"{folder}: no Parquet files; a task's folder holds train, validation and test, or "
-                        f"{', '.join(sizes.cut)}")  # fmt: skip
-    stems = {shards.stem for shards in find_shards(folder, ".parquet").values()}
-    return set(sizes.cut) <= stems
+        raise DataError(
+            f"{folder}: no Parquet files; expected those of train, validation and test, or of "
+            f"{', '.join(cut_splits(settings))}"
+        )
+    return set(cut_splits(settings)) <= {shards.stem for shards in find_shards(folder, ".parquet").values()}
 
 
-def opened(folder: Path, name: str, sizes: Sizes) -> TaskData:
-    """The examples of a task whose labels are there, checked."""
+def needs_labels(folder: Path, name: str, settings: VTABSettings) -> bool:
+    """Return True if the labels have to be computed (`write_cut`) before `open_task`."""
+    return TASKS[name].rule is not None and not is_cut(folder, settings)
+
+
+def check_task(folder: Path, name: str, settings: VTABSettings) -> None:
+    """Raise DataError for what can be known to be wrong before anything is computed."""
+    if not needs_labels(folder, name, settings):
+        open_task(folder, name, settings)
+        return
+    for split in whole_splits(TASKS[name]):
+        _, shards = shards_of(folder, ".parquet", split)
+        find_image_column(shards.files[0], TASKS[name])
+
+
+def open_task(folder: Path, name: str, settings: VTABSettings) -> TaskData:
+    """Open and check the examples of a task that has its labels."""
     task = TASKS[name]
-    if is_cut(folder, sizes):
-        data = TaskData(str(folder), *sizes.cut)
+    if is_cut(folder, settings):
+        data = TaskData(str(folder), *cut_splits(settings))
     else:
-        column = "" if task.column is None else f"?label={task.column}"
-        where = f"{folder}{column}"
-        lengths = {split: len(open_source(where, split)) for split in splits_of_task(task)}
-        data = TaskData(where, *(f"{split}[{a}:{b}]" for split, a, b in ranges(task, lengths, folder, sizes)))
-    for part, source in data.sources().items():
-        asked = {"train": sizes.train, "val": sizes.val}.get(part, len(source))
-        if len(source) != asked:
-            raise DataError(f"{source.name} of {folder} has {len(source)} examples; {name} takes {asked}")
+        where = str(folder) if task.column is None else f"{folder}?label={task.column}"
+        lengths = {split: len(open_source(where, split)) for split in whole_splits(task)}
+        slices = slice_splits(task, lengths, folder, settings)
+        data = TaskData(where, *(f"{split}[{start}:{stop}]" for split, start, stop in slices))
+    sources = data.sources()
+    for split, n in (("train", settings.train_examples), ("val", settings.val_examples)):
+        if len(sources[split]) != n:
+            raise DataError(f"{folder}: {split} has {len(sources[split])} examples; {name} takes {n}")
+    for source in sources.values():
         if len(source.class_names) != task.classes:
             raise DataError(
-                f"{folder}: {len(source.class_names)} classes; {name} has {task.classes}. Class names stand in the "
-                "Parquet files (ClassLabel), or in a classes.txt beside them"
+                f"{folder}: {len(source.class_names)} classes; {name} has {task.classes}. Name the classes in the "
+                "Parquet files (ClassLabel) or in a classes.txt beside them"
             )
     return data
 
 
-def labelled(folder: Path, name: str, sizes: Sizes, to: Path) -> Path:
-    """Write the cut form of a task whose labels are computed; what is there already is kept."""
-    task = TASKS[name]
-    whole = {split: Labelled.open(folder, split, task) for split in splits_of_task(task)}
-    lengths = {split: len(source) for split, source in whole.items()}
-    for part, (split, a, b) in zip(sizes.cut, ranges(task, lengths, folder, sizes), strict=True):
-        written = shard(Subset(whole[split], np.arange(a, b)), to, split=part, check=False, progress=True)
-        if written.broken:
-            raise DataError(
-                f"{folder}: {written.broken} of its examples cannot be read: {to / 'bad_files.jsonl'}"
-            )
-    return to
-
-
-def check_columns(folder: Path, name: str) -> None:
-    """Of a task whose labels are to be computed; before anything is."""
-    for split in splits_of_task(TASKS[name]):
-        _, shards = shards_of(folder, ".parquet", split)
-        image_leaf(shards.files[0], str(TASKS[name].column))
-
-
-def splits_of_task(task: Task) -> list[str]:
-    """The data set's own splits that a task takes its examples from."""
+def whole_splits(task: Task) -> list[str]:
+    """Return the splits of the whole data set that a task takes examples from."""
     return list(dict.fromkeys(parse_split(text)[0].name for text in ("train", task.val, task.test)))
 
 
-def ranges(task: Task, lengths: dict[str, int], folder: Path, sizes: Sizes) -> list[tuple[str, int, int]]:
-    """Split, first and last position of train, val and test."""
-    made = []
-    for text, asked in (("train", sizes.train), (task.val, sizes.val), (task.test, None)):
+def slice_splits(
+    task: Task, lengths: dict[str, int], folder: Path, settings: VTABSettings
+) -> list[tuple[str, int, int]]:
+    """Return split, start and stop of train, val and test."""
+    slices = []
+    counts = (settings.train_examples, settings.val_examples, None)
+    for text, n in zip(("train", task.val, task.test), counts, strict=True):
         (part,) = parse_split(text)
         start, stop = part.bounds(lengths[part.name])
-        if asked is not None and start + asked > stop:
-            raise DataError(f"{folder}: {text} has {stop - start} examples; the task takes {asked} of them")
-        made.append((part.name, start, stop if asked is None else start + asked))
-    return made
+        if n is not None and start + n > stop:
+            raise DataError(f"{folder}: {text} has {stop - start} examples; the task takes {n} of them")
+        slices.append((part.name, start, stop if n is None else start + n))
+    return slices
+
+
+def write_cut(folder: Path, name: str, settings: VTABSettings, out: Path) -> None:
+    """Write the cut form of a task whose labels are computed; keep what is there already."""
+    task = TASKS[name]
+    whole = {split: Labelled(folder, split, task) for split in whole_splits(task)}
+    lengths = {split: len(source) for split, source in whole.items()}
+    slices = slice_splits(task, lengths, folder, settings)
+    for cut, (split, start, stop) in zip(cut_splits(settings), slices, strict=True):
+        report = shard(
+            Subset(whole[split], np.arange(start, stop)), out, split=cut, check=False, progress=True
+        )
+        if report.broken:
+            raise DataError(
+                f"{folder}: {report.broken} examples cannot be read; see {out / 'bad_files.jsonl'}"
+            )
 
 
 class Labelled:
-    """A split of a data set, each example with the label that a rule makes of its annotation."""
+    """A split of a data set whose labels a rule computes from annotations."""
 
-    def __init__(self, name: str, root: Path, files: tuple[Path, ...], task: Task) -> None:
-        assert task.column is not None
-        self.name, self.root, self.files, self.column = name, root, files, task.column
-        self.binary = task.binary
+    def __init__(self, folder: Path, split: str, task: Task) -> None:
+        split, shards = shards_of(folder, ".parquet", split)
+        self.name, self.root, self.files, self.task = f"{folder.name}:{split}", folder, shards.files, task
         self.class_names = [str(k) for k in range(task.classes)]
-        self.rows = ParquetRows(files, image_leaf(files[0], task.column))
-        footers = [pq.read_metadata(file) for file in files]
-        self.places = [
+        self.rows = ParquetRows(self.files, find_image_column(self.files[0], task))
+        self.places = [  # (file, row group, row) of each example
             (f, group, row)
-            for f, footer in enumerate(footers)
+            for f, footer in enumerate(map(pq.read_metadata, self.files))
             for group in range(footer.num_row_groups)
             for row in range(footer.row_group(group).num_rows)
         ]
-        self.labels = labels_by(task, files, len(self.places), name)
-        check_labels(self.labels, self.class_names, name)
-
-    @classmethod
-    def open(cls, folder: Path, split: str, task: Task) -> Labelled:
-        name, shards = shards_of(folder, ".parquet", split)
-        return cls(f"{folder.name}:{name}", folder, shards.files, task)
+        self.labels = self._compute_labels()  # int64 (n,)
+        check_labels(self.labels, self.class_names, self.name)
 
     def __len__(self) -> int:
         return len(self.places)
@@ -164,45 +187,100 @@ class Labelled:
         return f"{self.name.rpartition(':')[2]}:{index}"
 
     def read(self, index: int) -> Example:
-        key, data = self.key(index), self.rows.read(*self.places[index])
-        if data is None:
+        key, image = self.key(index), self.rows.read(*self.places[index])
+        if image is None:
             raise DataError(f"{key}: the row has no image bytes")
-        image: bytes | np.ndarray = data
-        if self.binary:
-            pixels = decode(data, name=key)  # (H, W, 3)
-            image = pixels * np.uint8(255) if pixels.max() <= 1 else data
+        pixels = decode(image, name=key) if self.task.binary else None  # (H, W, 3)
+        if pixels is not None and pixels.max() <= 1:
+            return Example(pixels * np.uint8(255), int(self.labels[index]), key)
         return Example(image, int(self.labels[index]), key)
 
     def fingerprint(self) -> str:
         files = digest_files((file.relative_to(self.root).as_posix(), file) for file in self.files)
-        return digest(files, self.column, self.labels)
+        return digest(files, str(self.task.column), self.labels)
+
+    def _compute_labels(self) -> np.ndarray:
+        column, rule = self.task.column, self.task.rule
+        assert column is not None and rule is not None
+        labels: list[int] = []
+        annotations = (
+            value
+            for file in self.files
+            for batch in pq.ParquetFile(file).iter_batches(ANNOTATIONS, columns=[column], use_threads=False)
+            for value in batch.column(0).to_pylist()
+        )
+        for annotation in progress(annotations, len(self), f"labels of {self.name}"):
+            try:
+                labels.append(rule(annotation))
+            except (TypeError, ValueError, LookupError) as error:
+                raise DataError(
+                    f"{self.name}: row {len(labels)}, column {column!r}: {type(error).__name__}: {error}; expected "
+                    f"annotations as in TFDS's {self.task.tfds}"
+                ) from error
+        return np.array(labels, dtype=np.int64)
 
 
-def image_leaf(file: Path, column: str) -> str:
-    """The column of the image's bytes; DataError where it or the annotation is not there."""
+def find_image_column(file: Path, task: Task) -> str:
+    """Return the column of the image's bytes; DataError where it or the annotation is missing."""
     try:
         schema = pq.read_schema(file)
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{file}: not a whole Parquet file: {error}") from error
-    if missing := [name for name in ("image", column) if name not in schema.names]:
+    if missing := [name for name in ("image", str(task.column)) if name not in schema.names]:
         raise DataError(f"{file}: no column {', '.join(missing)}; columns: {', '.join(schema.names)}")
-    kind = schema.field("image").type
-    return "image.bytes" if pa.types.is_struct(kind) else "image"
+    return "image.bytes" if pa.types.is_struct(schema.field("image").type) else "image"
 
 
-def labels_by(task: Task, files: tuple[Path, ...], n: int, name: str) -> np.ndarray:
-    """int64 (n,)."""
-    assert task.rule is not None and task.column is not None
-    labels: list[int] = []
-    values = (value for file in files for value in annotated(file, task.column))
-    for value in progress(values, n, f"labels of {name}"):
-        try:
-            labels.append(task.rule(value))
-        except (DataError, TypeError, ValueError, IndexError) as error:
-            raise DataError(f"{name}: row {len(labels)}, column {task.column!r}: {error}") from error
-    return np.array(labels, dtype=np.int64)
+def list_examples(sources: dict[str, Source]) -> Manifest:
+    """Return the manifest of a task; every image is decoded."""
+    manifest: Manifest = []
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for split, source in sources.items():
+            hashes = pool.map(partial(hash_pixels, source), range(len(source)))
+            hashes = progress(hashes, len(source), f"manifest of {source.name}")
+            manifest += [(split, h, int(label)) for h, label in zip(hashes, source.labels, strict=True)]
+    return manifest
 
 
-def annotated(file: Path, column: str) -> Iterator[Any]:
-    for batch in pq.ParquetFile(file).iter_batches(ROWS, columns=[column], use_threads=False):
-        yield from batch.column(0).to_pylist()
+def hash_pixels(source: Source, index: int) -> str:
+    example = source.read(index)
+    image = example.image
+    pixels = decode(image, name=example.key) if isinstance(image, bytes) else image  # (H, W, 3)
+    state = hashlib.sha256(b"%d %d\n" % pixels.shape[:2])
+    state.update(pixels.tobytes())
+    return state.hexdigest()[:16]
+
+
+def write_manifest(manifest: Manifest, path: Path) -> None:
+    with atomic_file(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file, lineterminator="\n").writerows([HEADER, *manifest])
+
+
+def read_manifest(path: Path) -> Manifest:
+    text = read_text(path, "a manifest", MAX_MANIFEST_BYTES)
+    try:
+        rows = list(csv.reader(StringIO(text, newline="")))
+        if not rows or rows[0] != HEADER:
+            raise ValueError(f"it begins with {str(rows[:1])[:60]}")
+        return [(split, pixels, int(label)) for split, pixels, label in rows[1:]]
+    except (csv.Error, ValueError) as error:
+        raise DataError(f"{path}: not a manifest ({error}); expected lines of {', '.join(HEADER)}") from error
+
+
+def check_manifest(manifest: Manifest, path: Path) -> None:
+    """Raise DataError unless a file lists the same examples, in any order."""
+    other = read_manifest(path)
+    for split in dict.fromkeys(row[0] for row in [*other, *manifest]):
+        ours, theirs = (Counter(row[1:] for row in rows if row[0] == split) for rows in (manifest, other))
+        if ours != theirs:
+            raise DataError(
+                f"{split} differs from {path} in images or labels: {(ours - theirs).total()} of "
+                f"{ours.total()} examples are not listed there, {(theirs - ours).total()} of its "
+                f"{theirs.total()} are not here"
+            )
+
+
+def digest_manifest(manifest: Manifest) -> str:
+    """Return a digest of the examples, whatever their order."""
+    lines = sorted(f"{split},{pixels},{label}" for split, pixels, label in manifest)
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]

@@ -1,45 +1,100 @@
-"""The 19 tasks of VTAB-1k, as task_adaptation and TFDS define them; and what the paper reached on them (Table 9).
+"""The 19 tasks of VTAB-1k as task_adaptation and TFDS define them, and the accuracies of the paper's Table 9.
 
-A task takes 800 examples to train on, 200 to choose by, and a full test set, all by their positions in the order
-of TFDS. `val` names where the 200 begin: they are its first ones.
+    annotation of one example (a row's value of one column) ──rule──► label 0 .. classes - 1
+
+A task trains on 800 examples, chooses by 200 and tests on a full test set, all by their positions in the order of
+TFDS. Annotations are as TFDS stores them; the objects of a scene are a list of records or a record of lists, the two
+forms that Parquet writers give to the sequences of TFDS.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from vitrail.errors import ConfigError
-from vitrail.transfer.vtab_labels import (
-    Rule,
-    clevr_count,
-    clevr_distance,
-    dsprites_orientation,
-    dsprites_x,
-    kitti_distance,
-)
 
 Group = Literal["natural", "specialized", "structured"]
 GROUPS: tuple[Group, ...] = ("natural", "specialized", "structured")
+Rule = Callable[[Any], int]  # annotation -> label; ValueError, KeyError or TypeError: not what TFDS stores
+
+CLEVR_FEWEST = 3  # objects in a scene; ten are the most
+CLEVR_DISTANCES = (0.0, 8.0, 8.5, 9.0, 9.5, 10.0, 100.0)
+KITTI_DISTANCES = (-100.0, 8.0, 20.0, 999.0)
+KITTI_VEHICLES = (0, 1, 2, "Car", "Van", "Truck")
+NO_VEHICLE = 1000.0  # metres, which is in the last class
+DSPRITES_CLASSES = 16
 
 
 @dataclass(frozen=True)
 class Task:
-    """One data set with one question about its images."""
+    """A data set and a question about its images."""
 
     group: Group
     classes: int
-    tfds: str  # the data set in TFDS, and its version
-    folder: str  # what its folder is called, where it is not called as the task
-    val: str = "validation"  # where the examples to choose by begin
+    tfds: str  # name and version of the data set in TFDS
+    folder: str  # name of the data set's folder, where the task has none of its own
+    val: str = "validation"  # split whose first 200 examples are the ones to choose by
     test: str = "test"
-    column: str | None = None  # of the annotation; None: the one that is called the label
-    rule: Rule | None = None  # annotation -> label; None: it is the label
-    crop: bool = True  # whether a random crop keeps the label true
-    flip: bool = True  # and a mirror image
-    binary: bool = False  # TFDS stores the pixels as 0 and 1
+    column: str | None = None  # column of the annotation; None: the label column
+    rule: Rule | None = None  # computes the label; None: the annotation is the label
+    crop: bool = True  # a random crop keeps the label true
+    flip: bool = True  # a mirror image keeps the label true
+    binary: bool = False  # TFDS stores pixels as 0 and 1
+
+
+def clevr_count(objects: Any) -> int:
+    """Map 3 to 10 objects to 0 to 7."""
+    return len(records(objects)) - CLEVR_FEWEST
+
+
+def clevr_distance(objects: Any) -> int:
+    """Return the class of the closest object's depth, its third pixel coordinate; 6 classes."""
+    return interval(min(float(item["pixel_coords"][2]) for item in records(objects)), CLEVR_DISTANCES)
+
+
+def kitti_distance(objects: Any) -> int:
+    """Return the class of the closest vehicle's depth in metres; 3 intervals, and no vehicle at all."""
+    vehicles = [item for item in records(objects) if item["type"] in KITTI_VEHICLES]
+    return interval(
+        min((float(item["location"][2]) for item in vehicles), default=NO_VEHICLE), KITTI_DISTANCES
+    )
+
+
+def dsprites_x(position: Any) -> int:
+    """Map 32 positions to 16 classes."""
+    return coarse(position, 32)
+
+
+def dsprites_orientation(orientation: Any) -> int:
+    """Map 40 orientations to 16 classes, alternately three and two to a class."""
+    return coarse(orientation, 40)
+
+
+def records(objects: Any) -> list[Mapping[str, Any]]:
+    """Return one record for each object of a scene."""
+    if not isinstance(objects, Mapping):
+        return list(objects)
+    return [dict(zip(objects, values, strict=True)) for values in zip(*objects.values(), strict=True)]
+
+
+def interval(distance: float, thresholds: Sequence[float]) -> int:
+    """Return the index of the last threshold below a distance."""
+    index = bisect_left(thresholds, distance) - 1
+    if index < 0:
+        raise ValueError(f"a distance of {distance:g}; it must be above {thresholds[0]:g}")
+    return index
+
+
+def coarse(value: int, values: int) -> int:
+    """Map 0 .. values - 1 to 0 .. 15; neighbours share a class."""
+    if not 0 <= value < values:
+        raise ValueError(f"the value {value}; it must be 0 to {values - 1}")
+    return math.floor(value / (values / DSPRITES_CLASSES))
 
 
 TASKS: dict[str, Task] = {
@@ -86,7 +141,7 @@ TASKS: dict[str, Task] = {
     ),
 }  # fmt: skip
 
-# Table 9: per cent, in the order of TASKS.
+# Table 9: percentages, in the order of TASKS.
 PAPER = {
     "H/14 JFT": (
         95.3, 85.5, 75.2, 99.7, 97.2, 65.0, 88.9, 83.3, 96.7, 91.4, 76.6,
@@ -103,21 +158,21 @@ PAPER = {
 }  # fmt: skip
 
 
-def chosen_tasks(names: Sequence[str]) -> list[str]:
-    """Names of tasks and of groups, in the order of the table; nothing: all of them."""
+def select_tasks(names: Sequence[str]) -> list[str]:
+    """Return tasks by their names and groups, in the order of TASKS; all of them where none is named."""
     known = [*TASKS, *GROUPS]
     for name in names:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
-            meant = f" (did you mean {near[0]}?)" if near else ""
+            hint = f" (did you mean {near[0]}?)" if near else ""
             raise ConfigError(
-                f"no task {name!r}{meant}; tasks: {', '.join(TASKS)}; groups: {', '.join(GROUPS)}"
+                f"unknown task {name!r}{hint}; tasks: {', '.join(TASKS)}; groups: {', '.join(GROUPS)}"
             )
     return [name for name, task in TASKS.items() if not names or name in names or task.group in names]
 
 
-def paper_scores(model: str) -> dict[str, float]:
-    """Task -> the paper's accuracy, for a model of its Table 9."""
+def paper_accuracies(model: str) -> dict[str, float]:
+    """Return the accuracy on each task of a model of the paper's Table 9."""
     if model not in PAPER:
         raise ConfigError(f"the paper's Table 9 has no {model!r}; it has: {', '.join(PAPER)}")
     return {task: value / 100 for task, value in zip(TASKS, PAPER[model], strict=True)}
