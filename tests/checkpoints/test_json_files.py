@@ -59,7 +59,7 @@ def test_what_fits_comes_back_as_it_is():
     ],
 )
 def test_what_does_not_fit_is_named(change, name):
-    with pytest.raises(CheckpointError, match=f"here: {name} is missing, or of a wrong kind"):
+    with pytest.raises(CheckpointError, match=f"here: {name} is missing"):
         check_kind(GOOD | change, Outer, "here")
 
 

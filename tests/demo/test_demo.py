@@ -112,7 +112,7 @@ def test_a_stage_that_is_finished_is_not_repeated(made, model, tmp_path):
 def test_a_folder_of_another_demo_is_refused(made, model, fields, monkeypatch):
     monkeypatch.chdir(made.folder / "pictures")
     before = contents(made.folder)
-    with pytest.raises(ConfigError, match=f"another config.*{next(iter(fields))}"):
+    with pytest.raises(ConfigError, match=f"never overwritten.*{next(iter(fields))}"):
         run_demo(small(model, **fields), made.folder, device="cpu")
     assert contents(made.folder) == before
 

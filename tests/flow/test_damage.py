@@ -28,7 +28,7 @@ from tests.randomise import randomise
 from tests.train.small import experiment
 from vitrail.checkpoints.formats import read
 from vitrail.checkpoints.run import Run
-from vitrail.checkpoints.run.summary import run_folders, summary
+from vitrail.checkpoints.run.summary import find_runs, summarize
 from vitrail.data.decode import decode
 from vitrail.data.shard import shard
 from vitrail.data.sources import open_source, splits_of
@@ -135,9 +135,9 @@ def read_images(path: Path) -> None:
 
 def read_run(path: Path) -> Any:
     """List it, go on with it, and use its model."""
-    for folder in run_folders(path):
+    for folder, _ in find_runs(path):
         with suppress(VitrailError):
-            summary(folder, folder.name)
+            summarize(folder, folder.name)
     small_run(path)
     return read_model(path / "model")
 

@@ -163,7 +163,7 @@ def test_checkpoints_that_are_gone_stop_the_run_and_its_metrics_stay(tmp_path, m
     monkeypatch.undo()
     before = (tmp_path / "run/metrics.jsonl").read_bytes()
     shutil.rmtree(tmp_path / "run/checkpoints")
-    with pytest.raises(CheckpointError, match="put them back to go on"):
+    with pytest.raises(CheckpointError, match="since step 3"):
         run(experiment(), tmp_path / "run", device="cpu")
     assert (tmp_path / "run/metrics.jsonl").read_bytes() == before
 
@@ -221,7 +221,7 @@ def test_a_class_that_was_renamed_is_refused_and_other_files_are_said(tmp_path, 
     run(made, tmp_path / "run", device="cpu")
     before = (tmp_path / "run/run.json").read_bytes()
     (tmp_path / "photos/cat").rename(tmp_path / "photos/tabby")
-    with pytest.raises(ConfigError, match="began with other classes, or in another order"):
+    with pytest.raises(ConfigError, match="other classes"):
         run(made, tmp_path / "run", device="cpu")
     assert (tmp_path / "run/run.json").read_bytes() == before
     (tmp_path / "photos/tabby").rename(tmp_path / "photos/cat")
@@ -229,7 +229,7 @@ def test_a_class_that_was_renamed_is_refused_and_other_files_are_said(tmp_path, 
     assert "other data" not in caplog.text
     (tmp_path / "photos/cat/0.png").write_bytes((tmp_path / "photos/dog/5.png").read_bytes())
     run(made, tmp_path / "run", device="cpu")
-    assert "began with other data: files were added, removed or changed since" in caplog.text
+    assert "other data: files were added, removed or changed since" in caplog.text
 
 
 def test_what_an_unfinished_run_went_on_with_is_recorded_and_too_little_is_refused(tmp_path, monkeypatch):
@@ -343,7 +343,7 @@ def test_other_weights_under_the_same_name_are_refused(tmp_path):
     for seed in (0, 1):
         torch.manual_seed(seed)
         vitrail.save(vitrail.create("mu/8@16", classes=10), tmp_path / "start")
-        with pytest.raises(ConfigError, match="began from other weights") if seed else nullcontext():
+        with pytest.raises(ConfigError, match="other weights") if seed else nullcontext():
             run(experiment(model={"model": str(tmp_path / "start")}), tmp_path / "run", device="cpu")
 
 

@@ -232,7 +232,7 @@ def test_a_finished_one_is_not_that_of_other_weights_under_the_same_name(pretrai
     start = shutil.copytree(pretrained, tmp_path / "start")
     tune(start, tmp_path / "run", steps=1)
     vitrail.save(randomise(vitrail.create("mu/8", classes=7, image_size=16), seed=1), start)
-    with pytest.raises(ConfigError, match="began from other weights"):
+    with pytest.raises(ConfigError, match="other weights"):
         tune(start, tmp_path / "run", steps=1)
 
 
@@ -249,11 +249,11 @@ def test_a_finished_one_says_that_its_data_changed_and_refuses_other_classes(tmp
     assert again(batch=2).results == first.results and "other data" not in caplog.text
     shutil.copyfile(folder / "train/ant/0.png", folder / "train/ant/new.png")
     assert again(batch=2).results == first.results
-    assert f"{tmp_path / 'run'} began with other data: files were added" in caplog.text
+    assert "was started with other data" in caplog.text
     (folder / "train/ant").rename(folder / "train/asp")
-    with pytest.raises(ConfigError, match="run began with other classes, or in another order"):
+    with pytest.raises(ConfigError, match="other classes"):
         again(batch=2)
-    with pytest.raises(ConfigError, match=r"began with other classes, .* batch is 2 there, 4 here"):
+    with pytest.raises(ConfigError, match=r"is 2 there, 4 here.*classes"):
         again(batch=4)
 
 
@@ -262,15 +262,13 @@ def test_another_class_is_not_taken_for_other_weights(pretrained, tmp_path):
     fields = {"out": tmp_path / "run", "device": "cpu", "steps": 1, "test": "none", "batch": 2}
     vitrail.finetune(str(folder), str(pretrained), **fields)
     photos(folder, {"cat": 3})
-    with pytest.raises(ConfigError, match="began with other classes"):
+    with pytest.raises(ConfigError, match="other classes"):
         vitrail.finetune(str(folder), str(pretrained), **fields)
 
 
 def test_another_config_is_refused_and_nothing_is_overwritten(swept, pretrained):
     before = {path: path.read_bytes() for path in swept[0].folder.rglob("*") if path.is_file()}
-    with pytest.raises(
-        ConfigError, match=r"another config, which is never overwritten.*steps is 4 there, 5 here"
-    ):
+    with pytest.raises(ConfigError, match=r"never overwritten.*steps is 4 there, 5 here"):
         tune(pretrained, swept[0].folder, **SWEEP | {"steps": 5})
     assert {path: path.read_bytes() for path in swept[0].folder.rglob("*") if path.is_file()} == before
 

@@ -1,18 +1,22 @@
-"""The JSON files of a run, which may be somebody else's: read within bounds, and checked against a schema once.
+"""JSON files that may come from somebody else: read within bounds, and checked against a schema once.
 
-    run.json (run_card.py)  facts.json, manifest.json (run_state.py)  shards.json (run_shards.py)  ──► read_object
-    a line of metrics.jsonl (run_metrics.py)                                                       ──► parse_object
-    results, by what a verb finds in them (train/run.py, transfer/)                                ──► check_kind
+    run.json, facts.json, manifest.json, shards.json (run/)            read_object
+    a line of metrics.jsonl (run/metrics.py)                           parse_object
+    results, by the verb that reads them (train/, transfer/)           check_kind
+    config files beside the weights of other libraries                 check_entries
 
-A schema is a type as Python writes it: dict[str, float | None], a TypedDict, a dataclass. What a TypedDict does not
-name may be anything within the bounds; a dataclass has no other fields. (`Required` cannot be seen in annotations
-that are kept as text: what may be missing stands in a TypedDict of its own.)
+A schema is a Python type: dict[str, float | None], a TypedDict, a dataclass. A TypedDict allows further keys, a
+dataclass does not. (`Required` is not visible in annotations that are kept as text: keys that may be missing are put
+into a TypedDict of their own.)
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import sys
+from collections.abc import Mapping
 from dataclasses import is_dataclass
 from functools import cache
 from pathlib import Path
@@ -20,21 +24,21 @@ from types import UnionType
 from typing import Any, NewType, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from vitrail.errors import CheckpointError
-from vitrail.models.checking import is_whole
 from vitrail.runtime.files import open_own
 
-Count = NewType("Count", int)  # not below 0
+Count = NewType("Count", int)  # not negative
+Number = NewType("Number", float)  # finite
 
-MOST_BYTES = 16 << 20  # of a file
-MOST_DIGITS = 20  # of a whole number
-MOST_TEXT = 1 << 20  # characters of a text
-MOST_DEPTH = 32  # objects and lists in each other
+MAX_BYTES = 16 << 20  # of a file
+MAX_DIGITS = 20  # of an integer
+MAX_TEXT = 1 << 20  # characters of a string
+MAX_DEPTH = 32  # of nested objects and lists
 MISSING = object()
-NOTHING = ()  # a kind that no value is of
+NOTHING = ()  # a type that no value has
 
 
-def read_object(path: Path, kind: Any, most: int = MOST_BYTES) -> dict[str, Any]:
-    """The object in a file of at most so many bytes; an error where it is none, or not of its kind."""
+def read_object(path: Path, kind: Any, most: int = MAX_BYTES) -> dict[str, Any]:
+    """Read a JSON object of at most `most` bytes and check it against `kind`."""
     try:
         with os.fdopen(open_own(path), "rb") as file:
             content = file.read(most + 1)
@@ -47,7 +51,7 @@ def read_object(path: Path, kind: Any, most: int = MOST_BYTES) -> dict[str, Any]
 
 def parse_object(content: bytes, kind: Any, where: str) -> dict[str, Any]:
     try:
-        value = json.loads(content.decode(), object_pairs_hook=unique, parse_int=bounded_whole)
+        value = json.loads(content.decode(), object_pairs_hook=unique_keys, parse_int=bounded_int)
         check_bounds(value)
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{where} is not JSON as a run writes it: {error}") from error
@@ -57,70 +61,86 @@ def parse_object(content: bytes, kind: Any, where: str) -> dict[str, Any]:
     return value
 
 
-def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
-        raise ValueError("a name is there twice")
-    return made
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    entries = dict(pairs)
+    if len(entries) < len(pairs):
+        raise ValueError("a key appears twice")
+    return entries
 
 
-def bounded_whole(digits: str) -> int:
-    if len(digits) > MOST_DIGITS:
-        raise ValueError(f"a whole number of {len(digits)} digits")
+def bounded_int(digits: str) -> int:
+    if len(digits) > MAX_DIGITS:
+        raise ValueError(f"an integer of {len(digits)} digits")
     return int(digits)
 
 
 def check_bounds(value: Any, depth: int = 0) -> None:
-    """A ValueError for what is nested too deep, and for text that is too long, or could not be written again."""
-    if depth > MOST_DEPTH:
-        raise ValueError(f"nested more than {MOST_DEPTH} deep")
+    """Raise ValueError for deep nesting, and for text that is too long or could not be written again."""
+    if depth > MAX_DEPTH:
+        raise ValueError(f"nested more than {MAX_DEPTH} deep")
     if isinstance(value, str):
-        if len(value) > MOST_TEXT:
-            raise ValueError(f"a text of {len(value):,} characters")
-        value.encode()  # half of a pair of surrogates is no text
+        if len(value) > MAX_TEXT:
+            raise ValueError(f"a string of {len(value):,} characters")
+        value.encode()  # fails for half of a pair of surrogates
     elif isinstance(value, dict | list):
         for inner in (*value, *value.values()) if isinstance(value, dict) else value:
             check_bounds(inner, depth + 1)
 
 
 def check_kind(value: dict[str, Any], kind: Any, where: str) -> None:
-    """An error that names what does not fit."""
+    """Raise an error that names the first part of `value` that does not fit `kind`."""
     if (name := misfit(value, kind, where)) is not None:
-        raise CheckpointError(
-            f"{name} is missing, or of a wrong kind: the file is damaged, or changed by hand"
-        )
+        raise CheckpointError(f"{name} is missing or of a wrong type: the file is damaged, or edited by hand")
+
+
+def check_entries(entries: Mapping[str, Any], schema: Any, where: str) -> dict[str, Any]:
+    """Return the entries of someone's config file that are not null, checked against a TypedDict."""
+    kinds = fields_of(schema)
+    entries = {key: value for key, value in entries.items() if value is not None}
+    for key, value in entries.items():
+        if key in kinds and misfit(value, kinds[key], key) is not None:
+            kind = kinds[key].__name__ if isinstance(kinds[key], type) else str(kinds[key])
+            kind = re.sub(r"\b[a-z_]+\.", "", kind)
+            raise CheckpointError(f"{where}: {key} is {value!r:.60} in its config file; expected {kind}")
+    return entries
 
 
 def misfit(value: Any, kind: Any, name: str) -> str | None:
-    """The name of the first part of a JSON value that is not of its kind; None: all is as it must be."""
+    """Return the name of the first part of a JSON value that is not of its type; None if all fits."""
     origin, inner = get_origin(kind), get_args(kind)
-    parts: list[tuple[Any, Any, Any]] = []  # name, value, kind
+    checks: list[tuple[Any, Any, Any]] = []  # name, value, type
     if origin in (Union, UnionType):
         return None if any(misfit(value, one, name) is None for one in inner) else name
     if origin is list and isinstance(value, list):
-        parts = [(i, one, inner[0]) for i, one in enumerate(value)]
+        checks = [(i, one, inner[0]) for i, one in enumerate(value)]
     elif origin is tuple and isinstance(value, list) and len(value) == len(inner):
-        parts = [(i, *pair) for i, pair in enumerate(zip(value, inner, strict=True))]
+        checks = [(i, *pair) for i, pair in enumerate(zip(value, inner, strict=True))]
     elif origin is dict and isinstance(value, dict):
-        parts = [(key, one, inner[1]) for key, one in value.items()]
+        checks = [(key, one, inner[1]) for key, one in value.items()]
     elif has_fields(kind) and isinstance(value, dict):
         kinds, other = fields_of(kind), Any if is_typeddict(kind) else NOTHING
-        parts = [(key, value.get(key, MISSING), kinds[key]) for key in required(kind)]
-        parts += [(key, one, kinds.get(key, other)) for key, one in value.items()]
+        required = kind.__required_keys__ if is_typeddict(kind) else ()
+        checks = [(key, value.get(key, MISSING), kinds[key]) for key in required]
+        checks += [(key, one, kinds.get(key, other)) for key, one in value.items()]
     elif origin is not None or has_fields(kind) or not is_a(value, kind):
         return name
-    found = (misfit(one, of, f"{name}: {key!s:.60}") for key, one, of in parts)
-    return next((one for one in found if one is not None), None)
+    wrong = (misfit(one, its_kind, f"{name}: {key!s:.60}") for key, one, its_kind in checks)
+    return next((one for one in wrong if one is not None), None)
 
 
 def is_a(value: Any, kind: Any) -> bool:
     if kind is Any:
         return value is not MISSING
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if kind is int:
+        return whole
     if kind is Count:
-        return is_whole(value) and value >= 0
+        return whole and value >= 0
     if kind is float:
-        return is_whole(value) or isinstance(value, float)
-    return is_whole(value) if kind is int else isinstance(value, kind)
+        return whole or isinstance(value, float)
+    if kind is Number:
+        return (whole or isinstance(value, float)) and abs(value) <= sys.float_info.max
+    return isinstance(value, kind)
 
 
 def has_fields(kind: Any) -> bool:
@@ -130,7 +150,3 @@ def has_fields(kind: Any) -> bool:
 @cache
 def fields_of(kind: Any) -> dict[str, Any]:
     return get_type_hints(kind)
-
-
-def required(kind: Any) -> frozenset[str]:
-    return kind.__required_keys__ if is_typeddict(kind) else frozenset()

@@ -1,8 +1,9 @@
-"""Runs: what was trained, how far it is, and what it gave."""
+"""Runs: what was trained, how far it is, and its scores."""
 
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
@@ -12,13 +13,14 @@ from vitrail.cli.verb import COMMON, Common, Shown, table
 if TYPE_CHECKING:
     from vitrail.checkpoints.run.summary import Summary
 
-# In a narrow terminal the columns that say least go, in this order; --json has all.
-DISPENSABLE = (">seconds", ">steps", ">rate", "data", "model", ">best")
-COLUMNS = ("run", "state", "model", "data", ">steps", ">rate", ">last loss", ">best", "final", ">seconds")
+COLUMNS = ("run", "state", "model", "data", ">lr", ">loss", ">best", ">score", ">time")
+# In a narrow terminal the columns that say least are left out, in this order; --json has all.
+DISPENSABLE = (">time", ">lr", "data", "model", ">best", ">loss")
+ACCURACIES = ("top1", "top5", "accuracy", "real", "shot")  # endings of their names
 
 
 def runs(folder: Annotated[Positional[str], arg(metavar="DIR")], *, common: Common = COMMON) -> Shown:
-    """List and compare the runs below a folder.
+    """List and compare the runs in a folder.
 
     Args:
         folder: a run, or a folder with runs at any depth
@@ -28,74 +30,109 @@ def runs(folder: Annotated[Positional[str], arg(metavar="DIR")], *, common: Comm
 
     from rich.console import Console, Group
 
-    from vitrail.checkpoints.run.summary import differences, run_folders, summary
+    from vitrail.checkpoints.run.summary import differences, find_runs, summarize
     from vitrail.errors import VitrailError
 
     top = Path(folder).expanduser()
-    found: list[Summary] = []
+
+    def name(path: Path) -> str:
+        return str(path.relative_to(top)) if path != top else path.resolve().name
+
+    listed: list[Summary] = []
     problems = []
-    for run in run_folders(top):
+    for path, parent in find_runs(top):
         try:
-            found.append(summary(run, str(run.relative_to(top)) if run != top else run.resolve().name))
+            listed.append(summarize(path, name(path), None if parent is None else name(parent)))
         except (VitrailError, OSError) as error:
             problems.append(str(error))
-    differ = differences(found)
-    tables = [table(*fitting(list(COLUMNS), [cells(run) for run in found], Console().width))]
-    compared = [name for name in differ if comparable(name, found)]
+    tables = [table(*fit_columns(list(COLUMNS), [cells(run) for run in listed], Console().width))]
+    whole = [run for run in listed if run.parent is None]  # the members of a sweep differ by what it varies
+    different = differences(whole)
+    # A setting that only one kind of run has does not say how two runs differ.
+    compared = [
+        key
+        for key in different
+        if len({json.dumps(run.config[key]) for run in whole if key in run.config}) > 1
+    ]
     if compared:
-        rows = [[run.name, settings(compared, run)] for run in found]
-        tables.append(table(["", "what differs"], rows))
-    result = {"runs": [asdict(run) for run in found], "differences": differ, "errors": problems}
+        tables.append(
+            table(["", "settings that differ"], [[run.name, settings(compared, run)] for run in whole])
+        )
+    result = {"runs": [asdict(run) for run in listed], "differences": different, "errors": problems}
     return Shown(common, [], [], result, body=Group(*tables), problems=problems)
 
 
 def cells(run: Summary) -> list[str]:
-    best = "-" if run.best is None else f"{run.watch or ''} {run.best:.4g} at {run.best_step:,}".lstrip()
+    name = run.name if run.parent is None else f"  {run.name.removeprefix(f'{run.parent}/')}"
+    best = "-" if run.best is None else f"{show_score(run.monitor or '', run.best)} at {run.best_step:,}"
     return [
-        run.name,
-        run.state,
+        name,
+        progress(run),
         run.model or "-",
         run.data or "-",
-        "-" if run.steps is None else f"{run.steps:,}",
-        "-" if run.rate is None else f"{run.rate:g}",
+        "-" if run.lr is None else f"{run.lr:g}",
         "-" if run.loss is None else f"{run.loss:.4f}",
         best,
-        final_score(run.results),
-        "-" if run.seconds is None else f"{run.seconds:,.0f}",
+        final_score(run.results, run.examples) or last_score(run) or "-",
+        "-" if run.seconds is None else show_time(run.seconds),
     ]
 
 
-def final_score(results: dict[str, float]) -> str:
-    """The first, by its short name: of the test split (a mean over seeds, or of one run), else of val; what a sweep
-    chose by is none."""
+def progress(run: Summary) -> str:
+    """Return e.g. "running, step 500 of 1,000"."""
+    if run.state == "finished":
+        return run.state if run.step is None else f"finished, step {run.step:,}"
+    if run.step is None:
+        return run.state
+    return f"{run.state}, step {run.step:,}" + ("" if run.steps is None else f" of {run.steps:,}")
+
+
+def final_score(results: dict[str, float], examples: int | None = None) -> str:
+    """Return the first score of the test split (a mean over seeds, or of one run), else of val; never of a sweep."""
     scores = {name: value for name, value in results.items() if not name.startswith("sweep.")}
     tested = {name: value for name, value in scores.items() if not name.startswith("val.")}
-    best = [name for name in ("scores.top1.mean", "test.top1") if name in tested]
-    for name in (*best, *tested, *scores):
-        return f"{name.removesuffix('.mean').split('.')[-1]} {scores[name]:.4g}"
-    return "-"
+    first = [name for name in ("scores.top1.mean", "test.top1") if name in tested]
+    for name in (*first, *tested, *scores):
+        n = examples if name in first else None
+        return show_score(name.removesuffix(".mean").split(".")[-1], scores[name], n)
+    return ""
 
 
-def comparable(name: str, runs: list[Summary]) -> bool:
-    """Whether a setting says how runs differ: two that have it have it otherwise."""
-    return len({json.dumps(run.config[name]) for run in runs if name in run.config}) > 1
+def last_score(run: Summary) -> str:
+    """Return the monitored score of the last evaluation, else an accuracy, else the first."""
+    accuracies = [name for name in run.scores if name.endswith(ACCURACIES)]
+    for name in (run.monitor, *accuracies, *run.scores):
+        if name in run.scores:
+            return show_score(name, run.scores[name])
+    return ""
+
+
+def show_score(name: str, value: float, examples: int | None = None) -> str:
+    """Return e.g. "top1 78.3%", with a 95% interval if the number of examples is known; a loss as it is."""
+    if not name.endswith(ACCURACIES) or not 0 <= value <= 1:
+        return f"{name} {value:.4g}".lstrip()
+    interval = f" ± {1.96 * math.sqrt(value * (1 - value) / examples):.1%}" if examples else ""
+    return f"{name} {value:.1%}{interval}".lstrip()
+
+
+def show_time(seconds: float) -> str:
+    minutes = round(seconds) // 60
+    return f"{minutes // 60}:{minutes % 60:02}:{round(seconds) % 60:02}"
 
 
 def settings(compared: list[str], run: Summary) -> str:
-    """Those that it has; None as the flags write it."""
-    had = {name: run.config[name] for name in compared if name in run.config}
-    return (
-        "  ".join(f"{name} {v if isinstance(v, str | None) else json.dumps(v)}" for name, v in had.items())
-        or "-"
-    )
+    """Return those that it has; None as the flags write it."""
+    values = {name: run.config[name] for name in compared if name in run.config}
+    pairs = (f"{name} {v if isinstance(v, str | None) else json.dumps(v)}" for name, v in values.items())
+    return "  ".join(pairs) or "-"
 
 
-def fitting(columns: list[str], rows: list[list[str]], width: int) -> tuple[list[str], list[list[str]]]:
-    """Without the columns that there is no room for."""
+def fit_columns(columns: list[str], rows: list[list[str]], width: int) -> tuple[list[str], list[list[str]]]:
+    """Leave out the columns that there is no room for."""
     for name in DISPENSABLE:
         needed = sum(2 + max(map(len, column)) for column in zip(columns, *rows, strict=True))
         if needed + 2 <= width:
             break
-        gone = columns.index(name)
-        columns, *rows = (row[:gone] + row[gone + 1 :] for row in [columns, *rows])
+        position = columns.index(name)
+        columns, *rows = (row[:position] + row[position + 1 :] for row in [columns, *rows])
     return columns, rows

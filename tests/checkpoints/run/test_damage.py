@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from vitrail.checkpoints.run import Run
-from vitrail.checkpoints.run.summary import summary
+from vitrail.checkpoints.run.summary import summarize
 from vitrail.errors import VitrailError
 
 CONFIG = {"model": {"name": "Ti/8", "width": 192}, "data": "pets", "steps": 100, "rate": 0.1}
@@ -61,7 +61,7 @@ def test_damage(whole, tmp_path, seed):
             damage = chance.choice(DAMAGES)
             (path / file).write_bytes(damage((path / file).read_bytes(), chance))
         try:
-            assert summary(path, "name").name == "name"
+            assert summarize(path, "name").name == "name"
         except VitrailError as error:
             assert len(str(error)) < 1000
         try:

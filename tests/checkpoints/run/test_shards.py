@@ -211,7 +211,7 @@ def test_a_table_that_is_a_pickle_is_refused_and_runs_no_code(foreign, tmp_path)
     for file in set(place.iterdir()) - {place / "facts.json", place / "manifest.json"}:
         file.unlink()
     dcp.save({"w": Code(tmp_path / "made"), "step": torch.tensor(2)}, checkpoint_id=place, no_dist=True)
-    with pytest.raises(CheckpointError, match=r"neither state\.safetensors nor shards\.json"):
+    with pytest.raises(CheckpointError, match=r"state\.safetensors and shards\.json"):
         restored()
     assert (place / ".metadata").exists() and not (tmp_path / "made").exists()
 
@@ -274,11 +274,11 @@ def test_a_pipe_a_device_or_a_link_for_a_file_is_an_error_at_once(foreign, tmp_p
         os.mkfifo(place / name)
     else:
         (place / name).symlink_to("/dev/zero" if kind == "device" else tmp_path / "there")
-    why = run_state.damage(place, 1 << 20)
+    why = run_state.find_damage(place, 1 << 20)
     assert why is not None and "not a regular file" in why
     if name != "manifest.json":  # which has been looked at by then
         with pytest.raises(CheckpointError, match="not a regular file"):
-            run_state.read(place, {"w": torch.zeros(5, 3), "step": torch.tensor(0)})
+            run_state.read_checkpoint(place, {"w": torch.zeros(5, 3), "step": torch.tensor(0)})
 
 
 def test_a_shard_that_is_cut_while_it_is_read_is_an_error_and_not_the_end(foreign, monkeypatch):
@@ -291,10 +291,10 @@ def test_a_shard_that_is_cut_while_it_is_read_is_an_error_and_not_the_end(foreig
 
     for file in place.iterdir():
         file.unlink()
-    run_state.write(place, {"w": w}, {"step": 2, "score": None, "facts": {}})
+    run_state.write_checkpoint(place, {"w": w}, {"step": 2, "score": None, "facts": {}})
     monkeypatch.setattr(run_state, "fill", cut)
     with pytest.raises(CheckpointError, match="cannot be read"):
-        run_state.read(place, {"w": w})
+        run_state.read_checkpoint(place, {"w": w})
 
 
 def test_a_file_larger_than_the_state_can_be_is_not_read_through(foreign):
@@ -303,4 +303,4 @@ def test_a_file_larger_than_the_state_can_be_is_not_read_through(foreign):
     manifest = json.loads((place / "manifest.json").read_text())
     manifest["files"][ONE]["bytes"] = 1 << 40
     (place / "manifest.json").write_text(json.dumps(manifest))
-    assert "more than" in run_state.damage(place, 1 << 20)
+    assert "more than" in run_state.find_damage(place, 1 << 20)

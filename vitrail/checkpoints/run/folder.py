@@ -1,19 +1,19 @@
-"""A run on disk, that can be killed at any moment and goes on: what the loop of train/fit.py writes to.
+"""A run on disk that can be killed at any moment and resumed: what the loop of train/fit.py writes to.
 
     DIR/
-      run.json                    the resolved config, versions, git state; at the end the results
+      run.json                    config, versions, git state; at the end the results
       metrics.jsonl               a row for everything that was measured
       checkpoints/step-00001000/  the last `keep`, and the best by score
       model/  figures/            written by others
 
-Opened again with the same config it goes on from the newest checkpoint that is whole; with another config it is
-refused. One process (or one group of them) at a time: the first holds a lock, which the system releases when it
-ends, however it ends. On several processes all call each method; the first one writes, and what fails on one fails
-on all. All of them must see the same folder.
+Opened again with the same config it resumes from the newest checkpoint that is whole; with another config it is
+refused. One process (or one group of processes) writes at a time: the first holds a lock, which the system releases
+when it ends, however it ends. Reading needs no lock. In a group all processes call each method and see the same
+folder; the first one writes, and what fails on one fails on all.
 
     run = Run.open(path, config)
     step, facts = run.restore(state) or (0, {})
-    run.rewind(step)                                  # the metrics go on exactly where the weights do
+    run.rewind(step)                                  # metrics continue exactly where the weights do
     ...; run.append({"step": step, "loss": loss})     # the rows of a step before its checkpoint
     run.save(step, state, {"seen": 1024}, score=0.9)
 """
@@ -27,15 +27,34 @@ import os
 import platform
 import re
 import stat
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from vitrail.checkpoints.run import metrics, run_json
-from vitrail.checkpoints.run import state as run_state
-from vitrail.checkpoints.run.run_json import RUN_JSON, flatten
-from vitrail.checkpoints.run.state import State, fail_together, folder_name, read_facts
+from vitrail.checkpoints.run import metrics
+from vitrail.checkpoints.run.run_json import (
+    RUN_JSON,
+    check_resumable,
+    flatten,
+    read_results,
+    read_run_json,
+    start_run_json,
+    write_run_json,
+)
+from vitrail.checkpoints.run.state import (
+    State,
+    fail_together,
+    find_damage,
+    folder_name,
+    max_bytes,
+    read_checkpoint,
+    read_facts,
+    remove_checkpoint,
+    tidy_checkpoints,
+    write_checkpoint,
+)
 from vitrail.data.readers.fingerprint import digest
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.runtime.distributed import gather, rank
@@ -43,20 +62,19 @@ from vitrail.runtime.files import flush, open_own, remove_unfinished
 from vitrail.runtime.log import note
 
 LOCK, METRICS, CHECKPOINTS, FIGURES = ".lock", "metrics.jsonl", "checkpoints", "figures"
-# Names of what is written to a run's folder beside its place, and moved there.
+# Names that are written in the folder of a run under a temporary name first.
 WRITTEN = r"run\.json|metrics\.jsonl|mistakes\.jsonl|results\.md|model|figures"
+PAUSE = 0.1  # seconds until a lock is tried again that `is_running` may have held for an instant
 
 
 class Run:
-    """A run folder that this process has to itself; `open` makes one."""
-
-    path: Path
+    """A run folder that only this process writes to; made by `open`."""
 
     def __init__(self, path: Path, keep: int) -> None:
         self.path = path
         self.keep = keep
-        self.first: int | None = None  # the step of its first checkpoint
-        self.damaged: set[int] = set()  # steps whose checkpoints `restore` has passed over
+        self.first: int | None = None  # step of its first checkpoint
+        self.damaged: set[int] = set()  # steps of the checkpoints that `restore` has skipped
         self._unlock: Callable[[], object] | None = None
 
     @classmethod
@@ -70,15 +88,15 @@ class Run:
         start: str | None = None,
         used: dict[str, Any] | None = None,
     ) -> Run:
-        """Begin a run, or go on with the one that is there; `keep` checkpoints are kept, and the best.
+        """Start a run, or resume the one that is there.
 
-        `data`: its fingerprint and class names. Other data than it began with is said; with other classes, or in
-        another order, the same labels would mean others: that is refused. `start`: the digest of the weights that it
-        begins from; other ones under the same name are refused. `used`: what settings became that the config leaves
-        open, for the record.
+        `keep`: how many checkpoints are kept, besides the best. `data`: its fingerprint and class names; changed data
+        is noted, other class names (or another order) are refused, as the labels would mean something else. `start`:
+        digest of the weights that the run starts from; others are refused. `used`: the values of settings that the
+        config leaves open, for the record.
         """
         if keep < 1:
-            raise ConfigError(f"keep {keep}: at least 1 checkpoint must be kept")
+            raise ConfigError(f"keep is {keep}; it must be at least 1")
         run = cls(Path(path).expanduser(), keep)
         about: dict[str, Any] = {} if data is None else {"data": data[0], "classes": digest(*data[1])}
         about |= {name: value for name, value in (("start", start), ("used", used)) if value is not None}
@@ -96,15 +114,15 @@ class Run:
         return run
 
     def close(self) -> None:
-        """Let others open it. The end of the process, or of the last reference to the run, does so too."""
+        """Release the lock. The end of the process, or of the last reference to the run, does so too."""
         if self._unlock is not None:
             self._unlock()
 
     def save(self, step: int, state: State, facts: dict[str, Any], *, score: float | None = None) -> None:
         """Write a checkpoint, then remove those that are no longer kept.
 
-        `facts` are what JSON can hold; numbers come back exactly, infinity included. A higher `score` is better;
-        without one (or with NaN) the checkpoint cannot be the best. A step that is there and equal stays as it is.
+        `facts`: anything that JSON can hold; numbers come back exactly, infinity included. A higher `score` is
+        better; a checkpoint without one (or with NaN) cannot be the best.
         """
         if score is not None and not math.isfinite(score):
             score = None
@@ -112,7 +130,7 @@ class Run:
             if rank() == 0 and self._metrics.exists():
                 flush(self._metrics)  # a checkpoint is never ahead of its metrics
         try:
-            run_state.write(self._place(step), state, {"step": step, "score": score, "facts": facts})
+            write_checkpoint(self._place(step), state, {"step": step, "score": score, "facts": facts})
         except CheckpointError as error:
             good = [s for s in self.steps() if s not in self.damaged]
             last = f"is {self._place(good[-1])}" if good else "has not been written yet"
@@ -122,72 +140,81 @@ class Run:
             if rank() == 0:
                 if self.first is None:
                     self.first = step
-                    card = run_json.read_run_json(self.path)
-                    run_json.write_run_json(self.path, {**card, run_json.FIRST: step})
-                self._retain(step)
+                    self._add({"first_checkpoint": step})
+                whole = [s for s in self.steps() if s not in self.damaged]
+                kept = {*whole[-self.keep :], self.best(), step}
+                for old in self.steps():
+                    if old not in kept:
+                        remove_checkpoint(self._place(old))
         self.damaged.clear()
 
     def restore(self, state: State, *, step: int | None = None) -> tuple[int, dict[str, Any]] | None:
-        """Copy the newest whole checkpoint into the tensors of `state`; its step and facts, or None without any.
+        """Copy a checkpoint into the tensors of `state`; return its step and facts, or None if there is none.
 
-        A damaged one is passed over with a note, and removed after the next save; but where a `step` is asked for
-        it is that one or an error. Names, shapes and kinds must be equal to those that were saved. That there is none
-        where some were written is an error: the run would begin anew, and its metrics would be lost.
+        Without `step`, it is the newest one that is whole: damaged ones are skipped with a note, and removed after
+        the next save. Names, shapes and dtypes must be those that were saved. If all checkpoints that were written
+        are gone it is an error: the run would start over, and its metrics would be lost.
         """
-        most = run_state.most_bytes(state)
+        most = max_bytes(state)
         with fail_together(f"{self.path / CHECKPOINTS} cannot be read"):
             if rank() == 0:
                 step = self._newest_whole(most) if step is None else self._whole(step, most)
         return self._read(step, state)
 
     def restore_best(self, state: State) -> tuple[int, dict[str, Any]] | None:
-        """Likewise the whole checkpoint with the highest score; without any, None, and `state` stays as it is."""
-        step, most = None, run_state.most_bytes(state)
+        """Copy the whole checkpoint with the highest score into `state`; without any, leave it and return None."""
+        step, most = None, max_bytes(state)
         with fail_together(f"{self.path / CHECKPOINTS} cannot be read"):
-            if rank() == 0:
-                step = self._best_whole(most)
+            while rank() == 0 and (step := self.best()) is not None:
+                try:
+                    self._whole(step, most)
+                    break
+                except CheckpointError as error:
+                    note(f"{error}; the next best is used")
+                    self.damaged.add(step)
         return self._read(step, state)
 
     def steps(self) -> list[int]:
-        """Of the checkpoints that are there, in order."""
-        return steps_in(self.path)
+        """Return the steps of the checkpoints that are there, in order."""
+        return list_steps(self.path)
 
     def best(self) -> int | None:
-        """The step of the checkpoint with the highest score; of equal ones the first."""
-        return best_of({step: s for step, s in scores_in(self.path).items() if step not in self.damaged})
+        """Return the step of the checkpoint with the highest score, the first of equal ones."""
+        scores = read_scores(self.path)
+        return best_step({step: score for step, score in scores.items() if step not in self.damaged})
 
     def append(self, row: dict[str, Any]) -> None:
-        """A row for metrics.jsonl, handed to the system at once. NaN and infinity are stored as null."""
+        """Add a row to metrics.jsonl at once. NaN and infinity are stored as null."""
         if rank() == 0:
             metrics.append(self._metrics, row)
 
     def rows(self) -> list[dict[str, Any]]:
-        """All rows of metrics.jsonl."""
+        """Return all rows of metrics.jsonl."""
         return metrics.rows(self._metrics)
 
     def rewind(self, step: int, *, scores: bool = True) -> None:
-        """Drop the rows whose "step" is after `step`; without `scores` also those of its evaluation."""
+        """Drop the rows after `step`; without `scores` also those of its own evaluation."""
         with fail_together(f"{self._metrics} cannot be rewritten"):
             if rank() == 0:
                 metrics.rewind(self._metrics, step, scores)
 
     def finish(self, results: dict[str, Any]) -> None:
-        """The results, into run.json."""
+        """Write the results to run.json."""
         with fail_together(f"{self.path / RUN_JSON} cannot be written"):
             if rank() == 0:
-                card = run_json.read_run_json(self.path)
-                run_json.write_run_json(self.path, {**card, "results": metrics.finite(results)})
+                self._add({"results": metrics.finite(results)})
 
     def results(self, kind: Any = dict[str, Any]) -> dict[str, Any] | None:
-        """What `finish` was given; None: the run is not finished. `kind`: what it must be (run_json.py)."""
-        return run_json.read_results(self.path, kind)
+        """Return the results, checked against the type `kind` (json_files.py); None if the run is not finished."""
+        return read_results(self.path, kind)
 
     def evidence(self) -> dict[str, Any]:
-        """What a model of this run says of its making: the versions and the code that began it, its data's digest,
-        what open settings became."""
-        card = run_json.read_run_json(self.path)
+        """Return the entries of run.json that a model of this run carries in its provenance."""
+        content = read_run_json(self.path)
         return {
-            name: card[name] for name in ("versions", "git", "data", "used", run_json.LATER) if name in card
+            name: content[name]
+            for name in ("versions", "git", "data", "used", "later_data")
+            if name in content
         }
 
     @property
@@ -195,39 +222,33 @@ class Run:
         return self.path / METRICS
 
     def _place(self, step: int) -> Path:
-        return place_of(self.path, step)
+        return self.path / CHECKPOINTS / folder_name(step)
+
+    def _add(self, entries: dict[str, Any]) -> None:
+        write_run_json(self.path, read_run_json(self.path) | entries)
 
     def _begin(self, config: dict[str, Any], about: dict[str, Any]) -> None:
         if (self.path / RUN_JSON).exists():
-            run_json.check_same(self.path, config, about)
+            check_resumable(self.path, config, about)
         else:
-            run_json.write_new(self.path, config, about)
-        self.first = run_json.read_run_json(self.path).get(run_json.FIRST)
-        run_state.tidy(self.path / CHECKPOINTS)
+            start_run_json(self.path, config, about)
+        self.first = read_run_json(self.path).get("first_checkpoint")
+        tidy_checkpoints(self.path / CHECKPOINTS)
         metrics.mend(self._metrics)
         remove_unfinished(self.path, WRITTEN)
         remove_unfinished(self.path / FIGURES, r".+\.png")
 
     def _read(self, step: int | None, state: State) -> tuple[int, dict[str, Any]] | None:
-        """Of the step that the first process found."""
+        """Read the checkpoint that the first process chose."""
         step, self.damaged = gather((step, self.damaged))[0]
-        return None if step is None else (step, run_state.read(self._place(step), state)["facts"])
-
-    def _best_whole(self, most: int) -> int | None:
-        while (step := self.best()) is not None:
-            try:
-                return self._whole(step, most)
-            except CheckpointError as error:
-                note(f"{error}; the next best is used")
-                self.damaged.add(step)
-        return None
+        return None if step is None else (step, read_checkpoint(self._place(step), state)["facts"])
 
     def _newest_whole(self, most: int) -> int | None:
         steps = self.steps()
         if self.first is not None and not steps:
             raise CheckpointError(
-                f"{self.path} has written checkpoints since step {self.first}, and {CHECKPOINTS} holds none now: put "
-                "them back to go on; or remove the folder, or choose another, to begin anew"
+                f"{self.path} has written checkpoints since step {self.first}, but {CHECKPOINTS} holds none now: "
+                "restore them to resume, or choose another folder to start over"
             )
         for step in reversed(steps):
             try:
@@ -240,22 +261,17 @@ class Run:
         return None
 
     def _whole(self, step: int, most: int) -> int:
-        why = run_state.damage(self._place(step), most)
-        if why is not None:
-            raise CheckpointError(f"{self._place(step)} is damaged ({why})")
+        damage = find_damage(self._place(step), most)
+        if damage is not None:
+            raise CheckpointError(f"{self._place(step)} is damaged ({damage})")
         return step
-
-    def _retain(self, step: int) -> None:
-        """Keep the last ones, the best one, and the one that was just written."""
-        whole = [s for s in self.steps() if s not in self.damaged]
-        kept = {*whole[-self.keep :], self.best(), step}
-        for old in self.steps():
-            if old not in kept:
-                run_state.remove(self._place(old))
 
 
 def check_own(path: Path) -> None:
-    """A run has a folder to itself: a new one, an empty one, or the one that it began in."""
+    """Raise an error unless `path` is new, empty, or holds a run, with files and folders only at any depth.
+
+    What a link leads to is not ours to write, to remove or to read.
+    """
     if path.exists() and not path.is_dir():
         raise ConfigError(f"{path} is a file; a run is written to a folder of its own")
     if path.is_dir() and not os.path.lexists(path / RUN_JSON):
@@ -267,82 +283,94 @@ def check_own(path: Path) -> None:
                 f"{path} is not a run (it has no {RUN_JSON}) and holds {', '.join(others[:5])}{more}; "
                 "a run is written to a folder of its own"
             )
-    check_no_links(path)
-
-
-def check_utf8(path: Path, config: dict[str, Any]) -> None:
-    """A run and what it is made of have names that are text: JSON has no others, and safetensors opens no others."""
-    for text in (str(path), *(json.dumps(value, ensure_ascii=False) for value in flatten(config).values())):
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise ConfigError(
-                f"{text[:200]}: bytes of this name are not UTF-8, and {RUN_JSON} has no place for them: rename it or "
-                "give a link to it that has another name"
-            ) from error
-
-
-def check_no_links(path: Path) -> None:
-    """Files and folders only, at any depth: what a link leads to is not ours to write, to remove or to read."""
     for folder, folders, files in os.walk(path):
         for place in (Path(folder, name) for name in (*folders, *files)):
             try:
                 mode = place.lstat().st_mode
             except FileNotFoundError:
-                continue  # another process is at it
+                continue  # another process has removed it
             if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
                 what = "a link" if stat.S_ISLNK(mode) else "neither a file nor a folder"
                 raise ConfigError(
-                    f"{place} is {what}: the folder of a run holds files and folders of its own only. Put there what "
-                    "it stands for, or remove it"
+                    f"{place} is {what}: the folder of a run may hold only files and folders of its own. Replace it "
+                    "by what it stands for, or remove it"
                 )
 
 
+def check_utf8(path: Path, config: dict[str, Any]) -> None:
+    """Raise an error for names that are not UTF-8: neither JSON nor safetensors can hold them."""
+    for text in (str(path), *(json.dumps(value, ensure_ascii=False) for value in flatten(config).values())):
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ConfigError(
+                f"{text[:200]}: this name is not UTF-8, which {RUN_JSON} cannot hold: rename it, or use a link with "
+                "another name"
+            ) from error
+
+
 def lock(path: Path) -> int:
-    """An open file that no other can lock while it is open; it says whose it is."""
+    """Open a file and lock it until it is closed; it names the process that holds it."""
     handle = open_own(path, os.O_RDWR | os.O_CREAT)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(PAUSE)
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         holder = os.read(handle, 1000).decode("utf-8", "replace").strip()
         os.close(handle)
         if not isinstance(error, BlockingIOError):
             raise
         raise ConfigError(
-            f"{path.parent} is in use: {holder or 'another process'} is writing this run. It is to end first; where "
-            "torchrun was killed, its processes may live on"
+            f"{path.parent} is in use: {holder or 'another process'} is writing this run. Wait for it to end, or "
+            "stop it; processes of a torchrun that was killed may still be running"
         ) from error
     os.ftruncate(handle, 0)
     os.write(handle, f"process {os.getpid()} on {platform.node()}\n".encode())
     return handle
 
 
-def place_of(path: Path, step: int) -> Path:
-    return path / CHECKPOINTS / folder_name(step)
+def is_running(path: Path) -> bool:
+    """Return whether a process holds the lock of a run."""
+    try:
+        handle = open_own(path / LOCK)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return False
 
 
-def steps_in(path: Path) -> list[int]:
-    """The steps of a run's checkpoints, in order."""
-    if (path / CHECKPOINTS).is_symlink():
-        raise CheckpointError(f"{path / CHECKPOINTS} is a link, which is not followed")
-    there = [p for p in (path / CHECKPOINTS).glob("step-*") if p.is_dir() and not p.is_symlink()]
-    steps = [int(p.name[5:]) for p in there if re.fullmatch(r"step-[0-9]{8,18}", p.name)]
-    return sorted(step for step in steps if place_of(path, step) in there)
+def list_steps(path: Path) -> list[int]:
+    """Return the steps of a run's checkpoints, in order."""
+    folder = path / CHECKPOINTS
+    if folder.is_symlink():
+        raise CheckpointError(f"{folder} is a link, which is not followed")
+    names = {p.name for p in folder.glob("step-*") if p.is_dir() and not p.is_symlink()}
+    steps = {int(name[5:]) for name in names if re.fullmatch(r"step-[0-9]{8,18}", name)}
+    return sorted(step for step in steps if folder_name(step) in names)
 
 
-def scores_in(path: Path) -> dict[int, float]:
-    """step -> score, of the checkpoints that have one that can be read."""
+def read_scores(path: Path) -> dict[int, float]:
+    """Return step -> score of a run's checkpoints; damaged ones and those without a score are left out."""
     scores = {}
-    for step in steps_in(path):
+    for step in list_steps(path):
         try:
-            score = read_facts(place_of(path, step))["score"]
+            score = read_facts(path / CHECKPOINTS / folder_name(step))["score"]
         except CheckpointError:
-            continue  # damaged, which matters to who restores it
+            continue  # `restore` deals with damage
         if score is not None and math.isfinite(score):
             scores[step] = float(score)
     return scores
 
 
-def best_of(scores: dict[int, float]) -> int | None:
-    """The step with the highest score; of equal ones the first."""
+def best_step(scores: dict[int, float]) -> int | None:
     return max(scores, key=lambda step: (scores[step], -step), default=None)

@@ -1,7 +1,7 @@
-"""metrics.jsonl of a run: what was measured, one JSON object a line, in the order in which it happened.
+"""metrics.jsonl of a run: one JSON object per line for everything that was measured, in order.
 
-JSON has no NaN and no infinity: they are stored as null. A line is one write(), so that a kill can tear only the
-last one, which readers drop and `mend` removes before the next is written.
+JSON has no NaN and no infinity: they are stored as null. Each line is one write(), so a kill can tear only the last
+one, which readers drop and `mend` removes before the next is written.
 """
 
 from __future__ import annotations
@@ -20,22 +20,23 @@ from vitrail.errors import CheckpointError
 from vitrail.runtime.files import atomic_file, open_own
 
 Row = dict[str, Any]
-MOST_LINE = 1 << 20  # bytes
-MOST_ROWS = 10_000_000
+MAX_LINE = 1 << 20  # bytes
+MAX_ROWS = 10_000_000
+UPDATE = ("lr", "rate", "skipped")  # names that only rows about an update have, not those of an evaluation
 
 
 class Measured(TypedDict, total=False):
-    """A row: numbers by name, and whatever else was noted."""
+    """Schema of a row: numbers by name, and whatever else was noted."""
 
     step: Count
 
 
 def append(path: Path, row: Row) -> None:
-    line = line_of(row)
+    line = to_line(row)
     handle = open_own(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
         size = os.fstat(handle).st_size
-        if os.write(handle, line) != len(line):  # the disk had room for a part
+        if os.write(handle, line) != len(line):  # the disk had room for part of it
             os.ftruncate(handle, size)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
     finally:
@@ -43,7 +44,7 @@ def append(path: Path, row: Row) -> None:
 
 
 def rows(path: Path) -> list[Row]:
-    """All of them, less a last line that a kill has torn."""
+    """Return all rows, except for a last line that a kill has torn."""
     return list(each_row(path))
 
 
@@ -52,10 +53,10 @@ def each_row(path: Path) -> Iterator[Row]:
         return
     with os.fdopen(open_own(path), "rb") as file:
         for number in itertools.count(1):
-            line = file.readline(MOST_LINE)
-            if number > MOST_ROWS or (len(line) == MOST_LINE and not line.endswith(b"\n")):
+            line = file.readline(MAX_LINE)
+            if number > MAX_ROWS or (len(line) == MAX_LINE and not line.endswith(b"\n")):
                 raise CheckpointError(
-                    f"{path}, line {number}: at most {MOST_ROWS:,} lines of {MOST_LINE:,} bytes are read"
+                    f"{path}, line {number}: at most {MAX_ROWS:,} lines of {MAX_LINE:,} bytes are read"
                 )
             if not line.endswith(b"\n"):
                 return
@@ -63,19 +64,18 @@ def each_row(path: Path) -> Iterator[Row]:
 
 
 def rewind(path: Path, step: int, scores: bool = True) -> None:
-    """Without the rows after a step, and if wanted without the scores of the step itself: they will be measured
-    again."""
-    there = rows(path)
+    """Drop the rows after a step; without `scores` also those of its own evaluation, which will be repeated."""
+    everything = rows(path)
     last = step if scores else step - 1
-    kept = [row for row in there if row.get("step", last) <= last or (row["step"] <= step and of_update(row))]
-    if len(kept) < len(there):
+
+    def is_kept(row: Row) -> bool:
+        at = row.get("step", last)
+        return at <= last or (at <= step and any(name in row for name in UPDATE))
+
+    kept = [row for row in everything if is_kept(row)]
+    if len(kept) < len(everything):
         with atomic_file(path) as temporary:
-            temporary.write_bytes(b"".join(map(line_of, kept)))
-
-
-def of_update(row: Row) -> bool:
-    """Whether it says how an update went, and not what its weights are worth."""
-    return "rate" in row or "skipped" in row
+            temporary.write_bytes(b"".join(map(to_line, kept)))
 
 
 def mend(path: Path) -> None:
@@ -83,7 +83,7 @@ def mend(path: Path) -> None:
     if not os.path.lexists(path):
         return
     with os.fdopen(open_own(path, os.O_RDWR), "r+b") as file:
-        start = max(0, file.seek(0, os.SEEK_END) - MOST_LINE)
+        start = max(0, file.seek(0, os.SEEK_END) - MAX_LINE)
         file.seek(start)
         end = file.read()
         whole = end.rfind(b"\n") + 1
@@ -91,12 +91,12 @@ def mend(path: Path) -> None:
             file.truncate(start + whole)
 
 
-def line_of(row: Row) -> bytes:
+def to_line(row: Row) -> bytes:
     return (json.dumps(finite(row), allow_nan=False) + "\n").encode()
 
 
 def finite(value: Any) -> Any:
-    """A JSON value, with null for every number that JSON does not have."""
+    """Return a JSON value with None in place of NaN and infinity."""
     if isinstance(value, dict):
         return {key: finite(v) for key, v in value.items()}
     if isinstance(value, list | tuple):

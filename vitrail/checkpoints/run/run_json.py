@@ -1,4 +1,4 @@
-"""run.json, what a run is: its resolved config, the versions and the code that began it, at the end its results."""
+"""run.json: the config of a run, the versions and the code that started it, and at the end its results."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ import vitrail
 from vitrail.checkpoints.checkpoint import listing
 from vitrail.checkpoints.json_files import Count, check_kind, parse_object, read_object
 from vitrail.checkpoints.run.metrics import finite
-from vitrail.errors import ConfigError
+from vitrail.errors import CheckpointError, ConfigError
 from vitrail.runtime.files import atomic_file
 from vitrail.runtime.log import note
 
 RUN_JSON = "run.json"
-LATER = "later_data"  # in it: digests of the data that an unfinished run went on with, where it had changed
-FIRST = "first_checkpoint"  # its step
+FORMAT = 2  # its version; the first one was not numbered
 
 
 class Git(TypedDict):
@@ -30,111 +29,118 @@ class Git(TypedDict):
     dirty: bool
 
 
-class Configured(TypedDict):
+class Required(TypedDict):
     config: dict[str, Any]
 
 
-class Card(Configured, total=False):
-    """run.json."""
-
+class RunJson(Required, total=False):
+    format: Count
     versions: dict[str, str]
     git: Git | None
     created: str
-    data: str  # digests
-    classes: str
-    start: str
-    used: dict[str, Any]
-    later_data: list[str]
-    first_checkpoint: Count
+    data: str  # digest of the data that it started with
+    later_data: list[str]  # digests of changed data that it was resumed with
+    classes: str  # digest of the class names
+    start: str  # digest of the weights that it started from
+    used: dict[str, Any]  # values of settings that the config leaves open
+    first_checkpoint: Count  # its step
     results: dict[str, Any]
 
 
-def write_new(folder: Path, config: dict[str, Any], about: dict[str, Any]) -> None:
-    """`about`: digests of the data, of its classes, and of the weights that it begins from, and what open settings
-    became, where it has them."""
-    card = {
+def read_run_json(folder: Path) -> dict[str, Any]:
+    """Read run.json; raise an error if another version of vitrail wrote it."""
+    content = read_object(folder / RUN_JSON, RunJson)
+    version = content.get("format", 1)
+    if version != FORMAT:
+        raise CheckpointError(
+            f"{folder} was written by {'an earlier' if version < FORMAT else 'a later'} version of vitrail "
+            f"(format {version}, this one has {FORMAT}): choose another folder; its model/ still loads"
+        )
+    return content
+
+
+def read_results(folder: Path, kind: Any = dict[str, Any]) -> dict[str, Any] | None:
+    """Return the results of a finished run, checked against the type `kind`; None if it is not finished."""
+    results = finite(read_run_json(folder).get("results"))
+    if results is not None:
+        check_kind(results, kind, f"{folder / RUN_JSON}: results")
+    return results
+
+
+def write_run_json(folder: Path, content: dict[str, Any]) -> None:
+    text = json.dumps(content, indent=2, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
+    parse_object(text, RunJson, str(folder / RUN_JSON))  # refuse to write what could not be read again
+    with atomic_file(folder / RUN_JSON) as temporary:
+        temporary.write_bytes(text)
+
+
+def start_run_json(folder: Path, config: dict[str, Any], about: dict[str, Any]) -> None:
+    """Write the run.json of a new run; `about` holds the optional entries that are known."""
+    started = {
+        "format": FORMAT,
         "config": config,
         "versions": versions(),
         "git": git_state(),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        **about,
     }
-    write_run_json(folder, card)
+    write_run_json(folder, started | about)
 
 
-def read_run_json(folder: Path) -> dict[str, Any]:
-    return read_object(folder / RUN_JSON, Card)
+def check_resumable(folder: Path, config: dict[str, Any], about: dict[str, Any]) -> None:
+    """Raise an error unless config, class names and starting weights are those that the run started with.
 
-
-def read_results(folder: Path, kind: Any = dict[str, Any]) -> dict[str, Any] | None:
-    """Of a finished run, of the kind that they must be (run_json.py); None: it is not finished."""
-    found = finite(read_run_json(folder).get("results"))
-    if found is not None:
-        check_kind(found, kind, f"{folder / RUN_JSON}: results")
-    return found
-
-
-def write_run_json(folder: Path, card: dict[str, Any]) -> None:
-    content = json.dumps(card, indent=2, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
-    parse_object(content, Card, str(folder / RUN_JSON))  # what could not be read again is not written
-    with atomic_file(folder / RUN_JSON) as temporary:
-        temporary.write_bytes(content)
-
-
-def check_same(folder: Path, config: dict[str, Any], about: dict[str, Any]) -> None:
-    """A run goes on only with the config, the classes and the weights that it began with; with other versions or
-    files it goes on, and says so."""
-    card = read_run_json(folder)
-    there, here = flatten(card["config"]), flatten(json.loads(json.dumps(config)))
-    differ = [
-        f"{name} is {shown(there, name)} there, {shown(here, name)} here"
-        for name in sorted(there.keys() | here.keys())
-        if shown(there, name) != shown(here, name)
+    Changed data files and other versions are allowed, and noted.
+    """
+    content = read_run_json(folder)
+    changed = [name for name, now in about.items() if content.get(name, now) != now]
+    before, now = flatten(content["config"]), flatten(json.loads(json.dumps(config)))
+    differences = [
+        f"{name} is {setting(before, name)} there, {setting(now, name)} here"
+        for name in sorted(before.keys() | now.keys())
+        if setting(before, name) != setting(now, name)
     ]
-    changed = [name for name, now in about.items() if card.get(name, now) != now]
-    other = next((name for name in ("classes", "data") if name in changed), "")
-    if differ:
+    if differences:
+        data = "classes" if "classes" in changed else "data" if "data" in changed else None
+        why = f" Its {data} changed since, and settings left open follow the data." if data else ""
         raise ConfigError(
-            f"{folder} "
-            + (f"began with other {other}, which settings that are left open follow; it " if other else "")
-            + "holds a run with another config, which is never overwritten; choose another folder, or the same "
-            f"config to go on: {listing(differ)}"
+            f"{folder} holds a run with other settings, which is never overwritten: {listing(differences)}.{why} "
+            "Choose another folder, or use the same settings to resume"
         )
-    if other == "classes":
+    if "classes" in changed:
         raise ConfigError(
-            f"{folder} began with other classes, or in another order: nothing in it fits the labels of now. Choose "
-            "another folder, or give the classes their names again"
+            f"{folder} was started with other classes, or in another order, so its labels mean something else. "
+            "Choose another folder, or restore the class names"
         )
     if "start" in changed:
         raise ConfigError(
-            f"{folder} began from other weights, though their name is the same: what is in it is not theirs. Choose "
-            "another folder, or put those weights back"
+            f"{folder} was started from other weights under the same name. Choose another folder, or restore those "
+            "weights"
         )
-    known = about | card
-    if other:
-        note(f"{folder} began with other data: files were added, removed or changed since")
-        if "results" not in card and about["data"] not in (later := card.get(LATER, [])):
-            known[LATER] = [*later, about["data"]]
-    if known != card:
-        write_run_json(folder, known)
-    began = card.get("versions", {})
-    versions_then = [
-        f"{name} {began[name]}, now {now}" for name, now in versions().items() if began.get(name, now) != now
+    updated = about | content
+    if "data" in changed:
+        note(f"{folder} was started with other data: files were added, removed or changed since")
+        if "results" not in content and about["data"] not in (later := content.get("later_data", [])):
+            updated["later_data"] = [*later, about["data"]]
+    if updated != content:
+        write_run_json(folder, updated)
+    started = content.get("versions", {})
+    others = [
+        f"{name} {started[name]}, now {v}" for name, v in versions().items() if started.get(name, v) != v
     ]
-    if versions_then:
-        note(f"{folder} began with {', '.join(versions_then)}: its numbers may differ in the last digits")
+    if others:
+        note(f"{folder} was started with {', '.join(others)}: numbers may differ in the last digits")
 
 
 def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings by dotted names: {"model": {"width": 192}} -> {"model.width": 192}."""
-    made: dict[str, Any] = {}
+    """Name nested settings by dotted names: {"model": {"width": 192}} -> {"model.width": 192}."""
+    flat: dict[str, Any] = {}
     for key, value in config.items():
         nested = isinstance(value, dict) and value
-        made |= flatten(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
-    return made
+        flat |= flatten(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
+    return flat
 
 
-def shown(settings: dict[str, Any], name: str) -> str:
+def setting(settings: dict[str, Any], name: str) -> str:
     return json.dumps(settings[name]) if name in settings else "not set"
 
 
@@ -148,16 +154,18 @@ def versions() -> dict[str, str]:
 
 
 def git_state() -> dict[str, Any] | None:
-    """Of the code that runs, where it runs from a repository that holds it."""
+    """Return the commit of the running code; None unless it runs from a repository that tracks it."""
     if git("ls-files", "--error-unmatch", str(Path(__file__).with_name("__init__.py"))) is None:
         return None
-    said = git("describe", "--always", "--exclude=*", "--abbrev=40", "--dirty")
-    return None if said is None else {"commit": said.removesuffix("-dirty"), "dirty": said.endswith("-dirty")}
+    commit = git("describe", "--always", "--exclude=*", "--abbrev=40", "--dirty")
+    if commit is None:
+        return None
+    return {"commit": commit.removesuffix("-dirty"), "dirty": commit.endswith("-dirty")}
 
 
-def git(*words: str) -> str | None:
-    """What git says of our repository; None where there is no git, or it fails."""
-    command = ["git", "-C", str(Path(__file__).parent), *words]
+def git(*arguments: str) -> str | None:
+    """Return the output of git in our repository; None if git is missing or fails."""
+    command = ["git", "-C", str(Path(__file__).parent), *arguments]
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):

@@ -1,118 +1,127 @@
 """Runs side by side: what `vitrail runs DIR` shows of each, read from run.json, metrics.jsonl and the checkpoints.
 
-Only reads, so runs that are being trained can be looked at. A config may be any JSON; the settings that a person
-looks for first are found in it by name, wherever they are nested.
+It only reads, so runs that are being trained can be listed. A config may be any JSON: the settings that a person
+looks for first are found in it by name, at whatever depth.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vitrail.checkpoints.json_kinds import is_number
+from vitrail.checkpoints.json_files import Number, is_a
 from vitrail.checkpoints.run import metrics
-from vitrail.checkpoints.run.folder import METRICS, best_of, scores_in, steps_in
+from vitrail.checkpoints.run.folder import METRICS, best_step, is_running, list_steps, read_scores
 from vitrail.checkpoints.run.run_json import RUN_JSON, flatten, read_run_json
 from vitrail.errors import ConfigError
 
-NOT_SCORES = ("seconds", "std", "rate", "dev")  # fractions in the results that are not scores
+NOT_SCORES = ("seconds", "std", "lr", "rate", "dev")  # fractions in the results that are not scores
+NOT_MEASURED = ("step", "epoch", "seconds", "lr", "rate", "loss")  # numbers in a row that are not scores
 
 
 @dataclass(frozen=True)
 class Summary:
-    """One run in a few words; None is what it does not say."""
+    """One run in a few words; None where it does not say."""
 
-    name: str  # its folder, from the one that was asked for
-    state: str  # finished | at step 500 of 1,000 | no checkpoint
+    name: str  # its folder, relative to the one that was asked for
+    parent: str | None  # the run that it is a part of, as one of a sweep is
+    state: str  # running | finished | interrupted
+    step: int | None  # the last: of a running one in its metrics, else of a checkpoint
+    steps: int | None  # planned
     model: str | None
     data: str | None
-    steps: int | None  # planned
-    rate: float | None  # the one that was chosen, or set, or else the highest that was used
+    lr: float | None  # chosen by a sweep, or set, or else the highest that was used
     loss: float | None  # the last
-    watch: str | None  # the score that checkpoints are judged by
-    best: float | None  # the best of a checkpoint, and its step
+    scores: dict[str, float]  # of the last evaluation
+    monitor: str | None  # the score that checkpoints are compared by
+    best: float | None  # of a checkpoint, and its step
     best_step: int | None
     results: dict[str, float]  # the final scores
+    examples: int | None  # that the final scores are of
     seconds: float | None
     config: dict[str, Any]  # by dotted names
 
 
-def run_folders(folder: Path) -> list[Path]:
-    """Every run at or below a folder."""
+def find_runs(folder: Path) -> list[tuple[Path, Path | None]]:
+    """Return every run at or below a folder, each with the run that contains it."""
     if not folder.is_dir():
         raise ConfigError(f"no such folder: {folder}")
-    found = sorted(card.parent for card in folder.rglob(RUN_JSON))
-    if not found:
-        raise ConfigError(f"no run below {folder}: a run is a folder with a {RUN_JSON}")
-    return found
+    runs = sorted(path.parent for path in folder.rglob(RUN_JSON))
+    if not runs:
+        raise ConfigError(f"no runs in {folder}: a run is a folder with a {RUN_JSON}")
+    known = set(runs)
+    return [(run, next((above for above in run.parents if above in known), None)) for run in runs]
 
 
-def summary(run: Path, name: str) -> Summary:
-    card, measured = metrics.finite(read_run_json(run)), last_measured(metrics.each_row(run / METRICS))
-    config, results = flatten(card["config"]), card.get("results")
-    ended, reached, scores = flatten(results or {}), steps_in(run), scores_in(run)
-    steps = number(config, "steps") or number(ended, "steps")  # it may be planned in epochs
-    best_step = best_of(scores)
+def summarize(run: Path, name: str, parent: str | None = None) -> Summary:
+    content = metrics.finite(read_run_json(run))
+    config, results = flatten(content["config"]), content.get("results")
+    final, scores, written = flatten(results or {}), read_scores(run), list_steps(run)
+    measured: dict[str, float] = {}  # the last of each, and the highest learning rate
+    evaluated: dict[str, float] = {}
+    for row in metrics.each_row(run / METRICS):
+        numbers = {key: value for key, value in row.items() if is_number(value)}
+        if "rate" in numbers:
+            numbers["lr"] = numbers.pop("rate")
+        if "lr" in numbers:
+            numbers["lr"] = max(numbers["lr"], measured.get("lr", numbers["lr"]))
+        measured |= numbers
+        if "lr" not in numbers:
+            evaluated |= {key: value for key, value in numbers.items() if key not in NOT_MEASURED}
+    running = results is None and is_running(run)
+    reached = measured.get("step") if running else None
+    best = best_step(scores)
+    steps = number(config, "steps") or number(final, "steps")  # a run may be planned in epochs
     return Summary(
         name=name,
-        state=state_of(results is not None, reached[-1] if reached else None, steps),
+        parent=parent,
+        state="finished" if results is not None else "running" if running else "interrupted",
+        step=int(reached) if reached is not None else written[-1] if written else None,
+        steps=None if steps is None else int(steps),
         model=text(config, "model"),
         data=text(config, "data"),
-        steps=None if steps is None else int(steps),
-        rate=number(ended, "rate") or number(config, "rate") or measured.get("rate"),
+        lr=number(final, "lr", "rate") or number(config, "lr", "rate") or measured.get("lr"),
         loss=measured.get("loss"),
-        watch=outermost(config, "watch", lambda value: isinstance(value, str)) or None,
-        best=None if best_step is None else abs(scores[best_step]),  # a loss is kept negative
-        best_step=best_step,
+        scores=evaluated,
+        monitor=outermost(config, ("monitor", "watch"), lambda value: isinstance(value, str)) or None,
+        best=None if best is None else abs(scores[best]),  # a loss is stored negative
+        best_step=best,
         results={
-            key: v
-            for key, v in ended.items()
-            if isinstance(v, float) and key.split(".")[-1] not in NOT_SCORES
+            key: value
+            for key, value in final.items()
+            if isinstance(value, float) and key.split(".")[-1] not in NOT_SCORES
         },
-        seconds=number(ended, "seconds") or measured.get("seconds"),
+        examples=int(number(final, "test_examples") or 0) or None,
+        seconds=number(final, "seconds") or measured.get("seconds"),
         config=config,
     )
 
 
-def state_of(finished: bool, reached: int | None, steps: float | None) -> str:
-    if finished:
-        return "finished"
-    if reached is None:
-        return "no checkpoint"
-    return f"at step {reached:,}" + ("" if steps is None else f" of {int(steps):,}")
-
-
 def differences(runs: list[Summary]) -> dict[str, list[Any]]:
-    """The settings that are not the same in all runs: name -> its value in each, None where it is not set."""
+    """Return the settings that are not equal in all runs: name -> its value in each, None where it is not set."""
     names = dict.fromkeys(name for run in runs for name in run.config)
     values = {name: [run.config.get(name) for run in runs] for name in names}
     return {name: v for name, v in values.items() if len(set(map(json.dumps, v))) > 1}
 
 
-def last_measured(rows: Iterable[metrics.Row]) -> dict[str, float]:
-    """The last loss and time, and the highest rate."""
-    made: dict[str, float] = {}
-    for row in rows:
-        made |= {name: row[name] for name in ("loss", "seconds") if is_number(row.get(name))}
-        if is_number(row.get("rate")):
-            made["rate"] = max(row["rate"], made.get("rate", row["rate"]))
-    return made
+def is_number(value: Any) -> bool:
+    return is_a(value, Number)
 
 
-def number(settings: dict[str, Any], name: str) -> float | None:
-    return outermost(settings, name, is_number)
+def number(settings: dict[str, Any], *names: str) -> float | None:
+    return outermost(settings, names, is_number)
 
 
-def outermost(settings: dict[str, Any], name: str, kind: Callable[[Any], bool]) -> Any:
-    """The first setting of that name and kind, at any depth, the outermost first."""
-    found = [k for k, value in settings.items() if k.split(".")[-1] == name and kind(value)]
-    return settings[min(found, key=lambda key: key.count("."))] if found else None
+def outermost(settings: dict[str, Any], names: tuple[str, ...], fits: Callable[[Any], bool]) -> Any:
+    """Return the least nested setting of one of these names that fits; None without any."""
+    keys = [key for key, value in settings.items() if key.split(".")[-1] in names and fits(value)]
+    return settings[min(keys, key=lambda key: key.count("."))] if keys else None
 
 
 def text(settings: dict[str, Any], name: str) -> str | None:
-    """The setting of that name, or where that is a group of settings, the first text in it."""
+    """Return the setting of that name, or the first text in the group of that name."""
     group = (value for key, value in settings.items() if f"{key}.".startswith(f"{name}."))
     return next((value for value in group if isinstance(value, str)), None)
