@@ -17,6 +17,7 @@ from vitrail.errors import CheckpointError, ConfigError, DataError, ImageError, 
 if TYPE_CHECKING:
     from vitrail.checkpoints.formats import create, list_models, load, save
     from vitrail.evaluators.accuracy import evaluate
+    from vitrail.evaluators.probes import fewshot, knn, linear
     from vitrail.inference.engine import transform
     from vitrail.inference.features import features
     from vitrail.inference.predict import predict
@@ -33,7 +34,10 @@ __all__ = [
     "create",
     "evaluate",
     "features",
+    "fewshot",
     "finetune",
+    "knn",
+    "linear",
     "list_models",
     "load",
     "predict",
@@ -50,6 +54,9 @@ PUBLIC = {
     "save": "vitrail.checkpoints.formats",
     "evaluate": "vitrail.evaluators.accuracy",
     "features": "vitrail.inference.features",
+    "fewshot": "vitrail.evaluators.probes",
+    "knn": "vitrail.evaluators.probes",
+    "linear": "vitrail.evaluators.probes",
     "finetune": "vitrail.transfer.finetune",
     "pretrain": "vitrail.recipes.pretrain",
     "predict": "vitrail.inference.predict",

@@ -25,7 +25,7 @@ def test_the_flags_are_there(verb, vitrail_command):
     ("verb", "error", "words"),
     [
         ("evaluate", torch.OutOfMemoryError(CUDA), ["GPU", "2.00 GiB", "--batch"]),
-        ("evaluate", MemoryError(), ["--batch", "--workers"]),
+        ("evaluate", MemoryError(), ["--batch-size", "--num-workers"]),
         ("fewshot", RuntimeError(SHM), ["shared memory", "--workers 0", "--shm-size"]),
         ("predict", RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED"), ["GPU", "--image-size"]),
         ("data", MemoryError("std::bad_alloc"), ["out of memory"]),

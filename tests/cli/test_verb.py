@@ -14,11 +14,11 @@ from vitrail.checkpoints.formats import FORMATS
 from vitrail.cli import evaluate_verbs, model_verbs, probe_verbs
 from vitrail.cli.verb import Common, Device, Format, Shown, show
 from vitrail.data.bad_files import BadFiles
-from vitrail.evaluators import accuracy, fewshot, knn
+from vitrail.evaluators import accuracy, fewshot, knn, linear
 from vitrail.inference.feature_cache import Extraction
 from vitrail.runtime import device
 from vitrail.train import estimate
-from vitrail.transfer import linear, protocols, settings, suite
+from vitrail.transfer import protocols, settings, suite
 
 CLIPBOARD = "\x1b]52;c;cm0gLXJmIH4=\x1b\\"
 HOSTILE = [CLIPBOARD, "\x1b[31m", "\x9b31m", "\u202e", "\udce9", "\ud800"]

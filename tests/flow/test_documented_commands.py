@@ -31,7 +31,7 @@ SMALLER = {
              "--val-examples": "4", "--num-workers": "0"},
     "demo": {"--steps": "1", "--batch": "8", "--shots": "1", "--seeds": "1", "--most": "30", "--pictures": "2"},
     "inspect": {"--closely": "1"},
-    "evaluate": {"--workers": "0"},
+    "evaluate": {"--num-workers": "0"},
 }  # fmt: skip
 FIELDS = {"steps": 2, "batch": 8, "warmup": 0, "workers": 0, "device": "cpu"}  # likewise, from Python
 PYTHON = {"pretrain": FIELDS, "finetune": FIELDS | {"rates": (0.003, 0.01), "seeds": 1}}

@@ -107,12 +107,21 @@ def test_real_labels(run, model, tmp_path):
     (tmp_path / "real.json").write_text(json.dumps([list(range(6))] * 10 + [[]] * 2))
     code, out, err = run("evaluate", model, data, "--real", tmp_path / "real.json")
     assert code == 0, err
-    assert "ReaL, 10 images 100.00%" in " ".join(out.split())
+    assert "ReaL 100.0% (72.2-100.0%, n = 10)" in " ".join(out.split())
 
 
 def test_another_split_batch_and_image_size(run, model, data):
     code, out, err = run(
-        "evaluate", model, data, "--split", "test[:2 per class]", "--batch", 5, "--image-size", 24, "--json"
+        "evaluate",
+        model,
+        data,
+        "--split",
+        "test[:2 per class]",
+        "--batch-size",
+        5,
+        "--image-size",
+        24,
+        "--json",
     )
     assert code == 0, err
     assert json.loads(out)["n"] == 12
@@ -122,7 +131,7 @@ def test_another_split_batch_and_image_size(run, model, data):
     ("words", "said"),
     [
         (["--split", "train"], "has no split 'train'"),
-        (["--batch", "0"], "batch must be at least 1"),
+        (["--batch-size", "0"], "batch_size must be at least 1"),
         (["--mapping", "nowhere.json"], "nowhere.json: a class mapping cannot be read: No such file"),
         (
             ["--real", "nowhere.json"],

@@ -36,7 +36,7 @@ def failed(command, folder):
     [
         (["finetune", "--model", "ti8-64", "--data", shapes(32, 200), "--batch", 99, "--image-size", 512], "--batch"),
         (["predict", "ti8-64", "pictures", "--image-size", 1024], "--image-size"),
-        (["evaluate", "model", shapes(512, 2000), "--batch", 1000], "--batch"),
+        (["evaluate", "model", shapes(512, 2000), "--batch-size", 1000], "--batch-size"),
     ],
     ids=["finetune", "predict", "evaluate"],
 )  # fmt: skip

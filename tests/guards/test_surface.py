@@ -7,6 +7,7 @@ import time
 
 import vitrail
 
+PROBE = "train_split, test_split, which, cache, batch_size, num_workers)"
 SIGNATURES = {
     "create": "(name, *, classes, image_size, **overrides)",
     "load": "(path_or_name, *, classes, image_size, heads, activation, norm_eps, pool, resample)",
@@ -16,6 +17,9 @@ SIGNATURES = {
     "predict": "(model, images, top, *, batch_size, num_workers)",
     "features": "(model, images_or_source, *, which, batch_size)",
     "evaluate": "(model, data, *, split, batch_size, num_workers, mapping, real, precision, max_bad, progress)",
+    "fewshot": "(model, data, *, shots, seeds, l2, draws, " + PROBE,
+    "knn": "(model, data, *, k, temperature, " + PROBE,
+    "linear": "(model, data, *, l2, " + PROBE,
     "finetune": "(data, model, *, out, device, **fields)",
     "pretrain": "(data, *, recipe, out, device, **fields)",
 }

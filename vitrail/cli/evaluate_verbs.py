@@ -1,10 +1,11 @@
-"""How good a model is: evaluate."""
+"""The verb evaluate: how good a model is."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
@@ -14,8 +15,7 @@ from vitrail.errors import ConfigError
 if TYPE_CHECKING:
     from vitrail.evaluators.accuracy import Evaluation
 
-WORST = 5  # classes shown
-NAMED = 5  # broken files shown
+SHOWN = 5  # worst classes, confused pairs, broken files: so many of each
 
 
 @dataclass(frozen=True)
@@ -42,72 +42,76 @@ def evaluate(
     reading: Reading = READING,
     common: Common = COMMON,
 ) -> Shown:
-    """How often a model is right on a labelled data set, how sure it is, and where it fails.
+    """Measure a model on labelled images: accuracy, loss, calibration, and where it fails.
 
     Args:
-        model: a name in the box (ti8-64), a bundle, a run, or anyone's checkpoint
+        model: a name in the box (ti8-64), a bundle, a run, or any supported checkpoint
         data: a folder, Parquet or tar shards, an .npz, or a name of the catalog
-        split: which part, such as test or train[98%:]; the test split, else validation, where nothing is said
+        split: which part, such as test or train[98%:] (default: the test split, else validation)
         mapping: a JSON file {data class: [model classes, ...]} where names differ; or `order`: class k is class k
         real: the file of ReaL labels (real.json), for ImageNet's validation images
-        out: a JSON file for the whole result, not there yet
+        out: a new JSON file for the whole result, with every class and the mistakes
     """
     from vitrail.checkpoints.formats import load
     from vitrail.evaluators.accuracy import evaluate as run
     from vitrail.evaluators.accuracy import open_split
     from vitrail.runtime.device import pick
     from vitrail.runtime.distributed import group, rank
+    from vitrail.runtime.files import atomic_file
 
     if out is not None and Path(out).exists():
         raise ConfigError(f"--out {out} exists; nothing is overwritten")
     source = open_split(data, split)
     with group(pick(common.device)) as device:
         loaded = load(model, **reading.arguments()).to(device)
-        made = run(loaded, source, mapping=mapping, real=real, **vars(passing))
+        evaluation = run(loaded, source, mapping=mapping, real=real, **vars(passing))
         first = rank() == 0
-    result = {"model": model, "preprocess": loaded.preprocess, **made.as_json()}
-    shown = Shown(common, ["", f">{source.name}"], rows_of(made), result, after=lines_of(made))
+    result = {"model": model, "preprocess": loaded.preprocess, **evaluation.as_json()}
+    shown = Shown(common, ["", f">{source.name}"], score_rows(evaluation), result, after=failures(evaluation))
     if out is not None and first:
-        mistakes = made.mistakes(source)
-        write_json(Path(out), {**result, "mistakes": mistakes})
-        surest = f", the surest {len(mistakes):,} of them named" if len(mistakes) < result["wrong"] else ""
-        shown.after.append(f"The whole result, with {result['wrong']:,} mistakes{surest}: {out}")
+        mistakes = evaluation.mistakes(source)
+        with atomic_file(Path(out)) as file:
+            whole = {**result, "mistakes": mistakes}
+            file.write_text(json.dumps(whole, allow_nan=False, indent=1) + "\n", encoding="utf-8")
+        named = f" (the {len(mistakes):,} most confident by name)" if len(mistakes) < result["wrong"] else ""
+        shown.after.append(f"Whole result, with {result['wrong']:,} mistakes{named}: {out}")
     return shown
 
 
-def rows_of(made: Evaluation) -> list[list[str]]:
+def score_rows(evaluation: Evaluation) -> list[list[str]]:
+    from vitrail.evaluators.score import format_accuracy
+
+    e = evaluation
     rows = [
-        ["top-1", f"{made.top1:.2%}"],
-        [f"top-{min(5, len(made.model_class_names))}", f"{made.top5:.2%}"],
-        ["loss", f"{made.loss:.4f}"],
-        ["ECE", f"{made.ece:.4f}"],
-        ["images", f"{made.n:,}"],
-        ["broken", f"{made.broken:,}"],
+        ["top-1", format_accuracy(e.top1, e.n)],
+        [f"top-{min(5, len(e.model_class_names))}", format_accuracy(e.top5, e.n)],
+        ["loss", f"{e.loss:.4f}"],
+        ["ECE", f"{e.ece:.4f}"],
+        ["images", f"{e.n:,}"],
+        ["broken", f"{e.broken:,}"],
     ]
-    if made.left_out:
-        rows.append(["left out: not in the mapping", f"{made.left_out:,}"])
-    if made.real is not None:
-        rows.append([f"ReaL, {made.real_n:,} images", f"{made.real:.2%}"])
+    if e.left_out:
+        rows.append(["left out: not in the mapping", f"{e.left_out:,}"])
+    if e.real is not None:
+        rows.append(["ReaL", format_accuracy(e.real, e.real_n)])
     return rows
 
 
-def lines_of(made: Evaluation) -> list[str]:
-    """The worst classes, and the files that could not be read."""
+def failures(evaluation: Evaluation) -> list[str]:
+    """Return lines on the worst classes, the most confused pairs and the files that could not be read."""
     from vitrail.data.readers.class_names import readable
+    from vitrail.evaluators.score import format_accuracy
 
-    worst = sorted(made.per_class, key=lambda one: one.accuracy)[:WORST]
-    words = [f"{readable(one.name)} {one.accuracy:.1%} of {one.n:,}" for one in worst if one.correct < one.n]
-    lines = [f"Worst classes: {', '.join(words)}"] if words else []
-    if made.bad:
-        more = f"; and {made.broken - NAMED:,} more" if made.broken > NAMED else ""
-        lines.append(f"Broken: {'; '.join(bad.reason for bad in made.bad[:NAMED])}{more}")
+    lines = []
+    worst = [one for one in evaluation.per_class if one.correct < one.n]
+    worst = sorted(worst, key=lambda one: one.accuracy)[:SHOWN]
+    if worst:
+        scores = (f"{readable(one.name)} {format_accuracy(one.accuracy)} of {one.n:,}" for one in worst)
+        lines.append(f"Worst classes: {', '.join(scores)}")
+    if pairs := evaluation.confused_pairs(SHOWN):
+        counts = (f"{readable(true)} as {readable(said)} {n:,} of {of:,}" for true, said, n, of in pairs)
+        lines.append(f"Most confused: {', '.join(counts)}")
+    if evaluation.bad:
+        more = f"; and {evaluation.broken - SHOWN:,} more" if evaluation.broken > SHOWN else ""
+        lines.append(f"Broken: {'; '.join(bad.reason for bad in evaluation.bad[:SHOWN])}{more}")
     return lines
-
-
-def write_json(path: Path, result: dict[str, Any]) -> None:
-    import json
-
-    from vitrail.runtime.files import atomic_file
-
-    with atomic_file(path) as file:
-        file.write_text(json.dumps(result, allow_nan=False, indent=1) + "\n", encoding="utf-8")

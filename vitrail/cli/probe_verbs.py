@@ -118,7 +118,7 @@ def linear(
         data: a folder, Parquet or tar shards, an .npz, or a name of the catalog
         l2: regularisation; of several, the best on a held-out fifth of the training split
     """
-    from vitrail.transfer.linear import LinearProbe
+    from vitrail.evaluators.linear import LinearProbe
 
     loaded, train, test, extraction = opened(model, data, probing, common)
     evaluator = LinearProbe(train, test, l2, extraction)

@@ -30,7 +30,14 @@ from vitrail.data.sources import Source
 from vitrail.errors import ConfigError, DataError
 from vitrail.evaluators.draws import Draws, ordered_classes
 from vitrail.evaluators.score import Score
-from vitrail.inference.feature_cache import EXTRACTION, MAX_HELD_OUT, Extraction, Features, train_and_test
+from vitrail.inference.feature_cache import (
+    EXTRACTION,
+    MAX_HELD_OUT,
+    Extraction,
+    Features,
+    float64_device,
+    train_and_test,
+)
 
 SHOTS = (1, 5, 10, 25)
 L2 = 2.0**10
@@ -48,11 +55,11 @@ class FewShot:
     train: Source
     test: Source
     shots: Sequence[int] = SHOTS
-    seeds: int = 3  # how many: the examples of each class are drawn anew by seed 0, 1, ...
-    l2: Sequence[float] = (L2,)  # several: chosen among, on the examples of `train` that were not drawn
+    seeds: int = 3  # number of seeds: 0, 1, ... each draw other examples of each class
+    l2: Sequence[float] = (L2,)  # of several, the best on the examples of `train` that were not drawn
     extraction: Extraction = EXTRACTION
     name: str = ""  # of the data, before the name of the score: pets -> pets_5-shot
-    draws: Draws = "vitrail"  # whose order of the examples; scenic's depends on no seed: one run
+    draws: Draws = "vitrail"  # order of the examples; scenic's depends on no seed: one run
 
     def __post_init__(self) -> None:
         if not self.shots or min(self.shots) < 1 or self.seeds < 1:
@@ -68,18 +75,18 @@ class FewShot:
             yield score(runs, self.name)
 
     def runs(self, model: nn.Module) -> Iterator[list[Run]]:
-        """For each number of shots, a run for each seed."""
-        train, test, device = self.opened(model)
+        """Yield for each number of shots a run for each seed."""
+        train, test, device = self.extract(model)
         for shots in self.shots:
             yield [run(train, test, shots, seed, self.l2, device, self.draws) for seed in self.all_seeds]
 
     def runs_by_l2(self, model: nn.Module) -> Iterator[list[list[Run]]]:
-        """For each number of shots, and each of `l2`, a run for each seed: nothing is chosen."""
-        train, test, device = self.opened(model)
+        """Yield for each number of shots, and each of `l2`, a run for each seed: nothing is chosen."""
+        train, test, device = self.extract(model)
         for shots in self.shots:
             solved = [draw_and_solve(train, shots, seed, device, self.draws)[1] for seed in self.all_seeds]
             yield [
-                [Run(shots, seed, l2, accuracy(of, test, l2), len(test)) for seed, of in enumerate(solved)]
+                [Run(shots, seed, l2, accuracy(one, test, l2), len(test)) for seed, one in enumerate(solved)]
                 for l2 in self.l2
             ]
 
@@ -87,12 +94,12 @@ class FewShot:
     def all_seeds(self) -> range:
         return range(1 if self.draws == "scenic" else self.seeds)
 
-    def opened(self, model: nn.Module) -> tuple[Features, Features, torch.device]:
-        """The features of train and test, and where to solve."""
+    def extract(self, model: nn.Module) -> tuple[Features, Features, torch.device]:
+        """Return the features of train and test, and the device to solve on: a GPU for large problems."""
         train, test = train_and_test(model, self.train, self.test, self.extraction)
         check_shots(train, max(self.shots))
         classes, D = len(train.class_names), train.x.shape[1]
-        return train, test, solver_device(next(model.parameters()).device, classes * D)
+        return train, test, float64_device(model) if classes * D >= LARGE else torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -107,7 +114,7 @@ class Run:
 
 
 def score(runs: Sequence[Run], name: str = "") -> Score:
-    """The mean over the seeds, and the standard deviation of a seed (n - 1)."""
+    """Return the mean over the seeds, and the standard deviation of a seed (n - 1)."""
     values = [r.accuracy for r in runs]
     std = statistics.stdev(values) if len(values) > 1 else None
     return Score(f"{name}_{runs[0].shots}-shot".lstrip("_"), statistics.fmean(values), runs[0].n, std)
@@ -139,10 +146,10 @@ def draw_and_solve(
 
 
 def choose(solution: Solution, train: Features, drawn: np.ndarray, l2: Sequence[float]) -> float:
-    """The best on what was not drawn, evenly thinned where it is much; of equals, the largest."""
+    """Return the best l2 on what was not drawn, evenly thinned where it is much; of equals, the largest."""
     rest = np.setdiff1d(np.arange(len(train)), drawn)
     if not len(rest):
-        raise DataError(f"{train.name}: every example is drawn, none is left to choose l2 on; give one l2")
+        raise DataError(f"{train.name}: every example is drawn, none is left to choose l2 on; pass one l2")
     held_out = train.part(rest[:: -(-len(rest) // MAX_HELD_OUT)])
     return max(l2, key=lambda value: (accuracy(solution, held_out, value), value))
 
@@ -162,15 +169,15 @@ class Solution:
     R: Tensor  # (m, K)
 
     def weights(self, l2: float) -> Tensor:
-        """W (D + 1, K); the last row is the constant feature's."""
+        """Return W (D + 1, K); the last row is the constant feature's."""
         return (self.L / (self.e + l2)) @ self.R
 
     def predict(self, x: np.ndarray, l2: float) -> np.ndarray:
         """(n, D) -> int64 (n,); of equal outputs, the first class."""
         W = self.weights(l2)
         blocks = (x[i : i + BLOCK] for i in range(0, len(x), BLOCK))
-        made = [(self.inputs(as_float64(block, W.device)) @ W).argmax(dim=1).cpu() for block in blocks]
-        return torch.cat(made).numpy()  # (n,)
+        predicted = [(self.inputs(as_float64(block, W.device)) @ W).argmax(dim=1).cpu() for block in blocks]
+        return torch.cat(predicted).numpy()  # (n,)
 
     def inputs(self, x: Tensor) -> Tensor:
         """(n, D) -> X (n, D + 1)."""
@@ -178,7 +185,7 @@ class Solution:
 
 
 def solve(x: np.ndarray, y: np.ndarray, classes: int, device: torch.device | str = "cpu") -> Solution:
-    """Features (N, D) and labels (N,) -> the decomposition, for whichever of the two forms is smaller."""
+    """Decompose the problem of features (N, D) and labels (N,), in whichever of the two forms is smaller."""
     features, labels = as_float64(x, device), torch.from_numpy(np.array(y)).to(device)
     mean = features.mean(dim=0)  # (D,)
     features -= mean
@@ -200,17 +207,12 @@ def times_targets(a: Tensor, labels: Tensor, classes: int) -> Tensor:
 
 
 def as_float64(x: np.ndarray, device: torch.device | str) -> Tensor:
-    """A copy."""
+    """Return a copy in float64."""
     return torch.from_numpy(np.array(x)).to(device).to(torch.float64)
 
 
-def solver_device(model: torch.device, size: int) -> torch.device:
-    """The model's GPU for large problems; not MPS, which has no float64."""
-    return model if model.type == "cuda" and size >= LARGE else torch.device("cpu")
-
-
 def fitting_shots(train: Source) -> tuple[int, ...]:
-    """Those of SHOTS that every class has examples for; one at least is asked for."""
+    """Return those of SHOTS that every class has examples for; at least one."""
     least = np.bincount(train.labels, minlength=len(train.class_names)).min()
     return tuple(n for n in SHOTS if n <= max(least, 1))
 

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from vitrail.data.sources import Source
 from vitrail.errors import ConfigError
 from vitrail.evaluators.score import Score
-from vitrail.inference.feature_cache import EXTRACTION, Extraction, Features, train_and_test
+from vitrail.inference.feature_cache import EXTRACTION, Extraction, Features, float64_device, train_and_test
 from vitrail.runtime.progress import progress
 
 TEMPERATURE = 0.07
@@ -41,7 +41,7 @@ class KNN:
 
     train: Source
     test: Source
-    k: Sequence[int] = (20,)  # several: chosen among, for each vote, on a held-out part of `train`
+    k: Sequence[int] = (20,)  # of several, the best for each vote on a held-out part of `train`
     temperature: float = TEMPERATURE
     extraction: Extraction = EXTRACTION
     name: str = ""  # of the data, before the names of the scores: pets -> pets_knn
@@ -58,94 +58,94 @@ class KNN:
             yield Score(f"{self.name}_{score}".lstrip("_"), value, n)
 
     def chosen(self, model: nn.Module) -> dict[str, tuple[int, float, int]]:
-        """For each vote the k, its accuracy on the test set, and the number of test examples."""
+        """Return for each vote the k, its accuracy on the test set, and the number of test examples."""
         check_k(self.train, self.k)
         train, test = train_and_test(model, self.train, self.test, self.extraction)
-        device = search_device(next(model.parameters()).device)
+        device = float64_device(model)
         best = dict.fromkeys(VOTES, self.k[0])
         if len(self.k) > 1:
-            of_held_out = self.accuracies(*train.held_out(), self.k, device)
+            held_out = self.accuracies(*train.held_out(), self.k, device)
             # Of equals, the smallest k.
-            best = {vote: max(self.k, key=lambda k: (of_held_out[vote, k], -k)) for vote in VOTES}
-        of_test = self.accuracies(train, test, sorted(set(best.values())), device)
-        return {vote: (k, of_test[vote, k], len(test)) for vote, k in best.items()}
+            best = {vote: max(self.k, key=lambda k: (held_out[vote, k], -k)) for vote in VOTES}
+        tested = self.accuracies(train, test, sorted(set(best.values())), device)
+        return {vote: (k, tested[vote, k], len(test)) for vote, k in best.items()}
 
     def accuracies(
         self, train: Features, queries: Features, ks: Sequence[int], device: torch.device
     ) -> dict[tuple[str, int], float]:
-        """For each vote and k."""
+        """Return the accuracy for each vote and k."""
         s, index = neighbours(train.x, queries.x, max(ks), device)  # (n, k) each
-        labels, made = train.labels[index], {}  # (n, k)
+        labels, accuracies = train.labels[index], {}  # (n, k)
         for vote in VOTES:
             for k in ks:
                 w = weights(s[:, :k], self.temperature if vote == "weighted" else None)  # (n, k)
                 predicted = elect(w, labels[:, :k], len(train.class_names))  # (n,)
-                made[vote, k] = float((predicted == queries.labels).mean())
-        return made
+                accuracies[vote, k] = float((predicted == queries.labels).mean())
+        return accuracies
 
 
 def check_k(train: Source, k: Sequence[int]) -> None:
-    """Found before anything is computed."""
+    """Raise ConfigError for a k larger than the set to search, before anything is computed."""
     most = searched(train, several=len(k) > 1)
-    if not 1 <= min(k) <= max(k) <= most:
-        raise beyond(min(k) if min(k) < 1 else max(k), most)
+    if max(k) > most:
+        raise too_large(max(k), most)
 
 
 def fitting_k(train: Source) -> tuple[int, ...]:
-    """Those of KS that there are examples for."""
+    """Return those of KS that there are examples for."""
     most = searched(train, several=True)
     return tuple(k for k in KS if k <= most)
 
 
 def searched(train: Source, *, several: bool) -> int:
-    """Features that neighbours are looked for among: of several k one is chosen on a part that is held out."""
+    """Count the features that are searched: to choose one of several k, a part is held out."""
     if not several:
         return len(train)
     unseen = Features(np.zeros((len(train), 0)), train.labels, train.class_names, train.name)
     return len(unseen.held_out()[0])
 
 
-def beyond(k: int, most: int) -> ConfigError:
-    return ConfigError(f"k = {k}: with {most} features to search it is between 1 and {most}")
+def too_large(k: int, most: int) -> ConfigError:
+    return ConfigError(f"k = {k} is not between 1 and {most}, the number of features to search")
 
 
 def weights(s: np.ndarray, temperature: float | None) -> np.ndarray:
-    """(n, k) -> (n, k), relative to the nearest, which changes no election and never overflows."""
+    """Return w(s), (n, k), relative to the nearest, which changes no vote and never overflows."""
     return np.ones_like(s) if temperature is None else np.exp((s - s[:, :1]) / temperature)
 
 
 def elect(w: np.ndarray, labels: np.ndarray, classes: int) -> np.ndarray:
-    """The class of each query: weights and labels of its neighbours (n, k) -> int64 (n,)."""
-    made = []
+    """Return the class of each query, int64 (n,), by weights and labels of its neighbours (n, k)."""
+    classes_of_blocks = []
     for i in range(0, len(w), QUERIES):
         sums = torch.zeros(len(w[i : i + QUERIES]), classes, dtype=torch.float64)  # (b, K)
         sums.scatter_add_(1, torch.from_numpy(labels[i : i + QUERIES]), torch.from_numpy(w[i : i + QUERIES]))
-        made.append(sums.argmax(dim=1).numpy())
-    return np.concatenate(made)  # (n,)
+        classes_of_blocks.append(sums.argmax(dim=1).numpy())
+    return np.concatenate(classes_of_blocks)  # (n,)
 
 
 def neighbours(
     keys: np.ndarray, queries: np.ndarray, k: int, device: torch.device | str = "cpu"
 ) -> tuple[np.ndarray, np.ndarray]:
-    """For each query (n, D) the k nearest of the keys (N, D), nearest first: s float64 (n, k), index int64 (n, k)."""
+    """Return the k nearest keys (N, D) of each query (n, D), nearest first: s float64 (n, k), index int64 (n, k)."""
     if not 1 <= k <= len(keys):
-        raise beyond(k, len(keys))
-    device, made = torch.device(device), []
+        raise too_large(k, len(keys))
+    device, results = torch.device(device), []
     blocks = range(0, len(queries), QUERIES)
     for i in progress(blocks, len(blocks), "neighbours"):
-        made.append(nearest(keys, queries[i : i + QUERIES], k, min(len(keys), k + SPARE), device))
-    s, index = (np.concatenate(parts) for parts in zip(*made, strict=True))  # (n, k) each
+        results.append(nearest(keys, queries[i : i + QUERIES], k, min(len(keys), k + SPARE), device))
+    s, index = (np.concatenate(arrays) for arrays in zip(*results, strict=True))  # (n, k) each
     return s, index
 
 
 def nearest(
     keys: np.ndarray, queries: np.ndarray, k: int, m: int, device: torch.device
 ) -> tuple[np.ndarray, np.ndarray]:
-    """`neighbours` by way of m candidates, or more where rounding could hide a neighbour behind the last."""
+    """Return the neighbours by way of m candidates, or more where rounding could hide one behind the last."""
     dtype = score_type(device)
     rough, index = candidates(keys, unit(queries, device, dtype), m)  # (n, m) each
     s, at = ranked(keys, queries, index.cpu().numpy(), k, device)  # (n, k) each
-    # Of |rough - s|, whatever the order of summation.
+    # On |rough - s|, whatever the order of summation.
     bound = (queries.shape[1] + 8) * torch.finfo(dtype).eps / 2
     unsure = (rough[:, -1] >= rough[:, k - 1] - 2 * bound).cpu().numpy()  # (n,)
     if m < len(keys) and unsure.any():
@@ -154,7 +154,7 @@ def nearest(
 
 
 def candidates(keys: np.ndarray, q: Tensor, m: int) -> tuple[Tensor, Tensor]:
-    """The m highest scores of each query, highest first, and whose they are: (n, m) each."""
+    """Return the m highest scores of each query, highest first, and the index of each: (n, m) each."""
     score, index = q.new_zeros(len(q), 0), torch.zeros(len(q), 0, dtype=torch.int64, device=q.device)
     for i in range(0, len(keys), KEYS):
         block = q @ unit(keys[i : i + KEYS], q.device, q.dtype).T  # (n, KEYS)
@@ -168,7 +168,7 @@ def candidates(keys: np.ndarray, q: Tensor, m: int) -> tuple[Tensor, Tensor]:
 def ranked(
     keys: np.ndarray, queries: np.ndarray, index: np.ndarray, k: int, device: torch.device
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The first k of the candidates (n, m) by s, then by index."""
+    """Return the first k of the candidates (n, m) by s, then by index."""
     index = np.sort(index, axis=1)  # (n, m); a stable sort by s keeps this order among equals
     step = max(1, RANKED // (index.shape[1] * keys.shape[1]))
     s, at = np.empty((len(queries), k)), np.empty((len(queries), k), np.int64)
@@ -185,18 +185,13 @@ def ranked(
 
 
 def unit(x: np.ndarray, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Rows of length 1, rounded once."""
+    """Return rows of length 1, rounded once."""
     t = torch.from_numpy(np.array(x)).to(device).double()
     norms = t.square().sum(dim=1, keepdim=True).sqrt()
     return (t / torch.where(norms > 0, norms, 1)).to(dtype)
 
 
 def score_type(device: torch.device) -> torch.dtype:
-    """float32 where a product of float32 is one: elsewhere, by a setting, it may be of half precision."""
+    """Return float32 where its products are exact to it: elsewhere a setting may make them half precision."""
     plain = device.type == "cpu" and torch.get_float32_matmul_precision() == "highest"
     return torch.float32 if plain else torch.float64
-
-
-def search_device(model: torch.device) -> torch.device:
-    """The model's GPU; not MPS, which has no float64."""
-    return model if model.type == "cuda" else torch.device("cpu")

@@ -28,12 +28,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from vitrail.checkpoints.formats import as_model
 from vitrail.data.readers.fingerprint import digest
 from vitrail.data.readers.stratify import stratified
 from vitrail.data.sources import Source
 from vitrail.errors import DataError
-from vitrail.inference.engine import ModelLike, evaluation_loader, evaluation_pipeline, outputs
+from vitrail.inference.engine import evaluation_loader, evaluation_pipeline, outputs
 from vitrail.inference.features import representation
 from vitrail.models.names import Model
 from vitrail.runtime.distributed import gather
@@ -89,12 +88,12 @@ class Features:
 
 
 def train_and_test(
-    model: ModelLike | nn.Module, train: Source, test: Source, extraction: Extraction
+    model: nn.Module, train: Source, test: Source, extraction: Extraction
 ) -> tuple[Features, Features]:
     """Return the features of two splits that have the same classes."""
     if train.class_names != test.class_names:
         raise DataError(f"{train.name} and {test.name} do not have the same classes in the same order")
-    model = as_model(model)  # type: ignore[arg-type]  # an evaluator of a training loop gets a Module
+    assert isinstance(model, Model)
     return extract_features(model, train, extraction), extract_features(model, test, extraction)
 
 
@@ -161,6 +160,12 @@ def extract_rows(
                 f"features {extraction.which!r} of {source.name} are not finite in float16 (at most 65,504)"
             )
         yield x, batch["index"].cpu().numpy()  # (b, D), (b,)
+
+
+def float64_device(model: nn.Module) -> torch.device:
+    """Return where to solve on features in float64: the model's GPU, or the CPU (MPS has no float64)."""
+    device = next(model.parameters()).device
+    return device if device.type == "cuda" else torch.device("cpu")
 
 
 def model_digest(model: Model) -> str:

@@ -34,6 +34,7 @@ from vitrail.data.splits import check_apart
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.evaluators.fewshot import L2, SWEEP, FewShot, check_shots, fitting_shots
 from vitrail.evaluators.knn import KNN, check_k, fitting_k
+from vitrail.evaluators.linear import LinearProbe
 from vitrail.inference.feature_cache import Extraction, model_digest
 from vitrail.models.names import Model
 from vitrail.runtime.device import Device, pick
@@ -43,7 +44,6 @@ from vitrail.transfer.claim import alone, check_own, claimed, results_in
 from vitrail.transfer.finetune import run_finetuning
 from vitrail.transfer.finetune_results import Scored
 from vitrail.transfer.finetune_settings import Finetuning, check_counts
-from vitrail.transfer.linear import LinearProbe
 from vitrail.transfer.paper_scores import paper_model, paper_score
 from vitrail.transfer.settings import SUITE, Method, SuiteSettings
 from vitrail.transfer.tables import percent, write_tables

@@ -6,9 +6,9 @@ from scipy.optimize import minimize
 from tests.evaluators.split import Split, named, small_model
 from tests.evaluators.tinted import Tinted
 from vitrail.errors import ConfigError
+from vitrail.evaluators import linear
+from vitrail.evaluators.linear import LinearProbe, accuracy, choose, fit
 from vitrail.inference.feature_cache import Features
-from vitrail.transfer import linear
-from vitrail.transfer.linear import LinearProbe, accuracy, choose, fit
 
 CPU = torch.device("cpu")
 

@@ -2,7 +2,7 @@
 
     J(W, b) = mean over examples of cross-entropy(softmax(x W + b), y) + l2 / 2 ||W||^2
 
-x (N, D) are the features of a split (evaluators/feature_cache.py), standardised by the mean and standard deviation of
+x (N, D) are the features of a split (inference/feature_cache.py), standardised by the mean and standard deviation of
 those that are fitted to; W (D, K), b (K,). J is convex: the answer does not depend on a learning rate, an order or a
 seed. Of several l2 the best on a held-out part of the training set is taken, and fitted again to all of it; the test
 set is used once. float64, in blocks, so that the features may stay on the disk.
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from vitrail.data.sources import Source
 from vitrail.errors import ConfigError
 from vitrail.evaluators.score import Score
-from vitrail.inference.feature_cache import EXTRACTION, Extraction, Features, train_and_test
+from vitrail.inference.feature_cache import EXTRACTION, Extraction, Features, float64_device, train_and_test
 from vitrail.runtime.log import note
 from vitrail.runtime.progress import progress
 
@@ -42,7 +42,7 @@ class LinearProbe:
 
     train: Source
     test: Source
-    l2: Sequence[float] = SWEEP  # several: chosen among, on a held-out part of `train`
+    l2: Sequence[float] = SWEEP  # of several, the best on a held-out part of `train`
     extraction: Extraction = EXTRACTION
 
     def __post_init__(self) -> None:
@@ -54,23 +54,22 @@ class LinearProbe:
         yield score
 
     def chosen(self, model: nn.Module) -> tuple[float, Score]:
-        """The l2, and the score with it."""
+        """Return the l2, and the score with it."""
         train, test = train_and_test(model, self.train, self.test, self.extraction)
-        device = next(model.parameters()).device
-        device = device if device.type == "cuda" else torch.device("cpu")  # MPS has no float64
+        device = float64_device(model)
         l2 = self.l2[0] if len(self.l2) == 1 else choose(*train.held_out(), self.l2, device)
         return l2, Score("linear", accuracy(fit(train, l2, device), test), len(test))
 
 
 def choose(rest: Features, held_out: Features, l2: Sequence[float], device: torch.device) -> float:
-    """The best on what is held out; of equals, the largest."""
-    found: dict[float, float] = {}
+    """Return the best on the held-out part; of equals, the largest."""
+    accuracies: dict[float, float] = {}
     probe = None
     # From strong to weak, each from where the last one ended.
     for value in progress(sorted(set(l2), reverse=True), len(set(l2)), "linear probes"):
         probe = fit(rest, value, device, start=probe)
-        found[value] = accuracy(probe, held_out)
-    return max(found, key=lambda value: (found[value], value))
+        accuracies[value] = accuracy(probe, held_out)
+    return max(accuracies, key=lambda value: (accuracies[value], value))
 
 
 @dataclass(frozen=True)
@@ -95,7 +94,7 @@ class Probe:
 def fit(
     features: Features, l2: float, device: torch.device | str = "cpu", start: Probe | None = None
 ) -> Probe:
-    """The minimum of J, from zero, or from the weights of another probe of the same features."""
+    """Minimise J, from zero, or from the weights of another probe of the same features."""
     probe = zero(features, device) if start is None else start
     e, Q = torch.linalg.eigh(probe.C)  # (D,), (D, D)
     root = (e.clamp(min=0) / len(probe.b) + l2).sqrt()  # (D,)
@@ -108,7 +107,7 @@ def fit(
         max_eval=2 * ITERATIONS,
         history_size=20,
         tolerance_grad=TOLERANCE,
-        tolerance_change=0,  # small steps are no sign of having arrived
+        tolerance_change=0,  # a small step does not mean convergence
         line_search_fn="strong_wolfe",
     )
 
@@ -137,7 +136,7 @@ def fit(
 
 
 def zero(features: Features, device: torch.device | str) -> Probe:
-    """No weights yet; mean, deviation and correlations of the features, summed block by block."""
+    """Return a probe with weights of zero, and the features' mean, deviation and correlations, summed in blocks."""
     n, D = features.x.shape
     blocks = [slice(i, i + BLOCK) for i in range(0, n, BLOCK)]
     mean = sum(features.x[here].sum(axis=0, dtype=np.float64) for here in blocks) / n  # (D,)
@@ -157,5 +156,5 @@ def zero(features: Features, device: torch.device | str) -> Probe:
 
 def accuracy(probe: Probe, features: Features) -> float:
     blocks = range(0, len(features), BLOCK)
-    made = [probe.logits(features.x[i : i + BLOCK]).argmax(dim=1).cpu().numpy() for i in blocks]
-    return float((np.concatenate(made) == features.labels).mean())
+    predicted = [probe.logits(features.x[i : i + BLOCK]).argmax(dim=1).cpu().numpy() for i in blocks]
+    return float((np.concatenate(predicted) == features.labels).mean())
