@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Any
 from vitrail.errors import CheckpointError, ConfigError, DataError, ImageError, VitrailError
 
 if TYPE_CHECKING:
+    from vitrail.api import finetune, pretrain
     from vitrail.checkpoints.formats import create, list_models, load, save
     from vitrail.evaluators.accuracy import evaluate
     from vitrail.evaluators.probes import fewshot, knn, linear
     from vitrail.inference.engine import transform
     from vitrail.inference.features import features
     from vitrail.inference.predict import predict
-    from vitrail.recipes.pretrain import pretrain
-    from vitrail.transfer.finetune import finetune
 
 __version__ = "0.1.0"
 __all__ = [
@@ -57,8 +56,8 @@ PUBLIC = {
     "fewshot": "vitrail.evaluators.probes",
     "knn": "vitrail.evaluators.probes",
     "linear": "vitrail.evaluators.probes",
-    "finetune": "vitrail.transfer.finetune",
-    "pretrain": "vitrail.recipes.pretrain",
+    "finetune": "vitrail.api",
+    "pretrain": "vitrail.api",
     "predict": "vitrail.inference.predict",
     "transform": "vitrail.inference.engine",
 }

@@ -24,7 +24,7 @@ STEPS = 20
 FOLDER = Path(__file__).parent
 PLAIN = {"dropout": 0.0, "drop_path": 0.0}
 HELD = {"test": "none"}
-LENGTH = {"steps": STEPS, "evaluate_every": STEPS, "rate": 0.005}
+LENGTH = {"steps": STEPS, "evaluate_every": STEPS, "lr": 0.005}
 
 
 def trace(name: str, folder: Path) -> dict[str, Any]:
@@ -38,24 +38,22 @@ def trace(name: str, folder: Path) -> dict[str, Any]:
 
 
 def pretraining(folder: Path) -> Path:
-    made = experiment(model=PLAIN, data=HELD, **LENGTH)
-    return run(made, folder / "run", device="cpu").folder
+    return run(experiment(**PLAIN, **HELD, **LENGTH), folder / "run", device="cpu").folder
 
 
 def masked_patches(folder: Path) -> Path:
-    data = HELD | {"mixup": 0.0, "cutmix": 0.0}
-    made = experiment(model=PLAIN, data=data, objective={"objective": "masked"}, **LENGTH)
-    return run(made, folder / "run", device="cpu").folder
+    chosen = experiment(**PLAIN, **HELD, **LENGTH, objective="masked-patches")
+    return run(chosen, folder / "run", device="cpu").folder
 
 
 def fine_tuning(folder: Path) -> Path:
     torch.manual_seed(0)
     vitrail.save(vitrail.create("mu/8@16", classes=7), folder / "pretrained")
     tuned = vitrail.finetune(
-        DATA, str(folder / "pretrained"), out=folder / "run", device="cpu", steps=STEPS, rate=0.03, image_size=24,
+        DATA, str(folder / "pretrained"), out=folder / "run", device="cpu", steps=STEPS, lr=0.03, image_size=24,
         **HELD,
     )  # fmt: skip
-    return tuned.folder / "seeds" / "0"
+    return tuned.folder
 
 
 TRACES = {"pretraining": pretraining, "masked_patches": masked_patches, "fine_tuning": fine_tuning}

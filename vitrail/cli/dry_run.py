@@ -7,76 +7,77 @@ from typing import Any
 
 import torch
 
-from vitrail.checkpoints.checkpoint import at_image_size
-from vitrail.checkpoints.formats import has_weights, read
+from vitrail.checkpoints.checkpoint import Checkpoint, at_image_size
 from vitrail.checkpoints.run.run_json import flatten
-from vitrail.cli.train_flags import Pretrain
-from vitrail.cli.verb import Shown
+from vitrail.cli.train_flags import PretrainOptions
+from vitrail.cli.verb import Common, Shown
 from vitrail.data.preprocess import default_line
-from vitrail.data.sources import open_source
 from vitrail.models.names import Model, build
+from vitrail.objectives.objective import training_line
 from vitrail.recipes.recipe import Recipe
 from vitrail.runtime.device import peak_flops, pick
-from vitrail.train.assembly import check_fits, check_for_weights, check_used, training_line
+from vitrail.train.assemble import check_fits, check_labels, fresh_config, read_start
+from vitrail.train.data_splits import open_data, resolve_splits
 from vitrail.train.estimate import TPU_V3_CORE, Accelerators, Estimate, estimate, model_config
-from vitrail.train.experiment import Experiment
-from vitrail.train.sources import with_splits, with_test
+from vitrail.train.settings import Experiment
 
 
-def dry_run(given: Pretrain, known: Recipe) -> Shown:
-    """The experiment with all that is known of it, every duration in steps, and what it needs."""
-    check_used(given.experiment)
-    experiment = with_data(given.experiment)
-    examples, classes, counted = examples_of(experiment, known)
-    on, where = accelerators(given)
-    made = estimate(experiment, examples, classes, on)
-    resolved = with_model(experiment)
-    resolved = replace(resolved, training=experiment.training.in_steps(examples, experiment.data.batch))
-    rows = [*config_rows(asdict(resolved)), ["needs", "data", counted], *need_rows(made, on, where)]
-    others = changes(given.experiment, known)
-    result: dict[str, Any] = {"recipe": known.name, "claim": known.claim, "command": known.command}
-    result |= {"changes": others}
-    result |= {"experiment": asdict(resolved), "examples": examples, "classes": classes}
-    result |= {**asdict(made), "exaflops": made.exaflops, "memory_bytes": made.memory_bytes, **asdict(on)}
-    after = [known.claim, *([f"This run is another, by: {', '.join(others)}."] if others else [])]
-    return Shown(given.common, ["", "", ""], rows, result, after=after)
+def dry_run(options: PretrainOptions, experiment: Experiment, recipe: Recipe, common: Common) -> Shown:
+    """Show the experiment with all that is known of it, every duration in steps, and what it needs."""
+    check_labels(experiment)
+    changes = list_changes(experiment, recipe)
+    examples, classes = recipe.data.examples, recipe.data.classes
+    data = f"{recipe.data.name}, as published: {examples:,} examples, {classes:,} classes"
+    if experiment.data.data:
+        opened = open_data(experiment.data)
+        experiment = replace(experiment, data=resolve_splits(experiment.data, opened))
+        train = opened.part(experiment.data.train)
+        check_fits(experiment, train)
+        examples, classes = len(train), len(train.class_names)
+        data = f"{train.name}: {examples:,} examples, {classes:,} classes"
+    start = read_start(experiment.model)
+    on, where = accelerators(options, common)
+    needs = estimate(experiment, model_config(experiment, classes, start), examples, on)
+    resolved = experiment.resolve(examples, cuda=pick(common.device).type == "cuda")
+    settings = with_model(resolved, outline(experiment, start)).as_dict()
+    rows = [*config_rows(settings), ["needs", "data", data], *need_rows(needs, on, where)]
+    result: dict[str, Any] = {"recipe": recipe.name, "claim": recipe.claim, "command": recipe.command}
+    result |= {"changes": changes, "experiment": settings, "examples": examples, "classes": classes}
+    result |= {**asdict(needs), "exaflops": needs.exaflops, "memory_bytes": needs.memory_bytes, **asdict(on)}
+    after = [recipe.claim, *([f"Changed from the recipe: {', '.join(changes)}."] if changes else [])]
+    return Shown(common, ["", "", ""], rows, result, after=after)
 
 
-def changes(experiment: Experiment, known: Recipe) -> list[str]:
-    """The settings that are not the recipe's, but for where its data lies: its claim is not about such a run."""
-    ours, theirs = (flatten(one.identity()) for one in (experiment, known.make()))
-    return [name.split(".")[-1] for name in ours if name != "data.data" and ours[name] != theirs[name]]
+def list_changes(experiment: Experiment, recipe: Recipe) -> list[str]:
+    """Return the settings that are not the recipe's, but for the path of its data: they void its claim."""
+    ours, theirs = (flatten(one.identity()) for one in (experiment, recipe.make()))
+    names = {**theirs, **ours}
+    return [
+        name.split(".")[-1] for name in names if name != "data.data" and ours.get(name) != theirs.get(name)
+    ]
 
 
-def with_data(experiment: Experiment) -> Experiment:
-    """With the splits that are meant, where there is data to look at."""
-    if not experiment.data.data:
-        return experiment
-    return replace(experiment, data=with_test(with_splits(experiment.data)))
-
-
-def with_model(experiment: Experiment) -> Experiment:
-    """With what the model itself says where nothing else is given."""
-    model, choice, data = outline(experiment), experiment.model, experiment.data
+def with_model(experiment: Experiment, model: Model) -> Experiment:
+    """Fill in what the model itself says where nothing is set."""
+    settings, data = experiment.model, experiment.data
     H, W = model.config.image_size
     own = asdict(model.config) | {"image_size": H if H == W else None, "head_bias": 0.0}
-    left = [name for name, value in asdict(choice).items() if value is None and name in own]
-    choice = replace(choice, **{name: own[name] for name in left})
-    data = replace(
-        data, preprocess=data.preprocess or training_line(model), evaluate_preprocess=model.preprocess
-    )
-    return replace(experiment, model=choice, data=data)
+    unset = [name for name, value in asdict(settings).items() if value is None and name in own]
+    settings = replace(settings, **{name: own[name] for name in unset})
+    line = data.preprocess or training_line(model)
+    data = replace(data, preprocess=line, evaluate_preprocess=model.preprocess)
+    return replace(experiment, model=settings, data=data)
 
 
-def outline(experiment: Experiment) -> Model:
-    """The model with its preprocessing line, but no weights."""
-    choice = experiment.model
-    if has_weights(choice.model):
-        check_for_weights(choice)
-        start = at_image_size(read(choice.model, image_size=choice.image_size), choice.image_size)
+def outline(experiment: Experiment, start: Checkpoint | None) -> Model:
+    """Return the model with its preprocessing line, but no weights."""
+    settings = experiment.model
+    if start is not None:
+        settings.check_for_weights()
+        start = at_image_size(start, settings.image_size)
         config, line = start.config, start.preprocess
     else:
-        config = model_config(experiment, classes=0)
+        config = fresh_config(settings, 0)
         line = default_line(config.image_size)
     with torch.device("meta"):
         model = build(config)
@@ -84,31 +85,19 @@ def outline(experiment: Experiment) -> Model:
     return model
 
 
-def examples_of(experiment: Experiment, known: Recipe) -> tuple[int, int, str]:
-    """Examples and classes of the user's data, or of the data that the recipe was published with."""
-    if not experiment.data.data:
-        data = known.data
-        text = f"{data.name}, as published: {data.examples:,} examples, {data.classes:,} classes"
-        return data.examples, data.classes, text
-    source = open_source(experiment.data.data, experiment.data.train)
-    check_fits(experiment, source)
-    examples, classes = len(source), len(source.class_names)
-    return examples, classes, f"{source.name}: {examples:,} examples, {classes:,} classes"
-
-
-def accelerators(given: Pretrain) -> tuple[Accelerators, str]:
-    """What to estimate for, and what it is called."""
-    if given.peak_tflops is not None:
-        peak, where = given.peak_tflops * 1e12, "--peak-tflops"
-    elif here := peak_flops(pick(given.common.device)):
+def accelerators(options: PretrainOptions, common: Common) -> tuple[Accelerators, str]:
+    """Return what to estimate for, and its name."""
+    if options.peak_tflops is not None:
+        peak, where = options.peak_tflops * 1e12, "--peak-tflops"
+    elif here := peak_flops(pick(common.device)):
         peak, where = here, "this machine's"
     else:
         peak, where = TPU_V3_CORE, "a TPUv3 core; another by --peak-tflops"
-    return Accelerators(given.processes, peak, given.utilisation), where
+    return Accelerators(options.processes, peak, options.utilisation), where
 
 
 def config_rows(experiment: dict[str, Any], part: str = "run") -> list[list[str]]:
-    """part, field, value; the part is said once, and the parts of a part come after its own fields."""
+    """Return rows of group, setting, value; the group is named once."""
     own = {name: value for name, value in experiment.items() if not isinstance(value, dict)}
     rows = [[part if not i else "", name, in_words(value)] for i, (name, value) in enumerate(own.items())]
     for name, value in experiment.items():
@@ -125,18 +114,22 @@ def in_words(value: Any) -> str:
     return f"{value:,}" if type(value) is int else f"{value}"
 
 
-def need_rows(made: Estimate, on: Accelerators, where: str) -> list[list[str]]:
+def need_rows(needs: Estimate, on: Accelerators, where: str) -> list[list[str]]:
     many = f"{on.processes} x {on.peak_flops / 1e12:g} TFLOP/s ({where}) at {on.utilisation:.0%}"
     return [
-        ["", "steps", f"{made.steps:,} ({made.examples_seen:,} images)"],
-        ["", "image size", "{} x {}".format(*made.image_size)],
-        ["", "parameters", f"{made.parameters:,}"],
-        ["", "exaFLOPs", f"{made.exaflops:,.4g}"],
-        ["", "memory of a process", size(made.memory_bytes)],
-        ["", "  weights, gradients, optimizer", size(made.state_bytes)],
-        ["", "  activations", f"{size(made.activation_bytes)} (less by --accumulate, --recompute)"],
-        ["", "time", f"{clock(made.seconds)} on {many}"],
-        ["", "accelerator-days", f"{made.accelerator_days:,.3g}"],
+        ["", "steps", f"{needs.steps:,} ({needs.examples_seen:,} images)"],
+        ["", "image size", "{} x {}".format(*needs.image_size)],
+        ["", "parameters", f"{needs.parameters:,}"],
+        ["", "exaFLOPs", f"{needs.exaflops:,.4g}"],
+        ["", "memory per process", size(needs.memory_bytes)],
+        ["", "  weights, gradients, optimizer", size(needs.state_bytes)],
+        [
+            "",
+            "  activations",
+            f"{size(needs.activation_bytes)} (less by --grad-accum, --activation-checkpointing)",
+        ],
+        ["", "time", f"{clock(needs.seconds)} on {many}"],
+        ["", "accelerator-days", f"{needs.accelerator_days:,.3g}"],
     ]
 
 

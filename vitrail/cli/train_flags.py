@@ -1,35 +1,78 @@
-"""The flags of pretrain and finetune: every field of what they run, and what belongs to the command itself.
+"""The flags of pretrain and finetune: every setting of what they run, and the options of the command itself.
 
-Apart from train_verbs.py because an experiment's own file imports torch; this one is imported when it is needed.
+They are read in two steps. The flags that say what is run (--data, --model, --recipe, --protocol, --objective, ...)
+are read first and make the complete experiment; then all flags are parsed over it, so that --help shows the values
+that will be used. Apart from train_verbs.py because settings import torch; this file is imported when it is needed.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import dataclasses
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Annotated, Any, Literal, TypeVar
+
+import tyro
 
 from vitrail.cli.verb import COMMON, Common
-from vitrail.recipes.table_3 import small
 from vitrail.train.estimate import UTILISATION
-from vitrail.train.experiment import Experiment
-from vitrail.transfer.finetune_settings import Finetuning
+from vitrail.train.settings import Experiment
+
+T = TypeVar("T")
+SEED = Annotated[int, tyro.conf.arg(help="seed of the weights, the order of the data and its augmentation")]
 
 
 @dataclass(frozen=True)
-class Pretrain:
-    recipe: str = ""  # a published experiment to begin from; `list` shows them
-    # the run's folder; where nothing is said runs/DATA-RECIPE, or without a recipe and for small runs/DATA-MODEL
-    out: str = ""
-    dry_run: bool = False  # show the resolved experiment and what it needs; nothing is trained
-    processes: int = 1  # for --dry-run: accelerators that share the batch
-    peak_tflops: float | None = None  # for --dry-run: of one; None: this machine's, or a TPUv3 core's
-    utilisation: float = UTILISATION  # for --dry-run: part of the peak that training reaches
-    experiment: Experiment = field(default_factory=small)
-    common: Common = COMMON
+class PretrainOptions:
+    recipe: str = ""  # published experiment to start from; `list` shows them
+    objective: Literal["classification", "masked-patches"] = "classification"  # what training minimises
+    out: str = ""  # folder of the run; unset: runs/DATA-RECIPE, or runs/DATA-MODEL
+    dry_run: bool = False  # show all settings and what the run needs, without training
+    processes: int = 1  # with --dry-run: accelerators that share the batch
+    peak_tflops: float | None = None  # with --dry-run: peak of one; unset: this machine's, or a TPUv3 core's
+    utilisation: float = UTILISATION  # with --dry-run: fraction of the peak that training reaches
 
 
 @dataclass(frozen=True)
-class Finetune:
-    recipe: str = ""  # a published protocol to begin from; `list` shows them
-    out: str = ""  # the folder; runs/DATA-MODEL where nothing is said
-    finetuning: Finetuning = field(default_factory=Finetuning)
-    common: Common = COMMON
+class FinetuneOptions:
+    recipe: str = ""  # published fine-tuning to start from; `list` shows them
+    # what chooses the settings that are left unset: default is for photographs, paper is Table 4, augreg the preset
+    # of its checkpoints, bit is BiT-HyperRule
+    protocol: Literal["default", "paper", "augreg", "bit"] = "default"
+    out: str = ""  # folder of the run; unset: runs/DATA-MODEL
+
+
+def parse(
+    words: list[str], options: T, experiment: Experiment, more: dict[str, Any], prog: str, description: str
+) -> tuple[T, Experiment, dict[str, Any], Common]:
+    """Parse all flags over the options, the experiment and `more` groups of settings."""
+    groups = {name: getattr(experiment, name) for name in ("model", "data", "optimizer", "training")}
+    groups |= {"loss": experiment.objective, **more}
+    fields: list[Any] = [("command", type(options), dataclasses.field(default=options))]
+    fields += [(name, type(value), dataclasses.field(default=value)) for name, value in groups.items()]
+    fields += [("seed", SEED, dataclasses.field(default=experiment.seed))]
+    fields += [("common", Common, dataclasses.field(default=COMMON))]
+    flags: Any = tyro.cli(
+        dataclasses.make_dataclass("Flags", fields, frozen=True),
+        args=words,
+        prog=prog,
+        description=description,
+        config=(tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes),
+    )
+    changed = {name: getattr(flags, name) for name in ("model", "data", "optimizer", "training", "seed")}
+    experiment = dataclasses.replace(experiment, **changed, objective=flags.loss)
+    return flags.command, experiment, {name: getattr(flags, name) for name in more}, flags.common
+
+
+def word_after(flag: str, words: list[str]) -> str:
+    """Return WORD of --flag WORD or --flag=WORD; nothing where it is not there."""
+    for here, following in pairwise([*words, ""]):
+        name, equals, value = here.partition("=")
+        if name.replace("_", "-") == flag:
+            return value if equals else following
+    return ""
+
+
+def whole_number_after(flag: str, words: list[str]) -> int | None:
+    word = word_after(flag, words)
+    return int(word) if word.isdecimal() else None

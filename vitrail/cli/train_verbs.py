@@ -2,67 +2,58 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vitrail.cli.verb import Common, Shown
 
 if TYPE_CHECKING:
-    from vitrail.cli.train_flags import Finetune, Pretrain
+    from vitrail.train.run import Trained
 
 
 def pretrain_command(words: list[str]) -> Shown:
-    """Train a model by labels or by masked patches: from scratch, or on from the weights of --model PATH. --recipe
-    names a published experiment, and any of its fields can be set by flag."""
-    import tyro
+    """Train a model by labels or by masked patches: from scratch, or from the weights of --model PATH. --recipe names
+    a published experiment; any of its settings can be changed by flag."""
+    from dataclasses import replace
+    from pathlib import Path
 
-    from vitrail.cli.train_flags import Pretrain
-    from vitrail.recipes.names import recipe
+    from vitrail.api import default_out, run_recipe
+    from vitrail.cli.train_flags import PretrainOptions, parse, word_after
+    from vitrail.objectives import OBJECTIVES, name_of, objective_named
+    from vitrail.recipes.names import recipe as find_recipe
 
     name = word_after("--recipe", words)
     if name == "list":
         return recipe_list(Common(json="--json" in words))
-    known = recipe(name or "small")
+    recipe = find_recipe(name or "small")
+    experiment = recipe.make()
+    if (objective := word_after("--objective", words)) in OBJECTIVES:
+        experiment = replace(experiment, objective=objective_named(objective))
     text = " ".join((pretrain_command.__doc__ or "").split())
     if name:
-        text += f"\n\n{known.claim}.\n\n{known.command}\n\n{known.cost}."
-    given = tyro.cli(
-        Pretrain,
-        args=words,
-        default=Pretrain(recipe=name, experiment=known.make()),
-        prog="vitrail pretrain",
-        description=text,
-        config=(tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes),
-    )
-    if given.dry_run:
+        text += f"\n\n{recipe.claim}.\n\n{recipe.command}\n\n{recipe.cost}."
+    asked: Any = PretrainOptions(recipe=name, objective=name_of(experiment.objective))  # type: ignore[arg-type]
+    options, experiment, _, common = parse(words, asked, experiment, {}, "vitrail pretrain", text)
+    if options.dry_run:
         from vitrail.cli.dry_run import dry_run
 
-        return dry_run(given, known)
-    return pretrain(given)
+        return dry_run(options, experiment, recipe, common)
+    out = Path(options.out) if options.out else default_out(options.recipe, experiment)
+    trained = run_recipe(options.recipe, experiment, out, common.device)
+    return show_pretrained(trained, experiment.objective.needs_labels, experiment.data.data, common)
 
 
-def word_after(flag: str, words: list[str]) -> str:
-    """--flag WORD or --flag=WORD; nothing where it is not there."""
-    for here, following in pairwise([*words, ""]):
-        if here == flag or here.startswith(f"{flag}="):
-            return following if here == flag else here.removeprefix(f"{flag}=")
-    return ""
-
-
-def pretrain(given: Pretrain) -> Shown:
+def show_pretrained(trained: Trained, labels: bool, data: str, common: Common) -> Shown:
     from shlex import quote
 
     from vitrail.checkpoints.license import in_words, known
-    from vitrail.recipes.pretrain import by_recipe, default_out
-    from vitrail.transfer.tables import decimals
+    from vitrail.evaluators.score import format_score
 
-    out = given.out or default_out(given.recipe, given.experiment)
-    trained = by_recipe(given.recipe, given.experiment, out, given.common.device)
     results = trained.results
     rows = [["steps", f"{results['steps']:,}"], ["training images", f"{results['train_examples']:,}"]]
     for split in ("val", "test"):
-        scores = results[split] or {}
-        rows += [[f"{split} {name.removeprefix('val_')}", decimals(value)] for name, value in scores.items()]
+        n = results.get(f"{split}_examples")
+        for name, value in (results[split] or {}).items():
+            rows.append([f"{split} {name.removeprefix('val_')}", format_score(name, value, n)])
     if results["broken"]:
         rows.append(["broken files", f"{results['broken']:,}"])
     if known(results.get("license", {})):
@@ -70,96 +61,137 @@ def pretrain(given: Pretrain) -> Shown:
     rows.append(["folder", str(trained.folder)])
     model = quote(str(trained.folder / "model"))
     after = [f"Next: vitrail finetune --model {model} --data PATH"]
-    if given.experiment.objective.objective != "masked":
-        after.append(f"      vitrail evaluate {model} {quote(given.experiment.data.data)}")
+    if labels:
+        after.append(f"      vitrail evaluate {model} {quote(data)}")
     result = {"folder": str(trained.folder), "results": results}
-    return Shown(given.common, ["", ""], rows, result, after=after)
+    return Shown(common, ["", ""], rows, result, after=after)
 
 
 def recipe_list(common: Common) -> Shown:
-    """Name, model, data, length, rate; the claim, which is a sentence, only in the JSON."""
+    """Return name, model, data, length and lr of each recipe; the claim, which is a sentence, only in the JSON."""
     from vitrail.recipes.names import RECIPES
 
-    rows, result = [], []
-    for name, known in RECIPES.items():
-        experiment = known.make()
-        steps, rate, model = experiment.training.steps, experiment.training.rate, experiment.model.model
-        rows.append([name, model, known.data.name, str(steps), f"{rate:g}"])
-        result.append({"name": name, "model": model, "data": known.data.name, "steps": steps, "rate": rate})
-        result[-1] |= {"claim": known.claim, "command": known.command, "cost": known.cost}
-    columns = ["name", "model", "data", ">length", ">rate"]
-    after = ["vitrail pretrain --recipe NAME --dry-run shows all of one, with its claim; --help its flags."]
-    return Shown(common, columns, rows, {"recipes": result}, after=after)
+    rows, recipes = [], []
+    for name, recipe in RECIPES.items():
+        experiment = recipe.make()
+        steps, lr, model = experiment.training.steps, experiment.optimizer.lr, experiment.model.model
+        rows.append([name, model, recipe.data.name, str(steps), f"{lr:g}"])
+        recipes.append({"name": name, "model": model, "data": recipe.data.name, "steps": steps, "lr": lr})
+        recipes[-1] |= {"claim": recipe.claim, "command": recipe.command, "cost": recipe.cost}
+    columns = ["name", "model", "data", ">length", ">lr"]
+    after = [
+        "vitrail pretrain --recipe NAME --dry-run shows all settings of one, with its claim; --help its flags."
+    ]
+    return Shown(common, columns, rows, {"recipes": recipes}, after=after)
 
 
 def finetune_command(words: list[str]) -> Shown:
-    """Fine-tune a checkpoint on labelled images: new head, new resolution, and a report of the mistakes. The
-    defaults are for a folder of photographs; --protocol paper and bit are the published ones."""
-    import tyro
+    """Fine-tune a checkpoint on labelled images: new head, new resolution, and a report of the mistakes. Options left
+    unset are chosen by --protocol from your data and checkpoint; the default one is for a folder of photographs."""
+    from dataclasses import replace
+    from pathlib import Path
 
-    from vitrail.cli.train_flags import Finetune
+    from vitrail.api import run_prepared
+    from vitrail.cli.train_flags import FinetuneOptions, parse, whole_number_after, word_after
     from vitrail.recipes.names import finetuning_recipe
-    from vitrail.transfer.finetune_settings import Finetuning
+    from vitrail.train.folders import default_folder
+    from vitrail.transfer.finetune import check_sweep, prepare
+    from vitrail.transfer.protocols import PROTOCOLS, Facts
 
     name = word_after("--recipe", words)
     if name == "list":
         return finetuning_list(Common(json="--json" in words))
     text = " ".join((finetune_command.__doc__ or "").split())
-    known = finetuning_recipe(name) if name else None
-    if known is not None:
-        text += f"\n\n{known.claim}.\n\n{known.command}\n\n{known.cost}."
-    given = tyro.cli(
-        Finetune,
-        args=words,
-        default=Finetune(recipe=name, finetuning=known.make() if known else Finetuning()),
-        prog="vitrail finetune",
-        description=text,
-        config=(tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes),
+    recipe = finetuning_recipe(name) if name else None
+    if recipe is not None:
+        text += f"\n\n{recipe.claim}.\n\n{recipe.command}\n\n{recipe.cost}."
+    named = word_after("--protocol", words) or "default"
+    protocol = recipe.make if recipe is not None else PROTOCOLS.get(named, PROTOCOLS["default"])
+    data, model = word_after("--data", words), word_after("--model", words)
+    asked: dict[str, Any] = {
+        "image_size": whole_number_after("--image-size", words),
+        "optimizer": word_after("--optimizer", words) or None,
+        "schedule": word_after("--schedule", words) or None,
+        "sweep": "--sweep" in words,
+    }
+    prepared = None
+    if {"--help", "-h"}.intersection(words) and not (data and model):
+        text += "\n\nThe values below are for 1,000 photographs; with --data and --model, those for yours."
+        finetuning = protocol(Facts(**asked))
+    else:
+        device: Any = word_after("--device", words) or "auto"
+        train = {"train": split} if (split := word_after("--train", words)) else {}
+        known = {setting: value for setting, value in asked.items() if value}
+        prepared = prepare(data, model, protocol=protocol, device=device, **known, **train)
+        finetuning = prepared.finetuning
+    # A switch that is on by default has no flag to turn it on.
+    sweep = replace(finetuning.sweep, sweep=finetuning.sweep.sweep and "--sweep" not in words)
+    options, experiment, more, common = parse(
+        words,
+        FinetuneOptions(name),
+        finetuning.experiment,
+        {"sweep": sweep},
+        "vitrail finetune",
+        text,
     )
-    return finetune(given)
+    assert prepared is not None  # --help has exited
+    finetuning = replace(finetuning, experiment=experiment, sweep=more["sweep"])
+    check_sweep(finetuning)
+    out = Path(options.out) if options.out else default_folder(data, model)
+    return show_finetuned(run_prepared(replace(prepared, finetuning=finetuning), out, common.device), common)
 
 
-def finetune(given: Finetune) -> Shown:
-    from pathlib import Path
+def show_finetuned(trained: Trained, common: Common) -> Shown:
     from shlex import quote
 
-    from vitrail.transfer.finetune import default_out, run_finetuning
-    from vitrail.transfer.tables import decimals
+    from vitrail.evaluators.score import format_score
 
-    out = Path(given.out) if given.out else default_out(given.finetuning)
-    tuned = run_finetuning(given.finetuning, out, device=given.common.device)
-    results, rows = tuned.results, []
+    results, folder = trained.results, trained.folder
+    n, rows = results.get("test_examples"), []
     for name, score in results["scores"].items():
-        spread = "" if score["std"] is None else f"{score['std']:.4f}"
-        rows.append([name, decimals(score["mean"]), spread, str(len(score["values"]))])
-    tested = results["test_split"] is not None and results["test_examples"] is not None
+        several = len(score["values"]) > 1
+        spread = "" if score["std"] is None else format_score(name, score["std"])
+        rows.append(
+            [
+                name,
+                format_score(name, score["mean"], None if several else n),
+                spread,
+                str(len(score["values"])),
+            ]
+        )
+    tested = results.get("test_split") is not None
     after = [
-        (f"{results['test_examples']:,} images of {results['test_split']}; " if tested else "")
-        + f"{results['train_examples']:,} trained on; {results['steps']:,} steps at rate {results['rate']:g}"
+        f"Trained on {results['train_examples']:,} images for {results['steps']:,} steps at lr {results['lr']:g}"
         + (f", chosen on {results['dev']:.0%} of train" if results["dev"] is not None else "")
+        + (f"; tested on {n:,} ({results['test_split']})" if tested else "")
     ]
     if not tested:
         after.append(
             "Not tested: --train 'train[:90% per class]' --test 'train[90%: per class]' would hold out a part"
         )
     if results["broken"]:
-        after.append(f"{results['broken']} broken images were left out")
+        after.append(f"Left out {results['broken']:,} broken images: see {folder / 'bad_files.jsonl'}")
     if results.get("wrong"):
-        after.append(f"Mistakes of the first run: {results['wrong']:,}, by name in {out / 'mistakes.jsonl'}")
-    model = quote(str(out / "model"))
+        after.append(
+            f"Mistakes of the first run: {results['wrong']:,}, listed in {folder / 'mistakes.jsonl'}"
+        )
+    model = quote(str(folder / "model"))
     after += [
-        f"Pictures: {out / 'figures'} (loss"
+        f"Pictures: {folder / 'figures'} (loss"
         + (", confusion matrix, most confident mistakes)" if tested else ")"),
         f"Next: vitrail predict {model} IMAGE...    vitrail inspect {model} IMAGE... --out DIR",
     ]
-    result = {"folder": str(out), "results": results}
-    return Shown(given.common, ["score", ">mean", ">std", ">runs"], rows, result, after=after)
+    result = {"folder": str(folder), "results": results}
+    return Shown(common, ["score", ">mean", ">std", ">runs"], rows, result, after=after)
 
 
 def finetuning_list(common: Common) -> Shown:
     from vitrail.recipes.names import FINETUNING_RECIPES
 
-    rows = [[name, known.claim, known.cost] for name, known in FINETUNING_RECIPES.items()]
-    result = [{"name": n, "claim": k.claim, "command": k.command} for n, k in FINETUNING_RECIPES.items()]
+    rows = [[name, recipe.claim, recipe.cost] for name, recipe in FINETUNING_RECIPES.items()]
+    recipes = [
+        {"name": name, "claim": recipe.claim, "command": recipe.command}
+        for name, recipe in FINETUNING_RECIPES.items()
+    ]
     after = ["vitrail finetune --recipe NAME --model PATH --data PATH"]
-    return Shown(common, ["name", "claim", "cost"], rows, {"recipes": result}, after=after)
+    return Shown(common, ["name", "claim", "cost"], rows, {"recipes": recipes}, after=after)

@@ -4,23 +4,24 @@
 
 Step s of a global batch of B is the positions s B ... s B + B - 1: the first epoch's permutation of the data, then
 the second's, with nothing dropped between. The order comes from (seed, epoch); crop, flip, RandAugment and patch
-mask of an example from (seed, epoch, index); mixing partners and weights from (seed, step), over the global batch.
-So a batch is the same whoever makes it: with any number of workers, at the start of a run or in the middle, and on
-R processes, of which process r makes the slots r B/R ... (r + 1) B/R - 1.
+mask of an example from (seed, epoch, index), further views of it from (seed, epoch, index, view); mixing partners and
+weights from (seed, step), over the global batch. So a batch is the same whoever makes it: with any number of workers,
+at the start of a run or in the middle, and on R processes, of which process r makes the slots r B/R to
+(r + 1) B/R - 1.
 
-A batch is a dict of tensors. b = B / R; h x w the pipeline's image size; N patches.
-    image    (b, 3, h, w)   what the model takes; bytes until it is on the device
+A batch is a dict of tensors. b = B / R; h x w the image size of a view.
+    image    (b, 3, h, w)   one entry for each view, by its name; (b, count, 3, h, w) for a view with several draws
     label    (b,) int64
     weight   (b,) float32   0 for a broken example and for the padding of the last evaluation batch, else 1
     index    (b,) int64     in the source; -1 for padding
     partner_label, share    (b,)        with mixing: the target is share * label + (1 - share) * partner_label
-    corruption, other       (b, N)      with masking: masking.py
+    ...                     (b, ...)    what a view draws besides, such as patch masks
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -31,46 +32,30 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 
 from vitrail.data import augment
 from vitrail.data.bad_files import BadExample, BadFiles
-from vitrail.data.masking import Masking, draw_mask
 from vitrail.data.order import EXAMPLE, MASK, MIX, Order, generator, with_partners
 from vitrail.data.preprocess import Pipeline
-from vitrail.data.sources import Source
+from vitrail.data.settings import DataSettings
+from vitrail.data.sources import Example, Source
 from vitrail.data.workers import UNGUARDED, begin_worker, start_fork_server
 from vitrail.errors import ConfigError, DataError, TrainingError
 from vitrail.runtime.device import Device, pick
 
 Batch = dict[str, Tensor]
-# What a worker sends: images, all else, broken examples. A tensor crosses in memory that both sides share, and to set
-# that up takes about a millisecond, so only the images are one.
-Made = tuple[Tensor, dict[str, np.ndarray], list[BadExample]]
+Arrays = dict[str, np.ndarray]
+# What a worker sends: images by view, all else, broken examples. A tensor crosses in memory that both sides share,
+# and setting that up takes about a millisecond, so only images are tensors.
+Made = tuple[dict[str, Tensor], Arrays, list[BadExample]]
 
 
 @dataclass(frozen=True)
-class Loading:
-    """How batches are made."""
+class View:
+    """What is drawn of each example under one name of the batch."""
 
-    batch: int = 256  # B, examples in a global batch
-    seed: int = 0
-    workers: int = 0  # processes that decode; 0: this one
-    mixup: float = 0.0  # p of Beta(p, p); 0: none
-    cutmix: float = 0.0  # likewise; with both, each batch gets one or the other by a fair coin
-    masking: Masking | None = None  # patches to corrupt, for masked patch prediction
-    rank: int = 0  # this process, of
-    world: int = 1  # so many that share the global batch
-    max_bad: float = 0.01  # part of the examples that may be broken before the run stops
-
-    def __post_init__(self) -> None:
-        if self.batch < 1 or self.world < 1 or not 0 <= self.rank < self.world or self.workers < 0:
-            raise ConfigError(
-                f"batch {self.batch} must be at least 1, rank {self.rank} in 0 ... world {self.world} - 1, workers "
-                f"{self.workers} not negative"
-            )
-        if self.batch % self.world:
-            raise ConfigError(f"a global batch of {self.batch} cannot be shared by {self.world} processes")
-        if not (0 <= self.mixup < float("inf") and 0 <= self.cutmix < float("inf")):
-            raise ConfigError(f"mixup={self.mixup}, cutmix={self.cutmix} must not be negative")
-        if self.seed < 0 or not 0 <= self.max_bad <= 1:
-            raise ConfigError(f"seed {self.seed} must not be negative, max_bad {self.max_bad} in [0, 1]")
+    pipeline: Pipeline
+    count: int = 1  # draws of each example
+    masks: Callable[[np.random.Generator], Arrays] | None = (
+        None  # further arrays of each draw, such as patch masks
+    )
 
 
 class Loader:
@@ -79,23 +64,27 @@ class Loader:
     def __init__(
         self,
         source: Source,
-        pipeline: Pipeline,
-        loading: Loading,
+        views: dict[str, View] | Pipeline,
+        settings: DataSettings,
         *,
+        seed: int = 0,
+        rank: int = 0,  # this process
+        world: int = 1,  # processes that share the global batch
         evaluation: bool = False,
         bad_files: BadFiles | None = None,
     ) -> None:
-        self.stream = Stream(source, pipeline, loading, evaluation)
-        self.bad_files = BadFiles(len(source), loading.max_bad) if bad_files is None else bad_files
+        views = {"image": View(views)} if isinstance(views, Pipeline) else views
+        self.stream = Stream(source, views, settings, seed, rank, world, evaluation)
+        self.bad_files = BadFiles(len(source), settings.max_bad) if bad_files is None else bad_files
 
     @property
     def steps(self) -> int:
-        """Of one pass over the data, the last of them not always full."""
-        return -(-len(self.stream.source) // self.stream.loading.batch)
+        """Steps of one pass over the data, the last of them not always full."""
+        return -(-len(self.stream.source) // self.stream.settings.batch_size)
 
     def batch(self, step: int, device: torch.device | str = "cpu") -> Batch:
         """The batch of one step, made here and now."""
-        return next(self.batches(step, step + 1, device, workers=0))
+        return next(self.batches(step, step + 1, device, num_workers=0))
 
     def batches(
         self,
@@ -103,35 +92,37 @@ class Loader:
         stop: int | None = None,
         device: torch.device | str = "cpu",
         *,
-        workers: int | None = None,
+        num_workers: int | None = None,
     ) -> Iterator[Batch]:
-        """Steps start ... stop - 1; without `stop`, all of an evaluation, and a training run without end."""
-        device = present(device)
+        """Yield steps start ... stop - 1; without `stop`, all of an evaluation, and a training run without end."""
+        device = on_machine(device)
         self.prepare(device)
-        on_host = self.on_host(start, stop, pinned=device.type == "cuda", workers=workers)
+        on_host = self.on_host(start, stop, pinned=device.type == "cuda", num_workers=num_workers)
         return (self.finish(batch) for batch in ahead(on_host, device))
 
     def prepare(self, device: torch.device) -> None:
-        """What a device must have before the first batch: nothing, unless images stay there (resident.py)."""
+        """Bring to the device what must be there before the first batch: nothing, unless images stay there
+        (resident.py)."""
 
     def finish(self, batch: Batch) -> Batch:
-        """On the device: what is left to be done."""
+        """Do on the device what is left to be done."""
         return self.stream.finish(batch)
 
     def on_host(
-        self, start: int = 0, stop: int | None = None, *, pinned: bool = False, workers: int | None = None
+        self, start: int = 0, stop: int | None = None, *, pinned: bool = False, num_workers: int | None = None
     ) -> Iterator[Batch]:
-        """The same before they cross to the device: images as bytes, not yet normalised or mixed."""
+        """Yield batches before they cross to the device: images as bytes, not yet normalised or mixed."""
         if stop is None and self.stream.evaluation:
             stop = self.steps
         steps: Iterable[int] = itertools.count(start) if stop is None else range(start, stop)
-        workers = self.stream.loading.workers if workers is None else workers
-        for image, batch, bad in self._made(steps, pinned, workers):
+        if num_workers is None:
+            num_workers = self.stream.settings.num_workers or 0
+        for images, arrays, bad in self._read(steps, pinned, num_workers):
             self.bad_files.add(bad)
-            yield {"image": image, **{name: torch.from_numpy(a) for name, a in batch.items()}}
+            yield {**images, **{name: torch.from_numpy(a) for name, a in arrays.items()}}
 
-    def _made(self, steps: Iterable[int], pinned: bool, workers: int) -> Iterator[Made]:
-        if not workers:
+    def _read(self, steps: Iterable[int], pinned: bool, num_workers: int) -> Iterator[Made]:
+        if not num_workers:
             yield from (self.stream[step] for step in steps)
             return
         start_fork_server(preload=__name__)
@@ -140,7 +131,7 @@ class Loader:
             batch_size=None,
             collate_fn=as_it_is,
             sampler=steps,
-            num_workers=workers,
+            num_workers=num_workers,
             multiprocessing_context="forkserver",
             worker_init_fn=begin_worker,
             pin_memory=pinned,
@@ -154,34 +145,65 @@ class Loader:
                 raise
             raise TrainingError(
                 "a loader process was killed, often for lack of memory, or of shared memory (/dev/shm): fewer "
-                "--workers and a smaller --batch need less, --workers 0 needs no shared memory"
+                "--num-workers and a smaller --batch-size need less, --num-workers 0 needs no shared memory"
             ) from error
 
 
 class Stream(Dataset[Made]):
-    """step -> this process's part of its batch. What a worker holds; the same in each of them."""
+    """step -> this process's part of its batch. Every worker holds the same one."""
 
-    def __init__(self, source: Source, pipeline: Pipeline, loading: Loading, evaluation: bool) -> None:
-        self.source, self.pipeline, self.loading, self.evaluation = source, pipeline, loading, evaluation
-        self.order = Order(len(source), None if evaluation else loading.seed)
-        self.mixes = bool(loading.mixup or loading.cutmix)
+    def __init__(
+        self,
+        source: Source,
+        views: dict[str, View],
+        settings: DataSettings,
+        seed: int,
+        rank: int,
+        world: int,
+        evaluation: bool,
+    ) -> None:
+        self.source, self.views, self.settings, self.seed = source, views, settings, seed
+        self.rank, self.world = rank, world
+        if world < 1 or not 0 <= rank < world or seed < 0:
+            raise ConfigError(
+                f"rank {rank} of {world} processes, seed {seed}: none may be negative, rank < world"
+            )
+        if settings.batch_size % world:
+            raise ConfigError(
+                f"batch_size {settings.batch_size} cannot be shared equally by {world} processes"
+            )
+        self.own = settings.batch_size // world  # b
+        self.evaluation = evaluation
+        self.order = Order(len(source), None if evaluation else seed)
+        self.mixes = bool(settings.mixup or settings.cutmix)
         if not len(source):
             raise DataError(f"{source.name} has no examples")
-        if pipeline.image_size is None:
-            raise ConfigError(f"'{pipeline}' makes images of many sizes; a batch needs one")
-        self.image_size = pipeline.image_size
-        if evaluation and (pipeline.random or self.mixes):
-            raise ConfigError(f"evaluation takes nothing random but masks: '{pipeline}', {loading}")
+        for view in views.values():
+            if view.pipeline.image_size is None:
+                raise ConfigError(f"'{view.pipeline}' makes images of many sizes; a batch needs one")
+            if evaluation and (view.pipeline.random or self.mixes):
+                raise ConfigError(
+                    f"evaluation takes nothing random but masks, not '{view.pipeline}' with {settings}"
+                )
+        if self.mixes and (list(views) != ["image"] or views["image"].count > 1):
+            raise ConfigError(
+                f"mixup and cutmix need one view named image, not {', '.join(views)}: set both to 0"
+            )
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """Pipeline of the first view."""
+        return next(iter(self.views.values())).pipeline
 
     def __getitem__(self, step: int) -> Made:
-        b = self.loading.batch // self.loading.world
-        slots = np.arange(b) + self.loading.rank * b
+        b = self.own
+        slots = np.arange(b) + self.rank * b
         mixing = self._mixing(step) if self.mixes else None
         partner = np.zeros(0, np.int64)
         if mixing is not None:
             slots, partner = with_partners(slots, mixing.partner)
-        places = [self.order.at(step * self.loading.batch + int(slot)) for slot in slots]
-        image, batch, bad = self._read(places, b)
+        places = [self.order.at(step * self.settings.batch_size + int(slot)) for slot in slots]
+        images, batch, bad = self._read(places)
         if mixing is not None:
             own = slots[:b]
             # Where the partner is broken, the example stays as it is.
@@ -191,84 +213,122 @@ class Stream(Dataset[Made]):
                 batch["box"] = np.where(share[:, None] < 1, mixing.box[own], 0)
         for name in ("weight", "index"):
             batch[name] = batch[name][:b]
-        return image, batch, bad
+        return images, batch, bad
 
-    def _read(self, places: list[tuple[int, int]], b: int) -> Made:
-        """The examples at (epoch, index); the first b are this process's own, those beyond only partners."""
-        images = [self.blank()] * len(places)
+    def _read(self, places: list[tuple[int, int]]) -> Made:
+        """Read the examples at (epoch, index); the first b are this process's own, those beyond only partners."""
+        images: dict[str, list[Tensor]] = {name: [] for name in self.views}
         label, weight = np.zeros(len(places), np.int64), np.zeros(len(places), np.float32)
-        masks, bad = [], []
+        bad = []
         for slot, (epoch, index) in enumerate(places):
-            if self.loading.masking is not None and slot < b:
-                rng = generator(self.loading.seed, epoch, max(index, 0), MASK)
-                masks.append(draw_mask(self.loading.masking, rng))
-            if index < 0:
-                continue
-            try:
-                images[slot] = self.pixels(epoch, index)
-                label[slot], weight[slot] = self.source.labels[index], 1.0
-            except DataError as error:
-                key, reason = self.source.key(index), str(error)
-                bad.append(BadExample(index, key, reason if key in reason else f"{key}: {reason}"))
-        image = default_collate(images)  # (b, 3, h, w); in a worker, made in the memory that is shared
+            draws = {name: self.blank(view) for name, view in self.views.items()}
+            if index >= 0:
+                try:
+                    draws = self.draws(epoch, index)
+                    label[slot], weight[slot] = self.source.labels[index], 1.0
+                except DataError as error:
+                    key, reason = self.source.key(index), str(error)
+                    bad.append(BadExample(index, key, reason if key in reason else f"{key}: {reason}"))
+            for name, draw in draws.items():
+                images[name].append(draw)
         indices = np.array([index for _, index in places], np.int64)
-        batch: dict[str, np.ndarray] = {"label": label, "weight": weight, "index": indices}
-        for k, name in enumerate(("corruption", "other") if masks else ()):
-            batch[name] = np.stack([mask[k] for mask in masks])  # (b, N)
-        return image, batch, bad
+        batch: Arrays = {
+            "label": label,
+            "weight": weight,
+            "index": indices,
+            **self._masks(places[: self.own]),
+        }
+        # (b, 3, h, w); in a worker, made in the memory that is shared
+        return {name: default_collate(each) for name, each in images.items()}, batch, bad
 
-    def blank(self) -> Tensor:
-        """In the place of what cannot be read."""
-        dtype = torch.uint8 if self.pipeline.crosses_as_bytes else torch.float32
-        return torch.zeros(3, *self.image_size, dtype=dtype)
+    def draws(self, epoch: int, index: int) -> dict[str, Tensor]:
+        """Draw all views of an example: (3, h, w) each, (count, 3, h, w) for several draws."""
+        example, numbers = self.source.read(index), itertools.count()
+        draws = {}
+        for name, view in self.views.items():
+            each = [
+                self.pixels(example, view.pipeline, epoch, index, next(numbers)) for _ in range(view.count)
+            ]
+            draws[name] = each[0] if view.count == 1 else torch.stack(each)
+        return draws
 
-    def pixels(self, epoch: int, index: int) -> Tensor:
-        rng = generator(self.loading.seed, epoch, index, EXAMPLE) if self.pipeline.random else None
-        example = self.source.read(index)
+    def pixels(self, example: Example, pipeline: Pipeline, epoch: int, index: int, number: int) -> Tensor:
+        """Prepare draw `number` of an example."""
+        rng = generator(self.seed, epoch, index, EXAMPLE, number) if pipeline.random else None
         if isinstance(example.image, bytes):
-            return self.pipeline.load(example.image, rng, name=example.key)
-        return self.pipeline.host(example.image, rng)
+            return pipeline.load(example.image, rng, name=example.key)
+        return pipeline.host(example.image, rng)
+
+    def blank(self, view: View) -> Tensor:
+        """Return zeros in place of what cannot be read."""
+        assert view.pipeline.image_size is not None
+        dtype = torch.uint8 if view.pipeline.crosses_as_bytes else torch.float32
+        shape = (3, *view.pipeline.image_size)
+        return torch.zeros(shape if view.count == 1 else (view.count, *shape), dtype=dtype)
+
+    def _masks(self, places: list[tuple[int, int]]) -> Arrays:
+        """Draw the masks of all views, (b, ...) each, (b, count, ...) for several draws."""
+        masks: Arrays = {}
+        number = 0
+        for view in self.views.values():
+            numbers, number = range(number, number + view.count), number + view.count
+            if view.masks is None:
+                continue
+            each = [
+                [view.masks(generator(self.seed, epoch, max(index, 0), MASK, n)) for n in numbers]
+                for epoch, index in places
+            ]
+            for name in each[0][0]:
+                stacked = np.array([[draw[name] for draw in example] for example in each])  # (b, count, ...)
+                masks[name] = stacked[:, 0] if view.count == 1 else stacked
+        return masks
 
     def _mixing(self, step: int) -> augment.Mixing:
-        """Of the global batch."""
-        c, rng = self.loading, generator(self.loading.seed, step, 0, MIX)
+        """Draw partners and weights of the global batch."""
+        c, rng = self.settings, generator(self.seed, step, 0, MIX)
         by_cutmix = bool(c.cutmix) and (not c.mixup or rng.random() < 0.5)
         if by_cutmix:
-            return augment.draw_cutmix(c.batch, self.image_size, c.cutmix, rng)
-        mixing = augment.draw_mixup(c.batch, c.mixup, rng)
+            assert self.pipeline.image_size is not None
+            return augment.draw_cutmix(c.batch_size, self.pipeline.image_size, c.cutmix, rng)
+        mixing = augment.draw_mixup(c.batch_size, c.mixup, rng)
         # Where both are used, every batch has boxes, so that its form does not change from step to step.
-        return replace(mixing, box=np.zeros((c.batch, 4), np.int64)) if c.cutmix else mixing
+        return replace(mixing, box=np.zeros((c.batch_size, 4), np.int64)) if c.cutmix else mixing
 
     def finish(self, batch: Batch) -> Batch:
-        """On the device: the rest of the preprocessing, and mixing."""
-        x = self.pipeline.device(batch.pop("image"))
+        """Do the rest of the preprocessing on the device, and mix."""
+        for name, view in self.views.items():
+            x = batch[name]
+            several = x.flatten(0, 1) if view.count > 1 else x
+            prepared = view.pipeline.device(several)
+            batch[name] = prepared.unflatten(0, x.shape[:2]) if view.count > 1 else prepared
         if not self.mixes:
-            return {"image": x, **batch}
-        partner, share, box = batch.pop("partner"), batch["share"], batch.pop("box", None)
+            return batch
+        x, partner, share, box = batch["image"], batch.pop("partner"), batch["share"], batch.pop("box", None)
         label = batch["label"]
         batch["label"], batch["partner_label"] = label[: len(partner)], label[partner]
         if box is None:
-            return {"image": augment.mixup(x, partner, share), **batch}
+            return batch | {"image": augment.mixup(x, partner, share)}
         cut = (box[:, 2] * box[:, 3] > 0).to(x.dtype)  # (b,); 0: mixup, or not mixed
         cut = cut[:, None, None, None]  # (b, 1, 1, 1)
-        x = cut * augment.cutmix(x, partner, box) + (1 - cut) * augment.mixup(x, partner, share)
-        return {"image": x, **batch}
+        return batch | {
+            "image": cut * augment.cutmix(x, partner, box) + (1 - cut) * augment.mixup(x, partner, share)
+        }
 
 
 def as_it_is(made: Any) -> Any:
-    """A step is a batch already, and its arrays stay arrays."""
+    """Return a step as it is: it is a batch already, and its arrays stay arrays."""
     return made
 
 
-def present(device: torch.device | str) -> torch.device:
-    """The device, `cuda:1` say; ConfigError where this machine has none of its kind."""
+def on_machine(device: torch.device | str) -> torch.device:
+    """Return the device, `cuda:1` say; ConfigError where this machine has none of its kind."""
     kind, _, number = str(device).partition(":")
-    found = pick(cast(Device, kind))
-    return torch.device(found.type, int(number)) if number else found
+    present = pick(cast(Device, kind))
+    return torch.device(present.type, int(number)) if number else present
 
 
 def ahead(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
-    """The batches on the device; on CUDA the next one is copied while this one is used."""
+    """Yield the batches on the device; on CUDA the next one is copied while this one is used."""
     if device.type != "cuda":
         yield from ({name: t.to(device) for name, t in batch.items()} for batch in batches)
         return

@@ -21,7 +21,7 @@ class Order:
         self.permutations: dict[int, np.ndarray] = {}  # of the epochs in use
 
     def at(self, position: int) -> tuple[int, int]:
-        """Past the end of a pass in order there is padding, index -1."""
+        """Return (epoch, index); past the end of a pass in order there is padding, index -1."""
         epoch, place = divmod(position, self.n)
         if self.seed is None:
             return 0, place if not epoch else -1
@@ -33,12 +33,13 @@ class Order:
         return epoch, int(self.permutations[epoch][place])
 
 
-def generator(seed: int, epoch: int, index: int, purpose: int) -> np.random.Generator:
-    return np.random.default_rng((seed, epoch, index, purpose))
+def generator(seed: int, epoch: int, index: int, purpose: int, number: int = 0) -> np.random.Generator:
+    """Return the generator of draw `number` of an example; the key of the first draw has no number."""
+    return np.random.default_rng((seed, epoch, index, purpose, *([number] if number else [])))
 
 
 def with_partners(slots: np.ndarray, partner: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Own slots -> slots to read, own first, and for each own one the row of its partner among them."""
+    """Map own slots to the slots to read, own first, and for each own one the row of its partner among them."""
     beyond = np.setdiff1d(partner[slots], slots)
     read = np.concatenate([slots, beyond])
     row = {int(slot): i for i, slot in enumerate(read)}

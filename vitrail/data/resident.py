@@ -27,11 +27,12 @@ from torch import Tensor
 from vitrail.data.augment import InceptionCrop
 from vitrail.data.bad_files import BadExample, BadFiles
 from vitrail.data.decode import decode
-from vitrail.data.loader import Batch, Loader, Loading, Stream
+from vitrail.data.loader import Batch, Loader, Stream, View
 from vitrail.data.ops.grammar import op_text
 from vitrail.data.ops.pixel_ops import PixelOp
 from vitrail.data.order import EXAMPLE, generator
 from vitrail.data.preprocess import Pipeline
+from vitrail.data.settings import DataSettings
 from vitrail.data.sources import Source
 from vitrail.errors import ConfigError, DataError
 from vitrail.runtime.progress import progress
@@ -49,14 +50,17 @@ class ResidentLoader(Loader):
     def __init__(
         self,
         source: Source,
-        pipeline: Pipeline,
-        loading: Loading,
+        views: dict[str, View] | Pipeline,
+        settings: DataSettings,
         *,
+        seed: int = 0,
+        rank: int = 0,
+        world: int = 1,
         bad_files: BadFiles | None = None,
         compile: bool = False,  # the pixel ops
     ) -> None:
-        super().__init__(source, pipeline, loading, bad_files=bad_files)
-        self.stream: Draws = Draws(source, pipeline, loading)
+        super().__init__(source, views, settings, seed=seed, rank=rank, world=world, bad_files=bad_files)
+        self.stream: Draws = Draws(source, self.stream.views, settings, seed, rank, world)
         self.augmented = torch.compile(augmented, fullgraph=True, dynamic=False) if compile else augmented
         self.images: Tensor | None = None  # uint8 (n, 3, H, W)
         self.place: torch.device | None = None  # where they are, as it was asked for
@@ -69,14 +73,14 @@ class ResidentLoader(Loader):
             self.images, self.place = self.on(device), device
 
     def finish(self, batch: Batch) -> Batch:
-        """Here the rows of numbers become images."""
+        """Make images of the rows of numbers."""
         assert self.images is not None
         ops, numbers = self.stream.pipeline.pixel_ops, self.stream.numbers
         batch["image"] = self.augmented(self.images, batch["image"], ops, numbers)
         return self.stream.finish(batch)
 
     def on(self, device: torch.device) -> Tensor:
-        """All images, padded with zeros to the largest; broken ones are zeros, and the stream knows of them."""
+        """Return all images, padded with zeros to the largest; broken ones are zeros, known to the stream."""
         n, decoded, sizes = len(self.stream.source), [], np.zeros((0, 2), np.int64)
         for part in progress(self.decoded(), -(-n // AT_ONCE), "decoding"):
             decoded.append(part)
@@ -96,8 +100,8 @@ class ResidentLoader(Loader):
         return images
 
     def decoded(self) -> Iterator[list[Image | None]]:
-        """The images in parts; None for one that is broken. Read by this thread, decoded by several."""
-        source, threads = self.stream.source, max(1, self.stream.loading.workers)
+        """Yield the images in parts; None for one that is broken. Read by this thread, decoded by several."""
+        source, threads = self.stream.source, max(1, self.stream.settings.num_workers or 0)
         share = -(-AT_ONCE // threads)
         with ThreadPoolExecutor(threads) as pool:
             for start in range(0, len(source), AT_ONCE):
@@ -105,13 +109,13 @@ class ResidentLoader(Loader):
                     read_or_bad(source, index) for index in range(start, min(start + AT_ONCE, len(source)))
                 ]
                 shares = [read[k : k + share] for k in range(0, len(read), share)]
-                made = [image for part in pool.map(decoded_or_bad, shares) for image in part]
-                self.bad_files.add(image for image in made if isinstance(image, BadExample))
-                yield [None if isinstance(image, BadExample) else image for image in made]
+                images = [image for part in pool.map(decoded_or_bad, shares) for image in part]
+                self.bad_files.add(image for image in images if isinstance(image, BadExample))
+                yield [None if isinstance(image, BadExample) else image for image in images]
 
 
 def read_or_bad(source: Source, index: int) -> tuple[BadExample, bytes | Image | None]:
-    """Who an example is, should it be broken, with its image; None, and why, where it is."""
+    """Return an example's name, should it be broken, with its image; None, and the reason, where it is."""
     key = source.key(index)
     try:
         return BadExample(index, key, ""), source.read(index).image
@@ -120,21 +124,28 @@ def read_or_bad(source: Source, index: int) -> tuple[BadExample, bytes | Image |
 
 
 def decoded_or_bad(read: list[tuple[BadExample, bytes | Image | None]]) -> list[Image | BadExample]:
-    made: list[Image | BadExample] = []
+    images: list[Image | BadExample] = []
     for who, image in read:
         try:
             pixels = decode(image, name=who.key) if isinstance(image, bytes) else image
-            made.append(who if pixels is None else pixels)
+            images.append(who if pixels is None else pixels)
         except DataError as error:
-            made.append(BadExample(who.index, who.key, str(error)))
-    return made
+            images.append(BadExample(who.index, who.key, str(error)))
+    return images
 
 
 class Draws(Stream):
     """step -> the rows of this process's part of the batch; (b, 1 + k) where the Stream has images."""
 
-    def __init__(self, source: Source, pipeline: Pipeline, loading: Loading) -> None:
-        super().__init__(source, pipeline, loading, evaluation=False)
+    def __init__(
+        self, source: Source, views: dict[str, View], settings: DataSettings, seed: int, rank: int, world: int
+    ) -> None:
+        super().__init__(source, views, settings, seed, rank, world, evaluation=False)
+        if list(views) != ["image"] or views["image"].count > 1:
+            raise ConfigError(
+                f"resident: one view named image is drawn on the device, not {', '.join(views)}"
+            )
+        pipeline = self.pipeline
         self.sizes = np.zeros((len(source), 2), np.int64)  # (H, W) of each image; 0 for a broken one
         for op in pipeline.pixel_ops:
             if not op.batchable:
@@ -160,11 +171,13 @@ class Draws(Stream):
 
     @cached_property
     def numbers(self) -> tuple[int, ...]:
-        """How many numbers each op draws, whatever the size of the image."""
-        return tuple(len(its) for its in self.drawn(np.array(self.image_size), generator(0, 0, 0, EXAMPLE)))
+        """Count the numbers that each op draws, whatever the size of the image."""
+        return tuple(
+            len(its) for its in self.drawn(np.array(self.pipeline.image_size), generator(0, 0, 0, EXAMPLE))
+        )
 
     def drawn(self, size: NDArray[np.int64], rng: np.random.Generator) -> list[NDArray[np.float64]]:
-        """What each op draws for an image of this size."""
+        """Draw the numbers of each op for an image of this size."""
         height, width = int(size[0]), int(size[1])
         drawn = []
         for op in self.pipeline.pixel_ops:
@@ -172,14 +185,17 @@ class Draws(Stream):
             height, width = op.size((height, width)) or (height, width)
         return drawn
 
-    def blank(self) -> Tensor:
+    def blank(self, view: View) -> Tensor:
         return torch.zeros(1 + sum(self.numbers), dtype=torch.float64)
 
-    def pixels(self, epoch: int, index: int) -> Tensor:
+    def draws(self, epoch: int, index: int) -> dict[str, Tensor]:
+        """Draw the row of an example; its image is not read."""
         if not self.sizes[index, 0]:
             raise DataError(f"{self.source.key(index)} could not be decoded")
-        rng = generator(self.loading.seed, epoch, index, EXAMPLE)
-        return torch.from_numpy(np.concatenate([[index], *self.drawn(self.sizes[index], rng)]))  # (1 + k,)
+        rng = generator(self.seed, epoch, index, EXAMPLE)
+        return {
+            "image": torch.from_numpy(np.concatenate([[index], *self.drawn(self.sizes[index], rng)]))
+        }  # (1 + k,)
 
 
 def augmented(images: Tensor, rows: Tensor, ops: tuple[PixelOp, ...], numbers: tuple[int, ...]) -> Tensor:
@@ -192,7 +208,7 @@ def augmented(images: Tensor, rows: Tensor, ops: tuple[PixelOp, ...], numbers: t
 
 
 def check_room(needed: int, device: torch.device) -> None:
-    """ConfigError where so many bytes are too many for a GPU."""
+    """Raise ConfigError where so many bytes are too many for a GPU."""
     if device.type != "cuda":
         return
     free, _ = torch.cuda.mem_get_info(device)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 from urllib.parse import parse_qsl
@@ -73,35 +74,67 @@ def open_source(
     download: bool = False,
     empty_classes: bool = False,
 ) -> Source:
-    """Open the part `split` (see splits.py) of the data set `where`; `where?exclude=FILE` leaves out what a file
-    of exclusions (exclusions.py) names.
+    """Open the part `split` (see splits.py) of the data set `where`; `where?exclude=FILE` leaves out the examples
+    that
+    a file of exclusions (exclusions.py) names. Keywords as for `DataSet`."""
+    return DataSet(where, root=root, download=download, empty_classes=empty_classes).part(split)
 
-    `root` is where catalog names are looked up (else the variable VITRAIL_DATA, see catalog.py); nothing is
-    fetched from the network unless `download` is set. A class folder without an image is an error unless
-    `empty_classes` is set; that files are ignored is said once.
+
+class DataSet:
+    """A data set of which each split is opened once, however many parts of it are taken.
+
+    `root` is where catalog names are looked up (else the variable VITRAIL_DATA, see catalog.py); nothing is fetched
+    from the network unless `download` is set. A class folder without an image is an error unless `empty_classes` is
+    set; ignored files are noted once.
     """
-    base, options = split_options(str(where))
-    excluded = options.pop("exclude", None)
-    parts = parse_split(split)
-    opened = {
-        name: _open_split(base, name, options, root=root, download=download)
-        for name in dict.fromkeys(part.name for part in parts)
-    }
-    if not empty_classes:
-        from vitrail.data.readers.folder import note_ignored, refuse_empty_classes
 
-        for source in opened.values():
-            refuse_empty_classes(source)
-            note_ignored(source)
-    if excluded is not None:
-        from vitrail.data.exclusions import excluding
+    def __init__(
+        self,
+        where: str | Path,
+        *,
+        root: str | Path | None = None,
+        download: bool = False,
+        empty_classes: bool = False,
+    ) -> None:
+        self.where, self.root, self.download, self.empty_classes = str(where), root, download, empty_classes
+        self.base, self.options = split_options(self.where)
+        self.excluded = self.options.pop("exclude", None)
+        self._open: dict[str, Source] = {}
 
-        opened = {name: excluding(source, name, excluded) for name, source in opened.items()}
-    return assemble([(opened[part.name], part) for part in parts])
+    @cached_property
+    def splits(self) -> list[str]:
+        """Names of its splits, train first."""
+        return splits_of(self.where, root=self.root, download=self.download)
+
+    def part(self, split: str) -> Source:
+        """Return the part that a split string names."""
+        terms = parse_split(split)
+        return assemble([(self.whole(term.name), term) for term in terms])
+
+    def whole(self, name: str) -> Source:
+        """Return a whole split."""
+        if name not in self._open:
+            source = _open_split(self.base, name, dict(self.options), root=self.root, download=self.download)
+            if not self.empty_classes:
+                from vitrail.data.readers.folder import note_ignored, refuse_empty_classes
+
+                refuse_empty_classes(source)
+                note_ignored(source)
+            if self.excluded is not None:
+                from vitrail.data.exclusions import excluding
+
+                source = excluding(source, name, self.excluded)
+            self._open[name] = source
+        return self._open[name]
+
+    def unseen_split(self, *seen: str) -> str | None:
+        """Return the first of TEST_SPLITS that there is, and of which the split strings `seen` take nothing."""
+        left = set(self.splits) - {part.name for text in seen for part in parse_split(text)}
+        return next((name for name in TEST_SPLITS if name in left), None)
 
 
 def splits_of(where: str | Path, *, root: str | Path | None = None, download: bool = False) -> list[str]:
-    """The names of the splits that `where` has, train first."""
+    """Return the names of the splits that `where` has, train first."""
     base, options = split_options(str(where))
     options.pop("exclude", None)
     if _is_shapes(base):
@@ -122,7 +155,7 @@ def splits_of(where: str | Path, *, root: str | Path | None = None, download: bo
 
 
 def ignored_in(where: str | Path) -> dict[str, int]:
-    """Files in a folder of images that are not taken as such, in all splits: reason -> how many."""
+    """Count the files in a folder of images that are not taken as such, in all splits, by reason."""
     path = Path(split_options(str(where))[0]).expanduser()
     if not path.is_dir() or layout_of(path) != "folder":
         return {}
@@ -132,7 +165,7 @@ def ignored_in(where: str | Path) -> dict[str, int]:
 
 
 def layout_in_words(where: str | Path) -> str | None:
-    """How a folder of images was understood; None for other kinds of data sets, which leave no doubt."""
+    """Describe how a folder of images was understood; None for other kinds of data sets, which leave no doubt."""
     path = Path(split_options(str(where))[0]).expanduser()
     if not path.is_dir() or layout_of(path) != "folder":
         return None
@@ -142,7 +175,7 @@ def layout_in_words(where: str | Path) -> str | None:
 
 
 def is_cut_here(where: str | Path) -> bool:
-    """Whether `where` is one folder of class folders, whose splits are made by us (folder.py)."""
+    """Return True for one folder of class folders, whose splits are made by us (folder.py)."""
     path = Path(split_options(str(where))[0]).expanduser()
     if not path.is_dir() or layout_of(path) != "folder":
         return False
@@ -152,10 +185,11 @@ def is_cut_here(where: str | Path) -> bool:
 
 
 def test_split_of(where: str | Path, *seen: str) -> str:
-    """The part to evaluate on where none is named; ConfigError where there is none."""
-    split = unseen_split(where, *seen)
+    """Return the split to evaluate on where none is named; ConfigError where there is none."""
+    data = DataSet(where)
+    split = data.unseen_split(*seen)
     if split is None:
-        there = splits_of(where)
+        there = data.splits
         beside = f" beside {', '.join(seen)}" if set(there) & set(TEST_SPLITS) else ""
         raise ConfigError(
             f"{where} has no split {' or '.join(TEST_SPLITS)}{beside}; it has: {', '.join(there)}. Name one"
@@ -163,14 +197,8 @@ def test_split_of(where: str | Path, *seen: str) -> str:
     return split
 
 
-def unseen_split(where: str | Path, *seen: str) -> str | None:
-    """The first of TEST_SPLITS that there is, and of which the split strings `seen` take nothing."""
-    left = set(splits_of(where)) - {part.name for text in seen for part in parse_split(text)}
-    return next((name for name in TEST_SPLITS if name in left), None)
-
-
 def split_options(where: str) -> tuple[str, dict[str, str]]:
-    """`photos?seed=1&test=0.2` -> (`photos`, {seed: 1, test: 0.2}); a path that exists is taken as it is."""
+    """Split `photos?seed=1&test=0.2` into (`photos`, {seed: 1, test: 0.2}); a path that exists is taken as it is."""
     base, mark, query = where.partition("?")
     if not mark or Path(where).expanduser().exists():
         return where, {}
@@ -195,7 +223,7 @@ def take_options(where: str, options: dict[str, str], allowed: tuple[str, ...]) 
 
 
 def read_image_file(path: str, key: str) -> bytes:
-    """The bytes of one encoded image; DataError or ImageError name `key` and the reason."""
+    """Read the bytes of one encoded image; DataError or ImageError name `key` and the reason."""
     try:
         data = read_file(path, MAX_FILE_BYTES)
     except TooLargeError as error:
@@ -252,7 +280,7 @@ def open_path(path: Path, split: str, options: dict[str, str]) -> Source:
 
 
 def layout_of(path: Path) -> str:
-    """arrays, parquet, tar or folder: decided by file names alone."""
+    """Return arrays, parquet, tar or folder, decided by file names alone."""
     if path.is_file():
         layouts = {".npz": "arrays", ".parquet": "parquet", ".tar": "tar"}
         if path.suffix.lower() not in layouts:
@@ -273,7 +301,7 @@ def layout_of(path: Path) -> str:
 
 
 def path_splits(path: Path, options: dict[str, str]) -> list[str]:
-    """The splits of what lies at `path`."""
+    """Return the splits of what lies at `path`."""
     match layout_of(path):
         case "arrays":
             from vitrail.data.readers.arrays import array_splits
@@ -294,7 +322,7 @@ def _is_shapes(base: str) -> bool:
 
 
 def _check_name(base: str) -> None:
-    """`base` is no path that exists, so it has to be a name of the catalog."""
+    """Raise DataError unless `base`, which is no path that exists, is a name of the catalog."""
     from vitrail.data.catalog import CATALOG
 
     if base not in CATALOG:

@@ -40,8 +40,7 @@ from vitrail.runtime.files import atomic_file
 from vitrail.runtime.interrupts import interruptible
 from vitrail.runtime.log import note
 from vitrail.train.results import lacks_model
-from vitrail.transfer.finetune import run_finetuning
-from vitrail.transfer.finetune_settings import Finetuning
+from vitrail.transfer.finetune import prepare, run_finetuning
 
 TOP = 3  # classes that are kept of each picture
 RANDOM = "random weights"
@@ -146,11 +145,11 @@ def fresh(model: Model) -> Model:
 
 def fine_tune(material: Material) -> dict[str, Any]:
     given = material.settings
-    asked = Finetuning(
-        given.data, given.model, test=material.test_split, steps=given.steps, batch=material.batch,
-        rate=given.rate, image_size=min(material.model.config.image_size),
+    prepared = prepare(
+        given.data, given.model, device=material.device, test=material.test_split, steps=given.steps,
+        batch_size=material.batch, lr=given.rate, image_size=min(material.model.config.image_size),
     )  # fmt: skip
-    tuned = run_finetuning(asked, material.folder / TUNED, device=material.device)
+    tuned = run_finetuning(prepared, material.folder / TUNED, device=material.device, figures=figures)
     names = ("steps", "train_examples", "test_examples")
     return {
         "split": material.test_split,

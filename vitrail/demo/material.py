@@ -25,7 +25,7 @@ from vitrail.inspection.pictures import evenly
 from vitrail.models.vit import ViT
 from vitrail.runtime.device import Device, pick
 from vitrail.runtime.log import note
-from vitrail.transfer.finetune_settings import check_counts
+from vitrail.transfer.protocols import check_counts
 
 
 @dataclass(frozen=True)

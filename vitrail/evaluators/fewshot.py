@@ -70,6 +70,11 @@ class FewShot:
             raise ConfigError(f"l2 {tuple(self.l2)} must be positive numbers")
         check_shots(self.train, max(self.shots))
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of its scores."""
+        return tuple(f"{self.name}_{shots}-shot" if self.name else f"{shots}-shot" for shots in self.shots)
+
     def __call__(self, model: nn.Module) -> Iterator[Score]:
         for runs in self.runs(model):
             yield score(runs, self.name)

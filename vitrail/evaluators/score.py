@@ -2,6 +2,8 @@
 
 format_accuracy(0.783)          78.3%
 format_accuracy(0.783, 400)     78.3% (74.0-82.0%, n = 400)      with the 95% interval of Wilson (1927)
+
+An evaluator of a training run may also yield galleries, which the caller draws, and name its scores in `names`.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import nn
 
 Z = 1.959964  # of the normal distribution, for 95%
@@ -27,7 +30,15 @@ class Score:
     std: float | None = None  # over seeds, where there are several
 
 
-Evaluator = Callable[["nn.Module"], Iterator[Score]]
+@dataclass(frozen=True)
+class Gallery:
+    """Pictures of a few examples, to be drawn by whoever called."""
+
+    name: str
+    rows: dict[str, np.ndarray]  # caption: uint8 (n, H, W, 3)
+
+
+Evaluator = Callable[["nn.Module"], "Iterator[Score | Gallery]"]
 
 
 def wilson_interval(accuracy: float, n: int) -> tuple[float, float]:
@@ -44,3 +55,12 @@ def format_accuracy(accuracy: float, n: int | None = None) -> str:
         return f"{accuracy:.1%}"
     low, high = wilson_interval(accuracy, n)
     return f"{accuracy:.1%} ({100 * low:.1f}-{high:.1%}, n = {n:,})"
+
+
+def format_score(name: str, value: float | None, n: int | None = None) -> str:
+    """Return an accuracy as 78.3%, with its interval where n is known, any other score as a number; "-" for None."""
+    if value is None:
+        return "-"
+    if name.endswith(("top1", "top5", "shot", "real", "linear", "knn")):
+        return format_accuracy(value, n)
+    return f"{value:.4f}"

@@ -22,8 +22,9 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.checkpoints.formats import as_model
-from vitrail.data.loader import Batch, Loader, Loading
+from vitrail.data.loader import Batch, Loader
 from vitrail.data.preprocess import Pipeline, parse
+from vitrail.data.settings import DataSettings
 from vitrail.data.sources import Source
 from vitrail.errors import CheckpointError, ConfigError, ImageError
 from vitrail.inference.images import ImageLike, Images, Pictures, each_image, pixels
@@ -121,10 +122,8 @@ def evaluation_loader(
     if isinstance(source, Pictures):
         steps = -(-len(source) // batch_size)
         batch_size = -(-len(source) // steps)  # evenly: the last batch is padded to the size of the others
-    loading = Loading(
-        batch_size * processes, workers=num_workers, rank=number, world=processes, max_bad=max_bad
-    )
-    return Loader(source, pipeline, loading, evaluation=True)
+    settings = DataSettings(batch_size=batch_size * processes, num_workers=num_workers, max_bad=max_bad)
+    return Loader(source, pipeline, settings, rank=number, world=processes, evaluation=True)
 
 
 def evaluation_pipeline(model: Model) -> Pipeline:

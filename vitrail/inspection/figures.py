@@ -13,9 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from vitrail.checkpoints.run import metrics
 from vitrail.data.readers.class_names import readable
 from vitrail.data.sources import Source
 from vitrail.evaluators.accuracy import Evaluation
+from vitrail.evaluators.score import Gallery
 from vitrail.inference.images import decode_example
 from vitrail.inspection import drawing, pictures
 from vitrail.inspection.inspect import Inspection, Subject
@@ -51,6 +53,19 @@ def draw_inspection(seen: Inspection, folder: Path) -> Figures:
             made[f"{name}-heads"] = folder / f"{name}-heads.png"
             draw_heads(subject, seen.layers, made[f"{name}-heads"])
     return made
+
+
+def draw_progress(folder: Path) -> None:
+    """Draw the curves of a run's metrics into its figures/loss.png."""
+    drawing.loss_curve(
+        metrics.rows(folder / "metrics.jsonl"), folder / "figures" / "loss.png", title=folder.name
+    )
+
+
+def draw_gallery(gallery: Gallery, folder: Path) -> None:
+    """Draw the pictures of an evaluator; the captions say what each row shows."""
+    masked, predicted, truth = gallery.rows.values()
+    drawing.masked_patches(masked, predicted, truth, folder / f"{gallery.name}.png")
 
 
 def draw_run(rows: Sequence[Mapping[str, Any]], folder: Path, title: str) -> Figures:

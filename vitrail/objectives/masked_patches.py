@@ -1,7 +1,8 @@
 """Masked patch prediction, the paper's self-supervision (appendix B.1.2).
 
-Half of the patch embeddings are corrupted (data/masking.py draws which, and how); from the encoder's output at each
-corrupted patch, and there only, a linear layer predicts what the patch shows:
+Half of the patch embeddings are corrupted: 80% of those become a learnable [mask] embedding, 10% another patch's
+embedding, 10% stay as they are. From the encoder's output at each corrupted patch, and there only, a linear layer
+predicts what the patch shows:
 
     mean     its mean colour in 3 bits a channel: 512 classes                             the paper's choice
     grid     the 3-bit colours of the patch down-sized to 4 x 4: 16 x 512 classes
@@ -10,40 +11,123 @@ corrupted patch, and there only, a linear layer predicts what the patch shows:
 Binning: a channel c in [0, 1] falls into bin min(7, floor(8 c)), eight equal bins, the upper edge in the last;
 the class is 64 r + 8 g + b. The paper does not give its bin edges.
 
+On held-out images the loss stands beside `prior_loss`, the least that a prediction can have that depends neither on
+the image nor on the place: that of the distribution of colours over all held-out patches (of pixels: of their mean).
+
 x (B, 3, H, W) images in [-1, 1], N patches, n of them corrupted, z (B, N, D) embeddings.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitrail.data.masking import INTACT, MASKED, Masking
+from vitrail.data.loader import Arrays, Loader, View
+from vitrail.data.preprocess import parse
+from vitrail.data.settings import DataSettings
+from vitrail.data.sources import Source
 from vitrail.errors import ConfigError
+from vitrail.evaluators.score import Evaluator, Gallery, Score
+from vitrail.models.names import Model
 from vitrail.models.positions import take
 from vitrail.models.vit import ViT
-from vitrail.objectives.supervised import Batch, mean
+from vitrail.objectives.objective import Batch, mean, training_view
+from vitrail.runtime.distributed import all_sum, rank, world
 
-Target = Literal["mean", "grid", "pixels"]
 COLOURS = 8**3
 GRID = 4
+PICTURES = 8
+GREY = 0.5
+# Codes of `corruption`.
+INTACT, MASKED, REPLACED, KEPT = range(4)
 
 
-class MaskedPatches(nn.Module):
-    def __init__(self, model: ViT, target: Target = "mean", corrupted: float = 0.5) -> None:
+@dataclass(frozen=True)
+class MaskedPatches:
+    # what is predicted of a corrupted patch: its mean colour, a grid of 4 x 4 colours, or its pixels
+    target: Literal["mean", "grid", "pixels"] = "mean"
+    corrupted: float = 0.5  # fraction of the patches that is corrupted, and predicted
+    masked: float = 0.8  # fraction of the corrupted patches that becomes the mask embedding
+    replaced: float = 0.1  # fraction of the corrupted patches that becomes another patch; the rest stays
+
+    needs_labels: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if self.target not in ("mean", "grid", "pixels"):
+            raise ConfigError(f"target {self.target!r} is not one of mean, grid, pixels")
+        if not 0 < self.corrupted <= 1:
+            raise ConfigError(f"corrupted {self.corrupted}: must be in (0, 1]")
+        if min(self.masked, self.replaced) < 0 or self.masked + self.replaced > 1:
+            raise ConfigError(
+                f"masked {self.masked} and replaced {self.replaced}: neither may be negative, nor their sum above 1"
+            )
+
+    def views(self, model: Model, data: DataSettings) -> dict[str, View]:
+        return {"image": replace(training_view(model, data), masks=self.corruption(model))}
+
+    def corruption(self, model: Model) -> Corruption:
+        if not isinstance(model, ViT):
+            raise ConfigError("masked patch prediction needs a model with patches: a ViT or a hybrid")
+        rows, columns = model.config.grid
+        return Corruption(rows * columns, self)
+
+    def build(self, model: Model) -> nn.Module:
+        if "to_range(-1, 1)" not in model.preprocess:
+            raise ConfigError(f"masked patch prediction takes images in [-1, 1], not '{model.preprocess}'")
+        return PatchPrediction(model, self)
+
+    def evaluators(self, module: Any, val: Source, data: DataSettings) -> list[Evaluator]:
+        return [HeldOutPatches(module, val, data.batch_size)]
+
+
+@dataclass(frozen=True)
+class Corruption:
+    """Draws which of N patches are corrupted, and how. Their number is fixed, so that shapes are."""
+
+    patches: int  # N
+    settings: MaskedPatches
+
+    def __post_init__(self) -> None:
+        if self.patches < 2:
+            raise ConfigError(f"{self.patches} patches in an image: masked patch prediction needs at least 2")
+
+    @property
+    def count(self) -> int:
+        """Number of corrupted patches in an image, n."""
+        return max(1, round(self.patches * self.settings.corrupted))
+
+    def __call__(self, rng: np.random.Generator) -> Arrays:
+        """Draw corruption, int8 (N,), a code for each patch; and other, int64 (N,), whose embedding a replaced one
+        gets."""
+        N, masked, replaced = self.patches, self.settings.masked, self.settings.replaced
+        chosen = rng.permutation(N)[: self.count]
+        u = rng.random(len(chosen))
+        corruption = np.zeros(N, np.int8)
+        corruption[chosen] = np.where(u < masked, MASKED, np.where(u < masked + replaced, REPLACED, KEPT))
+        other = (np.arange(N) + rng.integers(1, N, size=N)) % N  # never itself
+        return {"corruption": corruption, "other": np.where(corruption == REPLACED, other, np.arange(N))}
+
+
+class PatchPrediction(nn.Module):
+    """The model, a mask embedding, and the linear layer that predicts."""
+
+    def __init__(self, model: Model, settings: MaskedPatches) -> None:
         super().__init__()
-        c = model.config
-        if target not in ("mean", "grid", "pixels"):
-            raise ConfigError(f"target {target!r} is not one of mean, grid, pixels")
+        self.corruption = settings.corruption(model)
+        assert isinstance(model, ViT)
+        c, target = model.config, settings.target
         if target == "grid" and c.stride % GRID:
             raise ConfigError(
-                f"target='grid' needs patches that divide into {GRID}x{GRID}, not of {c.stride} pixels"
+                f"target grid needs patches that divide into {GRID}x{GRID}, not of {c.stride} pixels"
             )
         self.model, self.target, self.stride = model, target, c.stride
-        self.count = Masking(c.grid[0] * c.grid[1], corrupted).count  # n
+        self.count = self.corruption.count  # n
         self.mask = nn.Parameter(torch.randn(1, 1, c.width) * 0.02)
         outputs = {"mean": COLOURS, "grid": GRID**2 * COLOURS, "pixels": 3 * c.stride**2}[target]
         self.prediction = nn.Linear(c.width, outputs)
@@ -66,7 +150,7 @@ class MaskedPatches(nn.Module):
         return mean(each, batch["weight"]), {"patch_top1": mean(right, batch["weight"]).detach()}
 
     def predict(self, batch: Batch, chosen: Tensor) -> Tensor:
-        """Of the chosen patches: (B, n, 512), (B, n, 16, 512) or (B, n, 3 P^2)."""
+        """Predict the chosen patches: (B, n, 512), (B, n, 16, 512) or (B, n, 3 P^2)."""
         model = self.model
         z = self.corrupt(model.patches(batch["image"]), batch)  # (B, N, D)
         z = model.encode(model.tokens(z))  # (B, T, D)
@@ -80,7 +164,7 @@ class MaskedPatches(nn.Module):
         return torch.where(masked, self.mask.to(z.dtype), z)
 
     def truth(self, x: Tensor, chosen: Tensor) -> Tensor:
-        """Of the chosen patches: classes (B, n) or (B, n, 16), or pixels in [-1, 1] (B, n, 3 P^2)."""
+        """Return what the chosen patches show: classes (B, n) or (B, n, 16), or pixels in [-1, 1] (B, n, 3 P^2)."""
         P = self.stride
         if self.target == "pixels":
             x_p = F.unfold(x, P, stride=P).transpose(1, 2)  # (B, N, 3 P^2)
@@ -95,16 +179,130 @@ class MaskedPatches(nn.Module):
 
 
 def corrupted_patches(corruption: Tensor, count: int) -> Tensor:
-    """codes (B, N) -> the places of the `count` corrupted patches, in order: (B, count)."""
+    """Map codes (B, N) to the places of the `count` corrupted patches, in order: (B, count)."""
     return (corruption != INTACT).to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :count]
 
 
 def colour_classes(colour: Tensor) -> Tensor:
-    """(B, 3, h, w) in [0, 1] -> (B, h, w): 64 r + 8 g + b of eight bins a channel."""
+    """Map colours (B, 3, h, w) in [0, 1] to classes (B, h, w): 64 r + 8 g + b of eight bins a channel."""
     bins = (colour * 8).floor().clamp(0, 7).long()
     return bins[:, 0] * 64 + bins[:, 1] * 8 + bins[:, 2]
 
 
 def colours_of(classes: Tensor) -> Tensor:
-    """Classes -> the middle of their bins, in [0, 1]: (...,) -> (..., 3)."""
+    """Map classes to the middle of their bins, in [0, 1]: (...,) -> (..., 3)."""
     return (torch.stack([classes // 64, classes // 8 % 8, classes % 8], dim=-1) + 0.5) / 8
+
+
+class HeldOutPatches:
+    """An evaluator: the loss beside `prior_loss`, and a picture of masked input, prediction and truth.
+
+    The masks are those of seed 0, whatever the run's: the same every time.
+    """
+
+    names = ("val_loss", "prior_loss")
+
+    def __init__(self, objective: PatchPrediction, source: Source, batch_size: int) -> None:
+        self.objective = objective
+        b = min(
+            batch_size * world(), -(-len(source) // world()) * world()
+        )  # `batch_size` on each process, at most
+        views = {"image": View(parse(objective.model.preprocess), masks=objective.corruption)}
+        settings = DataSettings(batch_size=b, max_bad=1.0)
+        self.loader = Loader(source, views, settings, rank=rank(), world=world(), evaluation=True)
+
+    @torch.no_grad()
+    def __call__(self, model: nn.Module) -> Iterator[Score | Gallery]:
+        device = next(model.parameters()).device
+        sums = torch.zeros(2, dtype=torch.float64)  # loss, examples
+        prior = Prior(3 * self.objective.stride**2 if self.objective.target == "pixels" else 0)
+        for step, batch in enumerate(self.loader.batches(device=device)):
+            loss, _ = self.objective(batch)
+            n = batch["weight"].sum()
+            sums += torch.stack([(loss * n).double(), n.double()]).cpu()
+            chosen = corrupted_patches(batch["corruption"], self.objective.count)
+            prior.add(self.objective.truth(batch["image"], chosen)[batch["weight"] > 0].cpu())
+            if not step:
+                yield self.gallery({name: t[:PICTURES] for name, t in batch.items()})
+        sums = all_sum(sums)
+        examples = int(sums[1])
+        yield Score("val_loss", float(sums[0] / sums[1]), examples)
+        yield Score("prior_loss", prior.loss(), examples)
+
+    def gallery(self, batch: Batch) -> Gallery:
+        """Return pictures of a few images; every process predicts, as sharded weights need it."""
+        chosen = corrupted_patches(batch["corruption"], self.objective.count)
+        y = self.objective.predict(batch, chosen)
+        prediction = y if self.objective.target == "pixels" else y.argmax(dim=-1)
+        truth = self.objective.truth(batch["image"], chosen)
+        x = (batch["image"] + 1) / 2  # (n, 3, H, W) in [0, 1]
+        return Gallery(
+            "patches",
+            {
+                "input": as_bytes(self.corrupted(x, batch)),
+                "predicted": as_bytes(self.painted(x, chosen, prediction)),
+                "truth": as_bytes(self.painted(x, chosen, truth)),
+            },
+        )
+
+    def corrupted(self, x: Tensor, batch: Batch) -> Tensor:
+        """Return the images as the model sees them: masked patches grey, and in place of a replaced one the other."""
+        image = torch.arange(len(x), device=x.device)[:, None]  # (B, 1)
+        x_p = self.cut(x)[image, batch["other"]]  # (B, N, 3, P, P): a patch itself, or another
+        masked = (batch["corruption"] == MASKED)[..., None, None, None]  # (B, N, 1, 1, 1)
+        return self.joined(torch.where(masked, GREY, x_p))  # (B, 3, H, W)
+
+    def painted(self, x: Tensor, chosen: Tensor, patches: Tensor) -> Tensor:
+        """Return the images with the chosen patches replaced by classes of colour, or by pixels."""
+        P = self.objective.stride
+        B, n = chosen.shape
+        if self.objective.target == "pixels":
+            cells = ((patches.float() + 1) / 2).clamp(0, 1).view(B, n, 3, P, P)
+        else:
+            k = 1 if self.objective.target == "mean" else 4
+            cells = colours_of(patches).view(B, n, k, k, 3).permute(0, 1, 4, 2, 3)  # (B, n, 3, k, k)
+            cells = cells.repeat_interleave(P // k, 3).repeat_interleave(P // k, 4)  # (B, n, 3, P, P)
+        x_p = self.cut(x).clone()  # (B, N, 3, P, P)
+        x_p[torch.arange(B, device=x.device)[:, None], chosen] = cells.to(x_p.dtype)
+        return self.joined(x_p)  # (B, 3, H, W)
+
+    def cut(self, x: Tensor) -> Tensor:
+        """Cut images (B, 3, H, W) into patches."""
+        P, (rows, columns) = self.objective.stride, self.objective.model.config.grid
+        x_p = x.unflatten(2, (rows, P)).unflatten(4, (columns, P))  # (B, 3, rows, P, columns, P)
+        return x_p.permute(0, 2, 4, 1, 3, 5).flatten(1, 2)  # (B, N, 3, P, P)
+
+    def joined(self, x_p: Tensor) -> Tensor:
+        """Join patches (B, N, 3, P, P) to images."""
+        x_p = x_p.unflatten(1, self.objective.model.config.grid)  # (B, rows, columns, 3, P, P)
+        return x_p.permute(0, 3, 1, 4, 2, 5).flatten(4, 5).flatten(2, 3)  # (B, 3, H, W)
+
+
+class Prior:
+    """Counts of colours, or sums of pixels, over all truths."""
+
+    def __init__(self, pixels: int = 0) -> None:
+        """`pixels` of a patch, where those are predicted, and not colours."""
+        self.counts = torch.zeros(COLOURS, dtype=torch.float64)
+        self.sums = torch.zeros(3, pixels, dtype=torch.float64)  # n, sum, sum of squares, by pixel
+        self.pixels = pixels
+
+    def add(self, truth: Tensor) -> None:
+        if not self.pixels:
+            self.counts += torch.bincount(truth.flatten(), minlength=COLOURS)
+            return
+        t = truth.flatten(0, 1).double()  # (patches, pixels)
+        self.sums += torch.stack([torch.full_like(self.sums[0], len(t)), t.sum(0), t.square().sum(0)])
+
+    def loss(self) -> float:
+        if self.pixels:
+            n, s, squares = all_sum(self.sums)
+            return float((squares / n - (s / n).square()).mean())
+        p = all_sum(self.counts)
+        p = p[p > 0] / p.sum()
+        return float(-(p * p.log()).sum())
+
+
+def as_bytes(x: Tensor) -> np.ndarray:
+    """Map (n, 3, H, W) in [0, 1] to uint8 (n, H, W, 3)."""
+    return (x.float().clamp(0, 1) * 255).round().byte().permute(0, 2, 3, 1).cpu().numpy()

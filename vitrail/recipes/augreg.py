@@ -15,9 +15,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from vitrail.data.preprocess import PRESETS
+from vitrail.data.settings import DataSettings
+from vitrail.objectives.classification import Classification
 from vitrail.recipes.recipe import I1K, I21K, DataSet, Recipe
-from vitrail.recipes.table_3 import ADAM, BATCH, HEAD_BIAS, WARMUP
-from vitrail.train.experiment import DataChoice, Experiment, ModelChoice, ObjectiveChoice, Training
+from vitrail.recipes.table_3 import ADAM, BATCH_SIZE, HEAD_BIAS
+from vitrail.train.settings import Experiment, ModelSettings, TrainingSettings
 
 # level: (the training line, p of mixup)
 LEVELS: dict[str, tuple[str, float]] = {
@@ -68,25 +70,22 @@ def augreg(name: str) -> Experiment:
     setting = SETTINGS[name]
     line, mixup = LEVELS[setting.level]
     return Experiment(
-        model=ModelChoice(
+        model=ModelSettings(
             setting.model,
             dropout=setting.dropout,
             drop_path=setting.dropout,
             pre_logits=setting.data == I1K,
             head_bias=HEAD_BIAS[setting.data],
         ),
-        data=DataChoice(
-            batch=BATCH, preprocess=line, evaluate_preprocess=PRESETS["big_vision_eval"], mixup=mixup
+        data=DataSettings(
+            preprocess=line,
+            evaluate_preprocess=PRESETS["big_vision_eval"],
+            batch_size=BATCH_SIZE,
+            mixup=mixup,
         ),
-        objective=ObjectiveChoice("sigmoid"),
-        training=Training(
-            steps="300ep",
-            rate=1e-3,
-            decay="cosine",
-            warmup=WARMUP,
-            optimization=replace(ADAM, weight_decay=setting.weight_decay),
-            clip=1.0,
-        ),
+        objective=Classification("sigmoid"),
+        optimizer=replace(ADAM, lr=1e-3, schedule="cosine", weight_decay=setting.weight_decay, grad_clip=1.0),
+        training=TrainingSettings(steps="300ep"),
     )
 
 

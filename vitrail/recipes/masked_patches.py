@@ -10,25 +10,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from vitrail.data.settings import DataSettings
+from vitrail.objectives.masked_patches import MaskedPatches
 from vitrail.recipes.recipe import JFT, Recipe
-from vitrail.recipes.table_3 import ADAM, BATCH, WARMUP
-from vitrail.train.experiment import DataChoice, Experiment, ModelChoice, ObjectiveChoice, Training
+from vitrail.recipes.table_3 import ADAM, BATCH_SIZE
+from vitrail.train.settings import Experiment, ModelSettings, TrainingSettings
 
 
 def masked_b16() -> Experiment:
     """B/16, a million steps (14 epochs): half of the patches corrupted, their 3-bit mean colours predicted."""
     return Experiment(
-        model=ModelChoice("B/16"),
-        data=DataChoice(batch=BATCH),
-        objective=ObjectiveChoice("masked", target="mean", corrupted=0.5, masked=0.8, replaced=0.1),
-        training=Training(
-            steps=1_000_000,
-            rate=2e-4,
-            decay="cosine",
-            warmup=WARMUP,
-            optimization=replace(ADAM, weight_decay=0.1),
-            clip=0.0,
-        ),
+        model=ModelSettings("B/16"),
+        data=DataSettings(batch_size=BATCH_SIZE),
+        objective=MaskedPatches(target="mean", corrupted=0.5, masked=0.8, replaced=0.1),
+        optimizer=replace(ADAM, lr=2e-4, schedule="cosine", weight_decay=0.1, grad_clip=0.0),
+        training=TrainingSettings(steps=1_000_000),
     )
 
 

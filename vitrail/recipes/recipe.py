@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from vitrail.runtime.device import PEAK_FLOPS
-from vitrail.train.estimate import TPU_V3_CORE, UTILISATION, Accelerators, Estimate, estimate
-from vitrail.train.experiment import Experiment
+from vitrail.train.estimate import TPU_V3_CORE, UTILISATION, Accelerators, Estimate, estimate, model_config
+from vitrail.train.settings import Experiment
 
 H200 = PEAK_FLOPS["H200"]
 DERIVED = f"derived, at {UTILISATION:.0%} of the peak"
@@ -45,7 +45,8 @@ class Recipe:
         return f"vitrail pretrain --recipe {self.name} --data PATH{begin}"
 
     def estimate(self, on: Accelerators | None = None) -> Estimate:
-        return estimate(self.make(), self.data.examples, self.data.classes, on)
+        experiment = self.make()
+        return estimate(experiment, model_config(experiment, self.data.classes), self.data.examples, on)
 
     @property
     def cost(self) -> str:

@@ -14,19 +14,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Literal
 
+from vitrail.data.settings import DataSettings
 from vitrail.models.names import make_config
 from vitrail.models.vit import ViTConfig
+from vitrail.objectives.classification import Classification
 from vitrail.recipes.recipe import I1K, I21K, JFT, DataSet, Recipe
-from vitrail.train.experiment import DataChoice, Experiment, ModelChoice, ObjectiveChoice, Training
-from vitrail.train.optim import Optimization
-from vitrail.train.schedule import Decay
+from vitrail.train.optim import OptimizerSettings
+from vitrail.train.settings import Experiment, ModelSettings, TrainingSettings
 
-ADAM = Optimization(optimizer="adamw", momentum=0.9, beta2=0.999)
-BATCH = 4096
-WARMUP = 10_000
+ADAM = OptimizerSettings(optimizer="adamw", momentum=0.9, beta2=0.999, warmup=10_000)
+BATCH_SIZE = 4096
 HEAD_BIAS = {JFT: -10.0, I21K: -10.0, I1K: -6.9}
-CLIP = {JFT: 0.0, I21K: 0.0, I1K: 1.0}
+GRAD_CLIP = {JFT: 0.0, I21K: 0.0, I1K: 1.0}
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,8 @@ class Row:
     model: str
     data: DataSet
     epochs: int
-    rate: float
-    decay: Decay
+    lr: float
+    schedule: Literal["linear", "cosine"]
     weight_decay: float
     dropout: float
     imagenet: float | None  # % after fine-tuning; None: not stated
@@ -81,23 +82,23 @@ def table_3(name: str) -> Experiment:
     # A BiT ResNet has neither dropout nor a layer before its classifier.
     transformer = isinstance(make_config(row.model), ViTConfig)
     return Experiment(
-        model=ModelChoice(
+        model=ModelSettings(
             row.model,
             dropout=row.dropout if transformer else None,
             pre_logits=transformer,
             head_bias=HEAD_BIAS[row.data],
         ),
-        data=DataChoice(batch=BATCH),
-        objective=ObjectiveChoice("sigmoid"),
-        training=Training(
-            steps=f"{row.epochs}ep",
-            rate=row.rate,
-            decay=row.decay,
-            warmup=WARMUP,
-            end_rate=1e-5,
-            optimization=replace(ADAM, weight_decay=row.weight_decay),
-            clip=CLIP[row.data],
+        data=DataSettings(batch_size=BATCH_SIZE),
+        objective=Classification("sigmoid"),
+        optimizer=replace(
+            ADAM,
+            lr=row.lr,
+            schedule=row.schedule,
+            end_lr=1e-5,
+            weight_decay=row.weight_decay,
+            grad_clip=GRAD_CLIP[row.data],
         ),
+        training=TrainingSettings(steps=f"{row.epochs}ep"),
     )
 
 
@@ -114,10 +115,11 @@ PRETRAINING = tuple(
 
 
 def small() -> Experiment:
-    """What `vitrail pretrain` does without a recipe: a Ti/16, 30 passes over the data."""
+    """Return what `vitrail pretrain` does without a recipe: a Ti/16, 30 epochs."""
     return Experiment(
-        model=ModelChoice("Ti/16"),
-        training=Training(steps="30ep", optimization=replace(ADAM, weight_decay=0.1)),
+        model=ModelSettings("Ti/16"),
+        optimizer=replace(ADAM, warmup="5%", weight_decay=0.1),
+        training=TrainingSettings(steps="30ep"),
     )
 
 

@@ -1,9 +1,9 @@
 """Table 4 of the paper, every row; the runs of its Table 2 at a higher resolution; AugReg's preset; BiT-HyperRule.
 
 All of the paper's: SGD with momentum 0.9, batch 512, cosine, clipping at norm 1, no weight decay, 384 pixels (the
-nearest size that the patches divide), inception crop and flip. The rate is chosen from the row's grid on a held-out
-part of train (`dev`), then all of train is used. The warm-up, and the rate where none is chosen, are those of the
-published code, for Pets and Flowers of big_vision.
+nearest size that the patches divide), inception crop and flip. lr is chosen from the row's grid on a held-out part of
+train (`dev`), then all of train is used. The warmup, and lr where none is chosen, are those of the published code,
+for Pets and Flowers of big_vision.
 
 Results are top-1, for a checkpoint of the paper; a checkpoint and the data are the user's to give.
 """
@@ -13,21 +13,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from vitrail.models.cost import cost
 from vitrail.models.names import make_config
 from vitrail.recipes.recipe import DERIVED, H200, rounded
 from vitrail.train.estimate import UTILISATION
-from vitrail.transfer.finetune_settings import Finetuning
-
-GRID = (0.001, 0.003, 0.01, 0.03)
-IMAGENET_GRID = (0.003, 0.01, 0.03, 0.06)
+from vitrail.train.keywords import override
+from vitrail.transfer.protocols import GRID, IMAGENET_GRID, Facts, Finetuning, bit, paper
+from vitrail.transfer.protocols import augreg as augreg_protocol
 
 
 @dataclass(frozen=True)
 class FinetuningRecipe:
     name: str
-    make: Callable[[], Finetuning]  # complete but for the data and the model
+    make: Callable[[Facts], Finetuning]
     claim: str  # what it reproduces, and the result to expect
     model: str  # that the result and the cost are of
 
@@ -37,11 +37,11 @@ class FinetuningRecipe:
 
     @property
     def cost(self) -> str:
-        """Of one run; a sweep is one for each rate of the grid, and the final one."""
-        made = self.make()
-        if not isinstance(made.steps, int) or made.batch is None:
+        """Cost of one run; a sweep is one for each lr of the grid, and the final one."""
+        if self.make is bit:
             return "steps by the size of the data"
-        flops = cost(make_config(self.model)).training_flops * made.batch * made.steps
+        experiment = self.make(Facts(examples=1_000_000)).experiment
+        flops = cost(make_config(self.model)).training_flops * 512 * int(experiment.training.steps)
         hours = flops / (H200 * UTILISATION * 3600)
         return (
             f"{self.model}: {rounded(flops / 1e18)} exaFLOPs, {rounded(hours)} hours of one H200 for one run "
@@ -54,9 +54,9 @@ class Row:
     """A data set of Table 4, and what a model from ImageNet-21k reached on it."""
 
     steps: int
-    rates: tuple[float, ...]
-    rate: float
-    dev: float | None  # held out of train to choose the rate on; None: nothing is chosen
+    lrs: tuple[float, ...]
+    lr: float
+    dev: float | None  # fraction held out of train to choose lr on; None: nothing is chosen
     warmup: int
     result: str
     model: str = "B/16"
@@ -80,53 +80,31 @@ TABLE_4: dict[str, Row] = {
 }
 
 
-def table_4(name: str) -> Finetuning:
-    """The fine-tuning of a row."""
+def table_4(name: str, facts: Facts, **settings: Any) -> Finetuning:
+    """Return the fine-tuning of a row, with other settings where they are given."""
     row = TABLE_4[name]
-    return Finetuning(
-        protocol="paper",
-        steps=row.steps,
-        batch=512,
-        sweep=row.dev is not None,
-        rates=row.rates,
-        rate=row.rate,
-        dev=row.dev,
-        warmup=row.warmup,
-        decay="cosine",
-        optimizer="sgd",
-        weight_decay=0.0,
-        clip=1.0,
-    )
+    sweep = {} if row.dev is None else {"lrs": row.lrs, "dev": row.dev}
+    protocol = paper(replace(facts, sweep=facts.sweep or row.dev is not None))
+    return override(protocol, {"steps": row.steps, "lr": row.lr, "warmup": row.warmup, **sweep, **settings})
 
 
-def imagenet_512() -> Finetuning:
-    """Table 2's ImageNet for L/16: 512 pixels, Polyak averaging by 0.9999 from the first step, three runs."""
-    return replace(table_4("imagenet"), image_size=512, average=0.9999, seeds=3)
+def imagenet_512(facts: Facts) -> Finetuning:
+    """Return Table 2's ImageNet for L/16: 512 pixels, Polyak averaging by 0.9999 from the first step, three runs."""
+    return at_size(facts, 512)
 
 
-def imagenet_518() -> Finetuning:
-    """Table 2's ImageNet for H/14: 518 pixels, 37 patches of 14."""
-    return replace(imagenet_512(), image_size=518)
+def imagenet_518(facts: Facts) -> Finetuning:
+    """Return Table 2's ImageNet for H/14: 518 pixels, 37 patches of 14."""
+    return at_size(facts, 518)
 
 
-def augreg() -> Finetuning:
-    """The published code's preset for AugReg's checkpoints (configs/augreg.py), for any data."""
-    return Finetuning(
-        protocol="augreg",
-        steps=500,
-        batch=512,
-        rate=0.03,
-        warmup=100,
-        decay="cosine",
-        optimizer="sgd",
-        weight_decay=0.0,
-        clip=1.0,
-    )
+def at_size(facts: Facts, size: int) -> Finetuning:
+    return table_4("imagenet", replace(facts, image_size=facts.image_size or size), ema=0.9999, seeds=3)
 
 
-def bit_hyperrule() -> Finetuning:
-    """How BiT, the paper's baseline, is fine-tuned: everything by the size of the data and of the images."""
-    return Finetuning(protocol="bit")
+def augreg(facts: Facts) -> Finetuning:
+    """Return the published code's preset for AugReg's checkpoints (configs/augreg.py), for any data."""
+    return override(augreg_protocol(facts), {"warmup": 100})
 
 
 FINETUNING = (
@@ -151,10 +129,8 @@ FINETUNING = (
     FinetuningRecipe(
         "augreg",
         augreg,
-        "AugReg's preset of the published code: 500 steps, a warm-up of 100, rate 0.03. No result is stated",
+        "AugReg's preset of the published code: 500 steps, a warmup of 100, lr 0.03. No result is stated",
         "B/16@384",
     ),
-    FinetuningRecipe(
-        "bit-hyperrule", bit_hyperrule, "BiT-HyperRule. BiT-L: ImageNet 87.54% (Table 2)", "R152x4@480"
-    ),
+    FinetuningRecipe("bit-hyperrule", bit, "BiT-HyperRule. BiT-L: ImageNet 87.54% (Table 2)", "R152x4@480"),
 )

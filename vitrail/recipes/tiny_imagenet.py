@@ -13,27 +13,31 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from vitrail.data.settings import DataSettings
+from vitrail.objectives.classification import Classification
+from vitrail.objectives.masked_patches import MaskedPatches
 from vitrail.recipes.recipe import DataSet, Recipe
 from vitrail.recipes.table_3 import ADAM
-from vitrail.train.experiment import DataChoice, Experiment, ModelChoice, ObjectiveChoice, Training
+from vitrail.train.settings import Experiment, ModelSettings, TrainingSettings
 
 TINY = DataSet("Tiny-ImageNet", 95_000, 200)  # what is trained on, of 100,000
-DECAY = replace(ADAM, weight_decay=0.05)
+ADAM_005 = replace(ADAM, lr=1e-3, schedule="cosine", weight_decay=0.05, grad_clip=1.0)
 
 
 def ti8_64_masked() -> Experiment:
     """Ti/8 at 64 pixels, 30 epochs: half of the patches corrupted, their 3-bit mean colours predicted."""
     return Experiment(
-        model=ModelChoice("Ti/8@64"),
-        data=DataChoice(
+        model=ModelSettings("Ti/8@64"),
+        data=DataSettings(
             train="train[:99% per class]",
             val="train[99%: per class]",
             preprocess="inception_crop(64, area=(0.25, 1))|flip_lr|uint8|to_range(-1, 1)",
-            batch=512,
+            batch_size=512,
             resident=True,
         ),
-        objective=ObjectiveChoice("masked"),
-        training=Training(steps="30ep", rate=1e-3, decay="cosine", warmup="5%", optimization=DECAY, clip=1.0),
+        objective=MaskedPatches(),
+        optimizer=replace(ADAM_005, warmup="5%"),
+        training=TrainingSettings(steps="30ep"),
     )
 
 
@@ -41,30 +45,20 @@ def ti8_64() -> Experiment:
     """The same on labels, 361 epochs: crops, RandAugment, erasing; mixup or cutmix, by a coin for each batch. What is
     held out is evaluated eight times, and the best weights are kept."""
     return Experiment(
-        model=ModelChoice("Ti/8@64", drop_path=0.1),
-        data=DataChoice(
+        model=ModelSettings("Ti/8@64", drop_path=0.1),
+        data=DataSettings(
             train="train[:95%]",
             val="train[95%:]",
             preprocess="inception_crop(64, area=(0.35, 1))|flip_lr|uint8|randaugment(1, 8, 0.2)|"
             "random_erasing(0.25, fill=grey)|uint8|to_range(-1, 1)",
-            batch=512,
+            batch_size=512,
             mixup=0.8,
             cutmix=1.0,
             resident=True,
         ),
-        objective=ObjectiveChoice("softmax", smoothing=0.1),
-        training=Training(
-            steps="361ep",
-            rate=1e-3,
-            decay="cosine",
-            warmup="3%",
-            optimization=DECAY,
-            clip=1.0,
-            average=0.999,
-            average_ramp=True,
-            evaluate_every="12.5%",
-            watch="val_top1",
-        ),
+        objective=Classification(label_smoothing=0.1),
+        optimizer=replace(ADAM_005, warmup="3%", ema=0.999, ema_ramp=True),
+        training=TrainingSettings(steps="361ep", evaluate_every="12.5%", monitor="val_top1"),
     )
 
 

@@ -1,9 +1,8 @@
-"""What a run will need, before it starts: steps, FLOPs, memory, time. From the experiment, and the architecture of
-the weights that it begins from; nothing is built.
+"""Estimates of a run before it starts: steps, FLOPs, memory and time by arithmetic, or time measured on this machine.
 
     FLOPs         training FLOPs of an image (models/cost.py) x batch x steps
-    memory        of each process: weights, gradients and the optimizer's moments in float32, the average where there
-                  is one, and what the backward pass keeps of its part of a batch
+    memory        per process: weights, gradients and the optimizer's moments in float32, the average where there is
+                  one, and what the backward pass keeps of its part of a batch
     time          FLOPs / (processes x peak x utilisation)
 
 The layer by which masked patches are predicted is not counted: 0.2% of B/16 for mean colours.
@@ -11,17 +10,23 @@ The layer by which masked patches are predicted is not counted: 0.2% of B/16 for
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
-from vitrail.checkpoints.checkpoint import at_image_size, with_classes
-from vitrail.checkpoints.formats import has_weights, read
+import torch
+
+from vitrail.checkpoints.checkpoint import Checkpoint, at_image_size, with_classes
 from vitrail.errors import ConfigError
 from vitrail.models.cost import Cost, accelerator_days, cost
-from vitrail.models.names import Config, make_config
+from vitrail.models.names import Config
 from vitrail.models.vit import ViTConfig
-from vitrail.train.experiment import Experiment, Training
+from vitrail.runtime.distributed import world
+from vitrail.runtime.log import note
+from vitrail.train.assemble import Assembled, fresh_config
+from vitrail.train.optim import OptimizerSettings
+from vitrail.train.settings import Experiment, TrainingSettings
 
-UTILISATION = 0.4  # part of the peak that training reaches, unless something else is known
+UTILISATION = 0.4  # fraction of the peak that training reaches, unless something else is known
 TPU_V3_CORE = 61.5e12  # FLOP/s: what the paper counts its days in
 
 
@@ -55,60 +60,63 @@ class Estimate:
         return self.state_bytes + self.activation_bytes
 
 
-def estimate(experiment: Experiment, examples: int, classes: int, on: Accelerators | None = None) -> Estimate:
-    """Of a run over `examples` training images of `classes` classes."""
+def estimate(
+    experiment: Experiment,
+    config: Config,
+    examples: int,
+    on: Accelerators | None = None,
+) -> Estimate:
+    """Estimate a run of a model with this config over `examples` training images."""
     on = Accelerators() if on is None else on
-    batch = experiment.data.batch
-    training = experiment.training.in_steps(examples, batch)
-    assert isinstance(training.steps, int)
-    config = model_config(experiment, classes)
+    batch_size = experiment.data.batch_size
+    resolved = experiment.resolve(examples, cuda=True)
+    training, steps = resolved.training, int(resolved.training.steps)
     c = cost(config)
-    flops = float(c.training_flops) * batch * training.steps
+    flops = float(c.training_flops) * batch_size * steps
     days = accelerator_days(flops, on.peak_flops, on.utilisation)
-    images = images_at_once(batch, on.processes, training.accumulate)
+    images = images_at_once(batch_size, on.processes, training.grad_accum)
     return Estimate(
-        steps=training.steps,
-        examples_seen=training.steps * batch,
+        steps=steps,
+        examples_seen=steps * batch_size,
         image_size=config.image_size,
         parameters=c.parameters,
         flops=flops,
-        state_bytes=c.parameters * bytes_per_parameter(training) // shards(training, on.processes),
-        activation_bytes=images * values_kept(config, c, training) * bytes_per_value(training),
+        state_bytes=c.parameters * bytes_per_parameter(resolved.optimizer) // shards(training, on.processes),
+        activation_bytes=images
+        * values_kept(config, c, training)
+        * (4 if training.precision == "float32" else 2),
         accelerator_days=days,
         seconds=days * 86_400 / on.processes,
     )
 
 
-def model_config(experiment: Experiment, classes: int) -> Config:
-    """Of the model that the run would train: that of its name, or of the file that is there."""
-    choice = experiment.model
-    classes = 0 if experiment.objective.objective == "masked" else classes
-    if has_weights(choice.model):
-        body = with_classes(read(choice.model, image_size=choice.image_size), 0)  # its head is never kept
-        return at_image_size(with_classes(body, classes), choice.image_size).config
-    fields = ("image_size", "pool", "dropout", "drop_path", "head_bias")
-    given = {name: getattr(choice, name) for name in fields if getattr(choice, name) is not None}
-    if choice.pre_logits:
-        given["pre_logits"] = make_config(choice.model).width
-    return make_config(choice.model, classes=classes, **given)
+def model_config(experiment: Experiment, classes: int, start: Checkpoint | None = None) -> Config:
+    """Return the config of the model that a run would train: fresh, or from the weights of `start`."""
+    settings = experiment.model
+    classes = classes if experiment.objective.needs_labels else 0
+    if start is None:
+        return fresh_config(settings, classes)
+    body = with_classes(start, 0)  # its head is never kept
+    return at_image_size(with_classes(body, classes), settings.image_size).config
 
 
-def images_at_once(batch: int, processes: int, accumulate: int) -> int:
-    if processes < 1 or accumulate < 1 or batch % (processes * accumulate):
+def images_at_once(batch_size: int, processes: int, grad_accum: int) -> int:
+    if processes < 1 or batch_size % (processes * grad_accum):
         raise ConfigError(
-            f"a batch of {batch} on {processes} processes, each in {accumulate} parts: these are not equal parts"
+            f"batch_size {batch_size} on {processes} processes cannot be split into {grad_accum} equal "
+            "parts (grad_accum)"
         )
-    return batch // (processes * accumulate)
+    return batch_size // (processes * grad_accum)
 
 
-def bytes_per_parameter(training: Training) -> int:
-    """float32: the weight, its gradient, Adam's two moments or SGD's one, and the average."""
-    moments = 2 if training.optimization.optimizer == "adamw" else 1
-    return 4 * (2 + moments + bool(training.average))
+def bytes_per_parameter(optimizer: OptimizerSettings) -> int:
+    """Count in float32 the weight, its gradient, AdamW's two moments or SGD's one, and the average."""
+    moments = 2 if optimizer.optimizer == "adamw" else 1
+    return 4 * (2 + moments + bool(optimizer.ema))
 
 
-def shards(training: Training, processes: int) -> int:
-    """Processes that share one copy of the state."""
+def shards(training: TrainingSettings, processes: int) -> int:
+    """Return the number of processes that share one copy of the state."""
     if training.parallel == "ddp":
         return 1
     if processes % training.replicas:
@@ -116,15 +124,64 @@ def shards(training: Training, processes: int) -> int:
     return processes // training.replicas
 
 
-def bytes_per_value(training: Training) -> int:
-    """Of activations. `auto` is counted as bf16, which it is wherever a run of any size is done."""
-    return 4 if training.precision == "float32" else 2
-
-
-def values_kept(config: Config, c: Cost, training: Training) -> int:
-    """Of one image. With recomputation a layer keeps its input only, and one layer at a time all that it makes."""
-    if not training.recompute or not isinstance(config, ViTConfig):
+def values_kept(config: Config, c: Cost, training: TrainingSettings) -> int:
+    """Count the values kept of one image. With checkpointing a layer keeps its input, and one layer at a time the
+    rest."""
+    if not training.activation_checkpointing or not isinstance(config, ViTConfig):
         return c.activations
     T, D = config.tokens, config.width
     layer = T * (8 * D + 2 * config.mlp_dim) * (2 if config.block == "axial" else 1)
     return c.activations - (config.depth - 1) * layer + config.depth * T * D
+
+
+IMAGES, REPEATS = 8, 5
+MOST_SECONDS = 10.0  # for measuring
+LONG_SECONDS = 30 * 60.0
+
+
+def advise(parts: Assembled, *, runs: int) -> float:
+    """Say how long so many runs will take here, measured on a few images of noise; on a CPU that needs over 30
+    minutes, also what is quicker. Return the seconds."""
+    experiment, device = parts.experiment, parts.device
+    steps, batch_size = int(experiment.training.steps), experiment.data.batch_size
+    with torch.random.fork_rng(devices=[]):
+        seconds = seconds_per_image(parts) * steps * batch_size / world() * runs  # processes share a batch
+    many = f", {runs} runs" if runs > 1 else ""
+    note(f"{steps:,} steps of {batch_size} images{many}: about {in_words(seconds)} on {device}")
+    if device.type == "cpu" and seconds > LONG_SECONDS:
+        note(
+            "That is long on a CPU. A linear probe on frozen features takes one pass over the images: "
+            f"vitrail linear {experiment.model.model} {experiment.data.data}; or train the head alone: --freeze body"
+        )
+    return seconds
+
+
+def seconds_per_image(parts: Assembled) -> float:
+    """Measure forward and backward; the quickest of a few times, when everything is warm."""
+    objective, device = parts.objective.train(), parts.device
+    batch = {
+        "image": torch.rand(IMAGES, 3, *parts.model.config.image_size, device=device) * 2 - 1,
+        "label": torch.zeros(IMAGES, dtype=torch.int64, device=device),
+        "weight": torch.ones(IMAGES, device=device),
+    }
+    least, begin = float("inf"), time.perf_counter()
+    for _ in range(REPEATS):
+        start = time.perf_counter()
+        with torch.autocast(
+            device.type, torch.bfloat16, enabled=parts.experiment.training.precision == "bf16"
+        ):
+            loss, _ = objective(batch)
+        loss.backward()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        least = min(least, time.perf_counter() - start)
+        if time.perf_counter() - begin > MOST_SECONDS:
+            break
+    objective.zero_grad(set_to_none=True)
+    return least / IMAGES
+
+
+def in_words(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} seconds"
+    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"

@@ -3,17 +3,17 @@
     batch -> objective -> loss -> gradients (accumulated, shared, clipped) -> update -> average
 
 A step is a function of (state, seed, step): the batch comes from the loader by its number, dropout is seeded from
-(seed, step, rank), the rate from the schedule. So a run that is restored from a checkpoint continues as if it had
-never stopped.
+(seed, step, rank), the learning rate from the schedule. So a run that is restored from a checkpoint continues as if
+it had never stopped.
 
-What a step measured is read one step later, when the device is done with it, so that the host never waits. Before
-anything is written or evaluated it is caught up with: a bad step is never saved.
+The measurements of a step are read one step later, when the device is done with it, so that the host never waits.
+Before anything is written or evaluated the loop catches up: a bad step is never saved.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -23,21 +23,24 @@ from torch import Tensor, nn
 
 from vitrail.checkpoints.run import Run
 from vitrail.errors import ConfigError, TrainingError
-from vitrail.evaluators.score import Evaluator, Score
+from vitrail.evaluators.score import Evaluator, Gallery, Score
+from vitrail.objectives.objective import backbone
 from vitrail.runtime.distributed import all_sum, gather, rank, world
 from vitrail.runtime.interrupts import Interrupts
 from vitrail.runtime.log import note
 from vitrail.runtime.training_display import TrainingDisplay
 from vitrail.train.parallel import gather_root, synchronise, whole
-from vitrail.train.plan import Measured, Outcome, Plan, Progress, on_host
+from vitrail.train.progress import Measured, Outcome, Progress, on_host
+from vitrail.train.schedule import lr_at
+from vitrail.train.settings import Experiment
 from vitrail.train.state import TrainState
 
 Batch = dict[str, Tensor]
-LOWER_IS_BETTER = ("loss", "ece")  # ends of names of scores
+LOWER_IS_BETTER = ("loss", "ece")  # suffixes of names of scores
 
 
 class Batches(Protocol):
-    """What the loop needs of its data: the batches of any range of steps, on a device."""
+    """Data as the loop needs it: the batches of any range of steps, on a device."""
 
     def batches(self, start: int, stop: int, device: torch.device) -> Iterator[Batch]: ...
 
@@ -46,152 +49,160 @@ def fit(
     objective: nn.Module,
     data: Batches,
     state: TrainState,
-    plan: Plan,
+    experiment: Experiment,
     *,
     module: nn.Module | None = None,
     run: Run | None = None,
     evaluators: Sequence[Evaluator] = (),
     device: torch.device,
     display: TrainingDisplay | None = None,
+    draw: Callable[[Gallery], None] | None = None,
 ) -> Outcome:
-    """Train until the plan is fulfilled, from where the run stands. `module`: what `distribute` made."""
+    """Train to the end, from where the run stands. `experiment` is resolved, `module` what `distribute` returned."""
     module = objective if module is None else module
-    begin, progress = resumed(run, state)
-    if begin > plan.steps:
+    steps = int(experiment.training.steps)
+    begin, progress = restore(run, state)
+    if begin > steps:
         raise TrainingError(
-            f"the run stands at step {begin}, and with the data of now it has {plan.steps}: fewer examples make "
-            "fewer steps. Give it its data again, or another folder"
+            f"the run stands at step {begin}, but with the present data it has {steps} steps, since fewer examples "
+            "make fewer steps. Restore its data, or choose another folder"
         )
     if begin and rank() == 0:
-        note(f"goes on from step {begin} of {plan.steps}")
-    loop = Loop(objective, module, state, plan, run, list(evaluators), device, progress, display)
+        note(f"Resuming at step {begin:,} of {steps:,}")
+    loop = Loop(objective, module, state, experiment, run, list(evaluators), device, progress, display, draw)
     with Interrupts() as interrupts:
         if progress.unevaluated:
             loop.pause(begin)
         step, waiting = begin, None
-        batches = data.batches(begin, plan.steps, device)
-        while step < plan.steps and not progress.stopped_early:
-            made = loop.update(step, next(batches), interrupts.name)
+        batches = data.batches(begin, steps, device)
+        while step < steps and not progress.stopped_early:
+            measured = loop.update(step, next(batches), interrupts.name)
             step += 1
             stop = loop.settle(waiting)
-            waiting = made
-            if loop.due(step) or stop:
+            waiting = measured
+            if loop.evaluation_due(step) or loop.saving_due(step) or stop:
                 stop = loop.settle(waiting) or stop
                 waiting = None
                 loop.pause(step, stop)
             if stop:
                 break
         # Also a signal that came in the last step or evaluation: all is saved, what follows can wait.
-        told = gather(interrupts.name)
-    if any(told):
+        signals = gather(interrupts.name)
+    if any(signals):
         by = interrupts.name or "another process"
         return Outcome(step, progress.scores, progress.seconds, interrupted=by)
     return loop.finish(step)
 
 
-def resumed(run: Run | None, state: TrainState) -> tuple[int, Progress]:
-    """The updates that are done, and what was known then."""
+def restore(run: Run | None, state: TrainState) -> tuple[int, Progress]:
+    """Return the number of updates that are done, and the progress then."""
     if run is None:
         return 0, Progress()
     step, facts = run.restore(state.tensors()) or (0, {})
-    progress = Progress.of(facts, f"{run.path}: what the checkpoint of step {step} says")
+    progress = Progress.from_json(facts, f"{run.path}: the record of the checkpoint of step {step}")
     run.rewind(step, scores=not progress.unevaluated)
     return step, progress
 
 
 @dataclass
 class Loop:
-    """The parts of a step and of what happens between steps."""
+    """A step, and what happens between steps."""
 
     objective: nn.Module
     module: nn.Module
     state: TrainState
-    plan: Plan
+    experiment: Experiment  # resolved: all durations in steps
     run: Run | None
     evaluators: list[Evaluator]
     device: torch.device
     progress: Progress
     display: TrainingDisplay | None
-    since: float = field(default_factory=time.perf_counter)  # when `progress.seconds` was last told
+    draw: Callable[[Gallery], None] | None
+    since: float = field(default_factory=time.perf_counter)  # when `progress.seconds` was last updated
+
+    def __post_init__(self) -> None:
+        self.settings = self.experiment.training
+        self.steps = int(self.settings.steps)
 
     def update(self, step: int, batch: Batch, interrupted: str) -> Measured:
-        """One step: everything is enqueued, nothing is waited for, unless bad steps are to be skipped."""
-        plan, rate = self.plan, self.plan.schedule(step)
-        self.state.set_rate(rate)
-        torch.manual_seed(seed_of(plan.seed, step, rank()))
+        """Enqueue one step; nothing is waited for, unless bad steps are to be skipped."""
+        settings = self.settings
+        lr = lr_at(step, self.steps, self.experiment.optimizer)
+        self.state.set_lr(lr)
+        torch.manual_seed(step_seed(self.experiment.seed, step, rank()))
         self.module.train()
-        if plan.graphs:
+        if settings.compile == "graphs":
             torch.compiler.cudagraph_mark_step_begin()
         weight = all_sum(batch["weight"].sum()).clamp(min=1)  # of the global batch
         sums: dict[str, Tensor] = {}
-        parts = list(split(batch, plan.accumulate))
-        for k, part in enumerate(parts):
-            synchronise(self.module, k == len(parts) - 1)
-            with torch.autocast(self.device.type, torch.bfloat16, enabled=plan.bf16):
+        for k, part in enumerate(split(batch, settings.grad_accum)):
+            synchronise(self.module, k == settings.grad_accum - 1)
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
                 loss, metrics = self.module(part)
             share = part["weight"].sum() / weight
             (loss * share * world()).backward()  # processes average their gradients
             for name, value in {"loss": loss.detach(), **metrics}.items():
                 sums[name] = sums.get(name, 0) + value * share
-        norm = self.state.clip(plan.clip)
+        norm = self.state.clip(self.experiment.optimizer.grad_clip)
         stop = torch.full((), float(bool(interrupted)), device=self.device)
         values = all_sum(torch.stack([*(v.float() for v in sums.values()), stop]))
         values = torch.cat([values, whole(norm).float().reshape(1)])
-        measured = Measured(step, rate, [*sums, "interrupted", "norm"], *on_host(values), batch["index"])
-        if plan.on_nonfinite == "stop" or measured.finite():
+        measured = Measured(step, lr, [*sums, "interrupted", "norm"], *on_host(values), batch["index"])
+        if settings.on_nonfinite == "stop" or measured.finite():
             self.state.update(step)
+            if callable(after_update := getattr(self.objective, "after_update", None)):
+                after_update(step, self.steps)
         self.state.optimizer.zero_grad(set_to_none=True)
         return measured
 
-    def settle(self, made: Measured | None) -> bool:
-        """Read what a step measured; True if any process was told to stop."""
-        if made is None:
+    def settle(self, measured: Measured | None) -> bool:
+        """Read the measurements of a step; return True if any process got a signal to stop."""
+        if measured is None:
             return False
-        row: dict[str, Any] = made.row()
+        row: dict[str, Any] = measured.row()
         stop = row.pop("interrupted") > 0
-        if not made.finite():
-            if self.plan.on_nonfinite == "stop":
-                raise TrainingError(nonfinite(made))
-            self.skip(made)
-        row = {"step": made.step + 1, **row, "rate": made.rate}
+        if not measured.finite():
+            if self.settings.on_nonfinite == "stop":
+                raise TrainingError(describe_nonfinite(measured))
+            self.skip(measured)
+        row = {"step": measured.step + 1, **row, "lr": measured.lr}
         if self.display is not None:
             self.display.step(row)
-        if (made.step + 1) % self.plan.log_every == 0:
+        if (measured.step + 1) % int(self.settings.log_every) == 0:
             self.record(row | ({} if self.display is None else self.display.speed()))
         return stop
 
     def record(self, row: dict[str, Any]) -> None:
-        """For metrics.jsonl and TensorBoard."""
+        """Append a row to metrics.jsonl and TensorBoard."""
         if self.run is not None:
             self.run.append(row)
         if self.display is not None:
             self.display.record(row)
 
-    def skip(self, made: Measured) -> None:
+    def skip(self, measured: Measured) -> None:
         """Count a step that changed nothing."""
         self.progress.skipped += 1
-        if self.progress.skipped > self.plan.max_skipped:
+        if self.progress.skipped > self.settings.max_skipped:
             raise TrainingError(
-                f"{self.progress.skipped} batches gave a loss that is not finite, more than the "
-                f"{self.plan.max_skipped} that may be skipped; the last: " + nonfinite(made)
+                f"{self.progress.skipped} batches gave a loss that is not finite, more than max_skipped "
+                f"{self.settings.max_skipped}; the last: " + describe_nonfinite(measured)
             )
-        self.record({"step": made.step + 1, "skipped": self.progress.skipped})
-
-    def due(self, step: int) -> bool:
-        """Whether something is evaluated or saved after so many updates."""
-        return self.evaluation_due(step) or self.saving_due(step)
+        self.record({"step": measured.step + 1, "skipped": self.progress.skipped})
 
     def evaluation_due(self, step: int) -> bool:
-        every = self.plan.evaluate_every
-        return bool(self.evaluators) and (step == self.plan.steps or (every > 0 and step % every == 0))
+        every = int(self.settings.evaluate_every)
+        return bool(self.evaluators) and (step == self.steps or (every > 0 and step % every == 0))
 
     def saving_due(self, step: int) -> bool:
-        every = self.plan.save_every
-        return step == self.plan.steps or (every > 0 and step % every == 0)
+        every = int(self.settings.save_every)
+        return step == self.steps or (every > 0 and step % every == 0)
 
     def pause(self, step: int, stop: bool = False) -> None:
-        """Save; then evaluate, if it is time, and save again with the scores. An evaluation takes long: who is told
-        to `stop` leaves it out, and who is killed in it loses no more; it is done when the run goes on."""
+        """Save; then evaluate, if it is time, and save again with the scores.
+
+        An evaluation takes long: one that is due at a `stop` is left out, and a kill in it loses no step; it is done
+        when the run resumes.
+        """
         progress = self.progress
         if not progress.unevaluated:
             progress.unevaluated = self.evaluation_due(step)
@@ -216,40 +227,47 @@ class Loop:
     def evaluate(self) -> list[Score]:
         self.objective.eval()
         gather_root(self.objective, True)
+        scores = []
         try:
-            return [score for evaluator in self.evaluators for score in evaluator(self.objective.model)]  # type: ignore[arg-type]
+            for evaluator in self.evaluators:
+                for result in evaluator(backbone(self.objective)):
+                    if isinstance(result, Score):
+                        scores.append(result)
+                    elif self.draw is not None and rank() == 0:
+                        self.draw(result)
+            return scores
         finally:
             gather_root(self.objective, False)
             self.objective.train()
 
     def judge(self, step: int) -> float | None:
         """Note whether this is the best yet, and whether it is time to end."""
-        plan, progress = self.plan, self.progress
-        if not plan.watch:
+        progress, monitor, patience = self.progress, self.settings.monitor, self.settings.patience
+        if not monitor:
             return None
-        score = progress.scores[plan.watch]
-        if plan.watch.endswith(LOWER_IS_BETTER):
+        score = progress.scores[monitor]
+        if monitor.endswith(LOWER_IS_BETTER):
             score = -score
         if np.isfinite(score) and (progress.best is None or score > progress.best):
             progress.best, progress.best_step, progress.stale = score, step, 0
         else:
             progress.stale += 1
-            progress.stopped_early = 0 < plan.patience <= progress.stale
+            progress.stopped_early = 0 < patience <= progress.stale
         return score
 
     def finish(self, step: int) -> Outcome:
-        """The weights to keep: the best ones where that was watched for, the average where there is one."""
+        """Take the weights to keep: the best ones where a score is monitored, the average where there is one."""
         progress, kept = self.progress, step
         best = progress.best_step
-        if self.run is not None and self.plan.watch and best not in (0, step):
+        if self.run is not None and self.settings.monitor and best not in (0, step):
             restored = self.run.restore_best(self.state.tensors())
             if restored is not None:
                 kept = restored[0]
-                progress = Progress.of(
-                    restored[1], f"{self.run.path}: what the checkpoint of step {kept} says"
+                progress = Progress.from_json(
+                    restored[1], f"{self.run.path}: the record of the checkpoint of step {kept}"
                 )
             if kept != best and rank() == 0:
-                note(f"the best weights, of step {best}, are damaged or gone: those of step {kept} are kept")
+                note(f"The best weights, of step {best}, are damaged or missing: using those of step {kept}")
         self.state.keep_average()
         self.objective.eval()
         last = self.progress
@@ -257,24 +275,27 @@ class Loop:
 
 
 def split(batch: Batch, parts: int) -> Iterator[Batch]:
-    """A batch in equal parts."""
+    """Yield a batch in equal parts."""
     b = len(batch["weight"])
     if b % parts:
-        raise ConfigError(f"a batch of {b} on each process cannot be accumulated in {parts} equal parts")
+        raise ConfigError(
+            f"a batch of {b} on each process cannot be split into {parts} equal parts (grad_accum)"
+        )
     for i in range(0, b, b // parts):
         yield {name: t[i : i + b // parts] for name, t in batch.items()}
 
 
-def seed_of(seed: int, step: int, rank: int) -> int:
-    """Of dropout and stochastic depth."""
+def step_seed(seed: int, step: int, rank: int) -> int:
+    """Return the seed of dropout and stochastic depth."""
     return int(np.random.SeedSequence((seed, step, rank)).generate_state(1, np.uint64)[0] >> 1)
 
 
-def nonfinite(made: Measured) -> str:
-    values = ", ".join(f"{name} {value:g}" for name, value in made.row().items() if name != "interrupted")
-    shown = [i for part in gather(made.indices.tolist()) for i in part]
+def describe_nonfinite(measured: Measured) -> str:
+    values = ", ".join(f"{name} {value:g}" for name, value in measured.row().items() if name != "interrupted")
+    examples = [i for part in gather(measured.indices.tolist()) for i in part]
     return (
-        f"step {made.step + 1}: {values}: not finite; the batch held the examples {', '.join(map(str, shown[:16]))}"
-        + (f" and {len(shown) - 16} more" if len(shown) > 16 else "")
-        + ". A lower rate, clip=1 or a longer warm-up often helps; on_nonfinite=skip leaves such batches out"
+        f"step {measured.step + 1}: {values}: not finite; the batch held the examples "
+        + ", ".join(map(str, examples[:16]))
+        + (f" and {len(examples) - 16} more" if len(examples) > 16 else "")
+        + ". A lower lr, grad_clip 1 or a longer warmup often helps; on_nonfinite skip leaves such batches out"
     )

@@ -1,60 +1,71 @@
 """An experiment -> the loop -> a bundle, scores, pictures.
 
-    run(experiment, out)        the whole of it; the same call again continues, or returns what was found
+    run(experiment, out)        the whole of it; the same call again resumes, or returns the results
 
-A run folder holds run.json, metrics.jsonl, bad_files.jsonl, mistakes.jsonl (of the test split, the surest first),
-checkpoints/, model/ (a bundle), figures/. Choices look at the held-out part of train (`val`); the test split is
-evaluated once, when training is over. A finished run whose model/ is not what was written gets it again from its
-checkpoint.
+A run folder holds run.json, metrics.jsonl, bad_files.jsonl, mistakes.jsonl (of the test split, the most confident
+first), checkpoints/, model/ (a bundle), figures/. Choices look at the held-out part of train (`val`); the test split
+is evaluated once, when training is over. A finished run whose model/ is missing or damaged writes it again from its
+checkpoint. Pictures are drawn by the caller's `figures`, as vitrail.inspection.figures.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-import torch
 from torch import nn
 
 from vitrail.checkpoints.checkpoint import Checkpoint, to_model
-from vitrail.checkpoints.formats import has_weights, load, save
+from vitrail.checkpoints.formats import load, save
 from vitrail.checkpoints.license import both_parts, inherited
 from vitrail.checkpoints.run import Run
 from vitrail.checkpoints.run.metrics import finite
 from vitrail.data.sources import Source
 from vitrail.errors import CheckpointError, Interrupted
 from vitrail.evaluators.accuracy import Evaluation, evaluate
+from vitrail.evaluators.score import Gallery
 from vitrail.inference.feature_cache import model_digest
-from vitrail.inspection.drawing import loss_curve
-from vitrail.inspection.figures import draw_evaluation
 from vitrail.models.cost import cost
 from vitrail.models.names import Model
+from vitrail.objectives.objective import backbone
 from vitrail.runtime.device import Device, device_name, peak_flops, pick
 from vitrail.runtime.distributed import barrier, gather, group, rank, world
 from vitrail.runtime.files import atomic_file
 from vitrail.runtime.log import Board, note
 from vitrail.runtime.memory import exhausted_memory
 from vitrail.runtime.training_display import TrainingDisplay, Work
-from vitrail.train.assembly import Parts, assemble, evaluators_of
-from vitrail.train.ema import average_remark
-from vitrail.train.experiment import Experiment
+from vitrail.train.assemble import Assembled, Inputs, assemble, evaluation_batch
+from vitrail.train.data_splits import remarks
+from vitrail.train.ema import ema_remark
 from vitrail.train.fit import fit
 from vitrail.train.parallel import distribute, whole
-from vitrail.train.plan import Outcome
+from vitrail.train.progress import Outcome
 from vitrail.train.results import MODEL, Results, clear_model, is_broken, written_model
-from vitrail.train.sources import remarks
+from vitrail.train.settings import Experiment
 from vitrail.train.state import TrainState
 
 MISTAKES = "mistakes.jsonl"
 
 
+class Figures(Protocol):
+    """Draws a run: the module vitrail.inspection.figures."""
+
+    def draw_progress(self, folder: Path) -> object:
+        """Draw the curves of the metrics of the run in `folder`."""
+        ...
+
+    def draw_gallery(self, gallery: Gallery, folder: Path) -> object: ...
+
+    def draw_evaluation(self, evaluation: Evaluation, source: Source, folder: Path) -> object: ...
+
+
 @dataclass(frozen=True)
 class Trained:
-    """A finished run. `results` is what run.json records: scores on `val` and `test`, and what they stand on."""
+    """A finished run. `results` is what run.json records: scores on `val` and `test`, and their evidence."""
 
     folder: Path
     results: dict[str, Any]
@@ -63,181 +74,219 @@ class Trained:
         return load(self.folder / MODEL)
 
 
-def run(experiment: Experiment, out: str | Path, *, device: Device = "auto") -> Trained:
-    """Train, evaluate, write the bundle. Interrupted, it raises `Interrupted`; called again, it continues."""
+def run(
+    experiment: Experiment,
+    out: str | Path,
+    *,
+    device: Device = "auto",
+    inputs: Inputs | None = None,
+    figures: Figures | None = None,
+) -> Trained:
+    """Train, evaluate, write the bundle. Interrupted, it raises `Interrupted`; called again, it resumes."""
     folder = Path(out)
     with group(pick(device)) as where:
-        parts = assemble(experiment, where, folder)
-        start = model_digest(parts.model) if has_weights(experiment.model.model) else None
-        here = Run.open(
-            folder, experiment.identity(), keep=parts.training.keep, data=parts.sources.noted(), start=start,
-            used=parts.used(),
-        )  # fmt: skip
-        with closing(here):
-            done = here.results(Results)
-            if done is None:
-                with noting_where_it_stands(here):
-                    done = finite(train(parts, here))
-                here.finish(done)
-            elif gather(rank() == 0 and is_broken(folder, done))[0]:
-                done = rewritten(parts, here, done)
-                here.finish(done)
+        parts = assemble(experiment, where, folder, inputs)
+        with closing(open_run(parts, folder)) as opened:
+            results = finish(parts, opened, figures)
             barrier()
-    return Trained(folder, done)
+    return Trained(folder, results)
+
+
+def open_run(parts: Assembled, folder: Path, identity: dict[str, Any] | None = None) -> Run:
+    """Open the folder of a run, new or to be resumed; refuse that of another. `identity`: what tells runs apart."""
+    return Run.open(
+        folder,
+        parts.identity if identity is None else identity,
+        keep=parts.experiment.training.keep,
+        data=parts.sources.fingerprint(),
+        start=model_digest(parts.model) if parts.from_weights else None,
+        used=parts.used(),
+    )
+
+
+def finish(
+    parts: Assembled,
+    run: Run,
+    figures: Figures | None,
+    conclude: Callable[[dict[str, Any]], dict[str, Any]] = dict,
+) -> dict[str, Any]:
+    """Train to the end in an open folder, and return what `conclude` makes of the results; those of a finished run at
+    once, with its model/ written again where it is missing or damaged."""
+    results = run.results(Results)
+    if results is None:
+        with note_saved_step(run):
+            results = finite(conclude(train(parts, run, figures)))
+        run.finish(results)
+    elif gather(rank() == 0 and is_broken(run.path, results))[0]:
+        results = rewrite_model(parts, run, results)
+        run.finish(results)
+    return results
 
 
 @contextmanager
-def noting_where_it_stands(run: Run) -> Iterator[None]:
-    """To an error that means that memory has run out, add what is saved."""
+def note_saved_step(run: Run) -> Iterator[None]:
+    """Add what is saved to an error that means that memory has run out."""
     try:
         yield
     except Exception as error:
         if exhausted_memory(error):
             steps = run.steps()
-            stands = f"is saved at step {steps[-1]}, from which" if steps else "had just begun, and"
+            stands = f"is saved at step {steps[-1]}" if steps else "had just begun"
             error.add_note(
-                f"{run.path} {stands} the same command goes on, with other --workers too; other settings need "
-                "another --out"
+                f"{run.path} {stands}: the same command resumes it, also with other --num-workers; other settings "
+                "need another --out"
             )
         raise
 
 
-def train(parts: Parts, run: Run) -> dict[str, Any]:
-    """One run in an open folder: its results."""
-    objective, plan, device, first = parts.objective, parts.plan, parts.device, rank() == 0
-    training = parts.training
+def train(parts: Assembled, run: Run, figures: Figures | None) -> dict[str, Any]:
+    """Train in an open folder, evaluate, write the model; return the results."""
+    experiment, objective, device, first = parts.experiment, parts.objective, parts.device, rank() == 0
+    training, optimizer, steps = experiment.training, experiment.optimizer, int(experiment.training.steps)
     if first:
-        said = average_remark(training.average, training.average_ramp, plan.steps)
-        for remark in (*remarks(parts.experiment, parts.sources), said, f"{described(parts)}, on {device}"):
+        for remark in (
+            *remarks(experiment, parts.sources),
+            ema_remark(optimizer.ema, optimizer.ema_ramp, steps),
+        ):
             if remark:
                 note(remark)
-    module, state = state_of(parts)
-    if plan.compile:
-        objective.compile(mode="reduce-overhead" if plan.graphs else None)
-    evaluators = evaluators_of(parts, run.path / "figures")
+        note(f"Training on {device} in {describe_computation(parts)}")
+    module, state = build_state(parts)
+    if training.compile != "off":
+        objective.compile(mode="reduce-overhead" if training.compile == "graphs" else None)
     flops, peak = cost(parts.model.config).training_flops, peak_flops(device) * world()
-    work, bad = Work(plan.steps, parts.experiment.data.batch, flops, peak), parts.loader.bad_files
+    work, bad = Work(steps, experiment.data.batch_size, flops, peak), parts.loader.bad_files
     board = Board(run.path / "tensorboard") if training.tensorboard and first else None
+
+    def draw(gallery: Gallery) -> None:
+        assert figures is not None
+        figures.draw_gallery(gallery, run.path / "figures")
+
     with TrainingDisplay(work, shown=first, broken=lambda: len(bad.found), board=board) as display:
         outcome = fit(
-            objective, parts.loader, state, plan, module=module, run=run, evaluators=evaluators, device=device,
+            objective,
+            parts.loader,
+            state,
+            experiment,
+            module=module,
+            run=run,
+            evaluators=parts.evaluators,
+            device=device,
             display=display,
-        )  # fmt: skip
-    if first:
-        loss_curve(run.rows(), run.path / "figures" / "loss.png", title=parts.experiment.model.model)
+            draw=None if figures is None else draw,
+        )
+    if first and figures is not None:
+        figures.draw_progress(run.path)
     if outcome.interrupted:
-        raise Interrupted(outcome.interrupted, f"step {outcome.steps} of {plan.steps}", str(run.path))
-    return concluded(parts, trained_model(parts), outcome, run)
+        raise Interrupted(outcome.interrupted, f"step {outcome.steps} of {steps}", str(run.path))
+    return evaluate_and_publish(parts, trained_model(parts), outcome, run, figures)
 
 
-def state_of(parts: Parts) -> tuple[nn.Module, TrainState]:
-    """What the loop calls, and all that training changes."""
-    plan, training, device = parts.plan, parts.training, parts.device
-    module = distribute(parts.objective, plan.parallel, plan.replicas, device, plan.bf16)
-    state = TrainState(
-        parts.objective, training.optimization, training.average, device, average_ramp=training.average_ramp
-    )
-    return module, state
+def build_state(parts: Assembled) -> tuple[nn.Module, TrainState]:
+    """Return the module that the loop calls, and all that training changes."""
+    training, device = parts.experiment.training, parts.device
+    bf16 = training.precision == "bf16"
+    module = distribute(parts.objective, training.parallel, training.replicas, device, bf16)
+    return module, TrainState(parts.objective, parts.experiment.optimizer, device)
 
 
-def rewritten(parts: Parts, run: Run, done: dict[str, Any]) -> dict[str, Any]:
-    """The results of a finished run whose bundle was missing or damaged, and is written again from its checkpoint."""
-    place, step = run.path / MODEL, done["kept_step"]
-    _, state = state_of(parts)
+def rewrite_model(parts: Assembled, run: Run, results: dict[str, Any]) -> dict[str, Any]:
+    """Write the missing or damaged bundle of a finished run again from its checkpoint; return the results."""
+    place, step = run.path / MODEL, results["kept_step"]
+    _, state = build_state(parts)
     try:
         run.restore(state.tensors(), step=step)
     except CheckpointError as error:
         raise CheckpointError(
             f"the run is finished, but {place} is missing or damaged, and cannot be written again without its "
-            f"checkpoint: {error}. Put either of them back; or remove {run.path}, or choose another, to train anew"
+            f"checkpoint: {error}. Restore either of them; or remove {run.path}, or choose another, to train anew"
         ) from error
     state.keep_average()
     model = trained_model(parts)
-    model.license = inherited(model.license)
-    model.metrics = {"val": done["val"], "test": done["test"]}
-    evidence = {**run.evidence(), "computed": done["computed"]}
-    model.provenance = provenance_of(parts.experiment, step, evidence, model.provenance)
+    describe_model(model, parts, run, results)
     if rank() == 0:
-        note(f"{place} was missing or damaged: it is written again from the checkpoint of step {step}")
+        note(f"{place} was missing or damaged: writing it again from the checkpoint of step {step}")
         clear_model(run.path)
-    return {**done, "model": publish(model, run.path)}
+    return {**results, "model": publish(model, run.path)}
 
 
-def described(parts: Parts) -> str:
-    """What `auto` became, for people; run.json has it in the results."""
-    return (
-        f"{'bf16' if parts.plan.bf16 else 'float32'}, {'compiled' if parts.plan.compile else 'not compiled'}"
-    )
+def describe_computation(parts: Assembled) -> str:
+    """Describe what `auto` became."""
+    training = parts.experiment.training
+    return f"{training.precision}, {'not compiled' if training.compile == 'off' else 'compiled'}"
 
 
-def trained_model(parts: Parts) -> Model:
-    return unsharded(parts.model, parts.device) if parts.plan.parallel == "fsdp" else parts.model
-
-
-def unsharded(model: Model, device: torch.device) -> Model:
-    """The same with its weights whole, on every process."""
+def trained_model(parts: Assembled) -> Model:
+    """Return the model to save, its weights whole on every process."""
+    model = backbone(parts.objective)
+    if parts.experiment.training.parallel != "fsdp":
+        return model
     weights = {name: whole(w).detach() for name, w in model.state_dict().items()}
     checkpoint = Checkpoint(
         model.config, weights, model.preprocess, model.class_names, model.provenance, license=model.license
     )
-    return to_model(checkpoint).to(device)
+    return to_model(checkpoint).to(parts.device)
 
 
-def concluded(parts: Parts, model: Model, outcome: Outcome, run: Run) -> dict[str, Any]:
-    """The bundle, then the one evaluation of the test split, whose scores it gets too."""
-    experiment, test = parts.experiment, parts.sources.test
-    model.license = inherited(model.license)
-    broken = {key for found in gather(list(parts.loader.bad_files.found)) for key in found}
+def evaluate_and_publish(
+    parts: Assembled, model: Model, outcome: Outcome, run: Run, figures: Figures | None
+) -> dict[str, Any]:
+    """Evaluate the test split, once, and write the bundle with its scores; return the results."""
+    sources, test = parts.sources, parts.sources.test
+    broken = {key for keys in gather(list(parts.loader.bad_files.found)) for key in keys}
     results: dict[str, Any] = {
         "steps": outcome.steps,
         "kept_step": outcome.kept,
         "stopped_early": outcome.stopped_early,
         "seconds": outcome.seconds,
         "val": outcome.scores,
-        "val_split": None if parts.sources.val is None else parts.sources.val.name,
-        "val_examples": 0 if parts.sources.val is None else len(parts.sources.val),
+        "val_split": None if sources.val is None else sources.val.name,
+        "val_examples": 0 if sources.val is None else len(sources.val),
         "test": None,
         "broken": len(broken),
-        "train_examples": len(parts.sources.train),
-        "computed": f"{described(parts)}, {world()} x {device_name(parts.device)}",
-        "license": both_parts(model.license),
+        "train_examples": len(sources.train),
+        "computed": f"{describe_computation(parts)}, {world()} x {device_name(parts.device)}",
+        "license": both_parts(inherited(model.license)),
     }
-    model.metrics = finite({"val": outcome.scores, "test": None})
-    evidence = {**run.evidence(), "computed": results["computed"]}
-    model.provenance = provenance_of(experiment, outcome.kept, evidence, model.provenance)
-    results["model"] = publish(model, run.path)
     if test is not None and model.config.classes:
         # Training is over: broken test images are counted, and do not undo it.
-        batch, workers = parts.evaluation_batch, experiment.data.workers
-        measured = evaluate(model, test, batch_size=batch, num_workers=workers, max_bad=1.0)
+        each, workers = evaluation_batch(parts.experiment), parts.experiment.data.num_workers
+        evaluation = evaluate(model, test, batch_size=each, num_workers=workers, max_bad=1.0)
         if rank() == 0:
-            draw_evaluation(measured, test, run.path / "figures")
-            write_mistakes(measured, test, run.path / MISTAKES)
-        results["test"] = {s.name: s.value for s in measured.scores()}
-        results |= {"test_split": test.name, "test_examples": measured.n, "test_broken": measured.broken}
-        told = measured.as_json()
-        results |= {name: told[name] for name in ("per_class", "wrong")}
-        model.metrics = finite({"val": outcome.scores, "test": results["test"]})
-        results["model"] = publish(model, run.path)
-    return results
+            if figures is not None:
+                figures.draw_evaluation(evaluation, test, run.path / "figures")
+            write_mistakes(evaluation, test, run.path / MISTAKES)
+        results["test"] = {s.name: s.value for s in evaluation.scores()}
+        results |= {"test_split": test.name, "test_examples": evaluation.n, "test_broken": evaluation.broken}
+        summary = evaluation.as_json()
+        results |= {name: summary[name] for name in ("per_class", "wrong")}
+    describe_model(model, parts, run, results)
+    return results | {"model": publish(model, run.path)}
 
 
-def provenance_of(
-    experiment: Experiment, step: int, evidence: dict[str, Any], start: dict[str, Any]
-) -> dict[str, Any]:
-    """The experiment, the step of the weights, by what code and on what, and the provenance of what it began from."""
-    made = {"format": "trained", "experiment": experiment.identity(), "step": step, **evidence}
-    return made | ({"start": start} if has_weights(experiment.model.model) else {})
+def describe_model(model: Model, parts: Assembled, run: Run, results: dict[str, Any]) -> None:
+    """Give the model its scores, licence and provenance: the experiment, the step of the weights, by what code and on
+    what, and where it began."""
+    provenance = {
+        "format": "trained",
+        "experiment": parts.identity,
+        "step": results["kept_step"],
+        **run.evidence(),
+        "computed": results["computed"],
+    }
+    model.provenance = provenance | ({"start": model.provenance} if parts.from_weights else {})
+    model.license = inherited(model.license)
+    model.metrics = finite({"val": results["val"], "test": results["test"]})
 
 
-def write_mistakes(measured: Evaluation, test: Source, path: Path) -> None:
+def write_mistakes(evaluation: Evaluation, test: Source, path: Path) -> None:
     with atomic_file(path) as temporary:
-        lines = [json.dumps(one, ensure_ascii=False) + "\n" for one in measured.mistakes(test)]
+        lines = [json.dumps(one, ensure_ascii=False) + "\n" for one in evaluation.mistakes(test)]
         temporary.write_text("".join(lines), encoding="utf-8")
 
 
 def publish(model: Model, folder: Path) -> dict[str, str]:
-    """Write the bundle; the names of its files and their SHA-256."""
+    """Write the bundle; return the names of its files and their SHA-256."""
     if rank() == 0:
         save(model, folder / MODEL)
     return gather(written_model(folder) if rank() == 0 else {})[0]

@@ -1,264 +1,317 @@
 """A checkpoint and labelled images -> a classifier: new head, new resolution, trained by the one loop.
 
-    finetune("photos/", "ViT-B_16.npz")                 one run
-    finetune("photos/", "ViT-B_16.npz", sweep=True)     the rate chosen on a part held out of train, then all of train
-    finetune("photos/", "ViT-B_16.npz", seeds=3)        mean and spread over seeds
+    prepare("photos", "ViT-B_16.npz", protocol="paper")   the fine-tuning with every setting, and its inputs
+    run_finetuning(prepared, out)                         the whole of it; the same call again resumes
 
-The pre-training head goes, a linear layer of zeros takes its place, positions are resampled for the image size. The
-test split is evaluated once for each seed. A folder holds run.json with the choices and results, sweep/ and seeds/
-with a run each, model/ (the bundle of the first seed), figures/, mistakes.jsonl and results.md. The same call again
-continues; finished, it writes those models again that are missing or damaged since.
+The pre-training head is replaced by a linear layer of zeros, positions are resampled for the image size. With a
+sweep, lr is chosen on a part held out of train, then all of train is used. The test split is evaluated once for each
+seed.
+
+A folder is the run of the first seed, with the choices and results of the whole in its run.json and results.md;
+sweep/ and seeds/ hold the other runs. Those come first, so that a finished folder is a finished fine-tuning.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import shutil
+import math
+import re
+import statistics
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, TypedDict
 
-import torch
-
-from vitrail.checkpoints.formats import has_weights, load
-from vitrail.checkpoints.json_files import check_kind
+from vitrail.checkpoints.json_files import Count, check_kind
 from vitrail.checkpoints.license import in_words, known
 from vitrail.checkpoints.run import Run
 from vitrail.checkpoints.run.state import fail_together
-from vitrail.checkpoints.torch_files import check_own_folder
-from vitrail.data.sources import TEST_SPLITS, Source, is_cut_here, open_source, splits_of, unseen_split
+from vitrail.data.settings import DataSettings
+from vitrail.data.sources import TEST_SPLITS, Source, is_cut_here
 from vitrail.data.splits import parse_split
 from vitrail.errors import CheckpointError, ConfigError, DataError
-from vitrail.inference.feature_cache import model_digest
-from vitrail.models.names import Model
 from vitrail.runtime.device import Device, pick
 from vitrail.runtime.distributed import barrier, gather, group, rank
-from vitrail.runtime.files import atomic_file, atomic_folder
+from vitrail.runtime.files import atomic_file
 from vitrail.runtime.log import note
-from vitrail.train.assembly import assemble
-from vitrail.train.experiment import INCIDENTAL, Experiment
-from vitrail.train.fields import typed
-from vitrail.train.folders import default_folder
-from vitrail.train.results import FILES, MODEL, Scores, is_broken, lacks_model
-from vitrail.train.run import MISTAKES, Trained, run
-from vitrail.train.sources import NOTHING, Sources, some_of
-from vitrail.transfer.estimate import advise
-from vitrail.transfer.finetune_results import Results, Swept, best_of, summary
-from vitrail.transfer.finetune_settings import Finetuning, experiment_of, held_out, resolved, with_rate
-from vitrail.transfer.results_page import results_page, tie
+from vitrail.train.assemble import Assembled, Inputs, assemble
+from vitrail.train.data_splits import NOTHING, list_some, resolve_splits
+from vitrail.train.estimate import advise
+from vitrail.train.keywords import override
+from vitrail.train.results import Results, Scores, lacks_model
+from vitrail.train.run import Figures, Trained, finish, open_run, run
+from vitrail.train.settings import Experiment
+from vitrail.transfer.protocols import PROTOCOLS, Finetuning, Protocol, gather_facts
+from vitrail.transfer.results_page import describe_tie, results_page
 
-PUBLISHED = (MODEL, "figures")  # of the first seed's run
+
+class Swept(TypedDict):
+    """The scores that lr is chosen by."""
+
+    val_top1: float
+    val_loss: float | None
+
+
+class Scored(TypedDict):
+    mean: float | None
+    std: float | None
+    values: list[float | None]
+
+
+class FinetuningResults(Results):
+    """The results in run.json of a finished fine-tuning: those of the first seed, and of all together."""
+
+    lr: float
+    sweep: dict[str, Swept]
+    dev: float | None
+    seeds: Count
+    scores: dict[str, Scored]
+    untested: list[str]
 
 
 @dataclass(frozen=True)
-class Finetuned:
-    """`results`: the chosen rate, and for each score mean, std and the value of each seed."""
+class Prepared:
+    """A fine-tuning with every setting, and what it starts from, open and in memory."""
 
-    folder: Path
-    results: dict[str, Any]
-
-    def model(self) -> Model:
-        return load(self.folder / MODEL)
+    finetuning: Finetuning
+    inputs: Inputs
 
 
-def finetune(
+def prepare(
     data: str | Path,
     model: str | Path,
     *,
-    out: str | Path | None = None,
+    protocol: str | Protocol = "default",
     device: Device = "auto",
-    **fields: Any,
-) -> Finetuned:
-    """Fine-tune `model` on `data`; any field of `Finetuning` by name. `out`: where the results go."""
-    known = {f.name for f in dataclasses.fields(Finetuning)}
-    if unknown := sorted(set(fields) - known):
+    **settings: Any,
+) -> Prepared:
+    """Look at the data and the checkpoint, and complete the settings by a protocol, named or given."""
+    if isinstance(protocol, str):
+        if protocol not in PROTOCOLS:
+            raise ConfigError(f"protocol {protocol!r} is not one of {', '.join(PROTOCOLS)}")
+        protocol = PROTOCOLS[protocol]
+    if not str(model):
         raise ConfigError(
-            f"finetune has no field {', '.join(unknown)}; its fields are {', '.join(sorted(known))}"
+            "no model: give anyone's checkpoint or a bundle (--model PATH), ti8-64 (in the box), or the name of an "
+            "architecture to train from scratch"
         )
-    if isinstance(model, Model):
-        raise ConfigError(
-            "finetune takes the path or name of a model, by which a run is known and continued, not the model: "
-            "vitrail.save(model, FOLDER) first, and give the FOLDER"
+    first = override(Experiment(), {"data": data, "model": model, "image_size": settings.get("image_size")})
+    inputs = Inputs.read(first)
+    asked = {name: settings.get(name) for name in ("image_size", "optimizer", "schedule")}
+    gpu = pick(device).type == "cuda"
+    train = settings.get("train", "train")
+    facts = gather_facts(
+        inputs, first.model.model, train, gpu=gpu, sweep=bool(settings.get("sweep")), **asked
+    )
+    finetuning = override(protocol(facts), {"data": data, "model": model, **settings})
+    check_sweep(finetuning)
+    return Prepared(finetuning, inputs)
+
+
+def check_sweep(finetuning: Finetuning) -> None:
+    train = finetuning.experiment.data.train
+    if finetuning.sweep.sweep and not re.fullmatch(r"[\w.\-]+", train):
+        raise ConfigError(f"a sweep holds out a part of train, which must be a whole split, not {train!r}")
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The runs of a fine-tuning: the last one is the folder itself, the others lie inside."""
+
+    finetuning: Finetuning
+    inputs: Inputs
+    folder: Path
+    device: Device
+    figures: Figures | None
+
+    @property
+    def sweep(self) -> dict[str, Experiment]:
+        """Experiments on a part of train, with the rest to choose by and no test split, by the name of their lr."""
+        sweep, experiment = self.finetuning.sweep, self.finetuning.experiment
+        if not sweep.sweep:
+            return {}
+        part, train = f"{100 * (1 - sweep.dev):g}%", experiment.data.train
+        held_out = replace(
+            experiment,
+            data=replace(
+                experiment.data,
+                train=f"{train}[:{part} per class]",
+                val=f"{train}[{part}: per class]",
+                test="none",
+            ),
+            training=replace(experiment.training, evaluate_every=0),
         )
-    given, annotations = {"data": data, "model": model, **fields}, get_type_hints(Finetuning)
-    asked = Finetuning(**{name: typed(name, value, annotations[name]) for name, value in given.items()})
-    return run_finetuning(asked, default_out(asked) if out is None else Path(out), device=device)
+        return {f"{lr:g}": with_lr(held_out, lr) for lr in sorted(sweep.lrs)}
+
+    def seeds(self, lr: float) -> dict[int, Experiment]:
+        """Experiments of all seeds but the first."""
+        experiment = with_lr(self.finetuning.experiment, lr)
+        first = experiment.seed + 1
+        return {
+            seed: replace(experiment, seed=seed)
+            for seed in range(first, first + self.finetuning.sweep.seeds - 1)
+        }
+
+    def run(self, experiment: Experiment, *place: str) -> Trained:
+        folder = self.folder.joinpath(*place)
+        return run(experiment, folder, device=self.device, inputs=self.inputs, figures=self.figures)
 
 
-def default_out(asked: Finetuning) -> Path:
-    return default_folder(asked.data, asked.model)
+def with_lr(experiment: Experiment, lr: float) -> Experiment:
+    return replace(experiment, optimizer=replace(experiment.optimizer, lr=lr))
 
 
-def run_finetuning(asked: Finetuning, folder: Path, *, device: Device = "auto") -> Finetuned:
+def run_finetuning(
+    prepared: Prepared, out: str | Path, *, device: Device = "auto", figures: Figures | None = None
+) -> Trained:
+    """Choose lr, train a run for each seed, summarise. Interrupted, it raises `Interrupted`; called again, it
+    resumes.
+
+    Finished, it returns the results, and writes those models again that are missing or damaged since.
+    """
+    finetuning, folder = prepared.finetuning, Path(out)
+    runs = Runs(finetuning, prepared.inputs, folder, device, figures)
     with group(pick(device)) as where:
-        complete = resolved(asked, gpu=where.type == "cuda")
-        experiment = experiment_of(complete)
-        sources, model = checked(complete, experiment, where, folder)
-        start = model_digest(model) if has_weights(complete.model) else None
-        with closing(Run.open(folder, identity(complete), data=sources.noted(), start=start)) as whole:
-            done = whole.results(Results)
-            if done is not None:
-                mend(complete, experiment, folder, done, device)
+        # Whatever does not fit together is found before anything is written; the runs of a sweep differ in lr alone.
+        for experiment in list(runs.sweep.values())[:1]:
+            assemble(experiment, where, folder, prepared.inputs)
+        parts = assemble(finetuning.experiment, where, folder, prepared.inputs)
+        with closing(open_run(parts, folder, finetuning.identity())) as whole:
+            results = whole.results(FinetuningResults)
+            if results is not None:
+                mend(runs, results["lr"])
+                results = finish(parts, whole, figures)
             else:
-                check_published(folder / "seeds" / str(complete.seed), folder)
                 if rank() == 0:
-                    describe(complete, sources)
-                    tell_license(complete.model, model.license)
-                    advise(experiment, where, runs=complete.seeds, sweep=len(rates_of(complete)))
-                done = finetuned(complete, experiment, sources, folder, device)
-                whole.finish(done)
+                    describe(finetuning, parts, prepared.inputs)
+                    advise(parts, runs=finetuning.sweep.seeds + len(runs.sweep))
+                results = train_all(runs, parts, whole)
             barrier()
-    return Finetuned(folder, done)
+    return Trained(folder, results)
 
 
-def checked(
-    f: Finetuning, experiment: Experiment, device: torch.device, folder: Path
-) -> tuple[Sources, Model]:
-    """The data, and the model that training begins with; whatever does not fit together is found before anything is
-    written."""
-    for rate in rates_of(f):
-        assemble(with_rate(held_out(f, experiment), rate, f.seed), device, folder)
-    parts = assemble(experiment, device, folder)
-    return parts.sources, parts.model
+def train_all(runs: Runs, parts: Assembled, whole: Run) -> dict[str, Any]:
+    """Sweep, train the other seeds, then the first one in the folder itself; return the results of all."""
+    lr, swept = choose_lr(runs)
+    others = [runs.run(experiment, "seeds", str(seed)) for seed, experiment in runs.seeds(lr).items()]
+    chosen = with_lr(runs.finetuning.experiment, lr)
+    parts = replace(parts, experiment=with_lr(parts.experiment, lr), identity=chosen.identity())
+
+    def conclude(first: dict[str, Any]) -> dict[str, Any]:
+        tested = [first, *(trained.results for trained in others)]
+        results = first | {
+            "lr": lr,
+            "sweep": swept,
+            "dev": runs.finetuning.sweep.dev if swept else None,
+            "seeds": len(tested),
+            "scores": summarise_scores([results["test"] or {} for results in tested]),
+            "per_class": average_classes([results.get("per_class", []) for results in tested]),
+            "untested": parts.sources.untested(),
+        }
+        if rank() == 0:
+            with atomic_file(runs.folder / "results.md") as path:
+                path.write_text(results_page(results), encoding="utf-8")
+            if results["broken"]:
+                note(f"Left out {results['broken']:,} broken images: see {runs.folder / 'bad_files.jsonl'}")
+        return results
+
+    return finish(parts, whole, runs.figures, conclude)
 
 
-def describe(f: Finetuning, sources: Sources) -> None:
-    """How many images are used for what, and what will not be tested."""
-    words = [f"{len(sources.train):,} images of {sources.train.name} to train on"]
-    if sources.test is not None:
-        words.append(f"{len(sources.test):,} of {sources.test.name} to test on")
-    unused = unused_splits(f)
-    words += [f"{len(source):,} of {source.name} unused" for source in unused.values()]
-    if f.train == "train" and "validation" in unused and not f.sweep:
-        words[-1] += " (--train train+validation trains on both)"
-    cut = "; vitrail cut them out of one folder" if is_cut_here(f.data) else ""
-    note(", ".join(words) + cut)
+def choose_lr(runs: Runs) -> tuple[float, dict[str, Scores]]:
+    """Return the lr with the best accuracy on a held-out part of train, and the scores of each. Of equals, the one
+    with the lowest loss, then the lowest."""
+    swept: dict[str, Scores] = {}
+    for name, experiment in runs.sweep.items():
+        trained = runs.run(experiment, "sweep", name)
+        val = trained.results["val"]
+        check_kind(val, Swept, f"{trained.folder}: results on val")
+        swept[name] = {score: val[score] for score in ("val_top1", "val_loss")}
+    if not swept:
+        return runs.finetuning.experiment.optimizer.lr, {}
+
+    def worth(name: str) -> tuple[float, float]:
+        top1, loss = swept[name]["val_top1"], swept[name]["val_loss"]
+        assert top1 is not None
+        return top1, -math.inf if loss is None else -loss
+
+    if (remark := describe_tie(swept)) and rank() == 0:
+        note(remark)
+    return runs.sweep[max(swept, key=worth)].optimizer.lr, swept
+
+
+def summarise_scores(tests: list[Scores]) -> dict[str, Any]:
+    """Return mean, standard deviation and values over the seeds of each score; None where one is not finite."""
+    scores = {}
+    for name in tests[0]:
+        values = [test.get(name) for test in tests]
+        numbers = [value for value in values if value is not None]
+        all_finite = len(numbers) == len(values)
+        scores[name] = {
+            "mean": statistics.mean(numbers) if all_finite else None,
+            "std": statistics.stdev(numbers) if all_finite and len(values) > 1 else None,
+            "values": values,
+        }
+    return scores
+
+
+def average_classes(by_seed: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Return the number of images and the mean accuracy over the seeds of each class that was tested."""
+    return [
+        {"name": one[0]["name"], "n": one[0]["n"], "accuracy": statistics.mean(c["accuracy"] for c in one)}
+        for one in zip(*by_seed, strict=False)
+    ]
+
+
+def mend(runs: Runs, lr: float) -> None:
+    """Let the finished runs inside write their models again that are missing or damaged; a run may have been
+    removed."""
+    inside = {("sweep", name): experiment for name, experiment in runs.sweep.items()}
+    inside |= {("seeds", str(seed)): experiment for seed, experiment in runs.seeds(lr).items()}
+    for place, experiment in inside.items():
+        broken = False
+        try:
+            with fail_together(f"{runs.folder.joinpath(*place)} cannot be read"):
+                if rank() == 0:
+                    broken = lacks_model(runs.folder.joinpath(*place))
+            if gather(broken)[0]:
+                runs.run(experiment, *place)
+        except CheckpointError as error:
+            if rank() == 0:
+                note(str(error))
+
+
+def describe(finetuning: Finetuning, parts: Assembled, inputs: Inputs) -> None:
+    """Say how many images are used for what, what will not be tested, and under which license the weights are."""
+    settings, sources = finetuning.experiment, parts.sources
+    text = f"Training on {len(sources.train):,} images ({sources.train.name})"
+    text += (
+        ", no test" if sources.test is None else f", testing on {len(sources.test):,} ({sources.test.name})"
+    )
+    unused = find_unused(settings.data, inputs)
+    if unused:
+        text += "; " + ", ".join(f"{len(source):,} ({source.name})" for source in unused.values()) + " unused"
+        if settings.data.train == "train" and "validation" in unused and not finetuning.sweep.sweep:
+            text += " (--train train+validation trains on both)"
+    note(text + ("; vitrail split the folder" if is_cut_here(settings.data.data) else ""))
     if missing := sources.untested():
         assert sources.test is not None
         note(
             f"{sources.test.name} has no images of {len(missing):,} of {len(sources.train.class_names):,} classes, "
-            f"which will not be tested: {some_of(missing)}"
+            f"which will not be tested: {list_some(missing)}"
         )
+    if known(parts.model.license):
+        license = in_words(parts.model.license)
+        note(f"License of {settings.model.model}, which also holds for what is trained from it: {license}")
 
 
-def tell_license(start: str, license: dict[str, str]) -> None:
-    """What is known of the weights that training begins with holds for those that it ends with."""
-    if known(license):
-        note(f"license of {start}, and of what is trained from it: {in_words(license)}")
-
-
-def unused_splits(f: Finetuning) -> dict[str, Source]:
-    """Of validation and test, those that are there and of which nothing is used."""
-    test = unseen_split(f.data, f.train) if f.test == "auto" else f.test
-    used = {part.name for text in (f.train, test) if text not in NOTHING for part in parse_split(text or "")}
-    made = {}
-    for name in splits_of(f.data):
+def find_unused(settings: DataSettings, inputs: Inputs) -> dict[str, Source]:
+    """Return those of validation and test that are there and of which nothing is used."""
+    resolved = resolve_splits(settings, inputs.data)
+    splits = [split for split in (resolved.train, resolved.val, resolved.test) if split not in NOTHING]
+    used = {part.name for split in splits for part in parse_split(split)}
+    unused = {}
+    for name in inputs.data.splits:
         if name in TEST_SPLITS and name not in used:
-            with suppress(DataError):  # of images without labels, or of none: nobody could use it
-                made[name] = open_source(f.data, name)
-    return made
-
-
-def finetuned(
-    f: Finetuning, experiment: Experiment, sources: Sources, folder: Path, device: Device
-) -> dict[str, Any]:
-    """Sweep, then a run for each seed: the results."""
-    rate, swept = chosen_rate(f, experiment, folder, device)
-    runs = [
-        run(with_rate(experiment, rate, seed), folder / "seeds" / str(seed), device=device)
-        for seed in seeds_of(f)
-    ]
-    results = summary(f, rate, swept, runs) | {"untested": sources.untested()}
-    if rank() == 0:
-        publish(runs[0], folder, results)
-    return results | {"model": runs[0].results["model"]}
-
-
-def mend(f: Finetuning, experiment: Experiment, folder: Path, done: dict[str, Any], device: Device) -> None:
-    """Write those bundles of a finished fine-tuning again that are not what was written: each run its own, from its
-    checkpoint, then the copy of the first one's. A run inside may have been removed to make room."""
-    first = folder / "seeds" / str(f.seed)
-    runs = {first.with_name(str(s)): with_rate(experiment, done["rate"], s) for s in seeds_of(f)}
-    for rate in rates_of(f):
-        runs[folder / "sweep" / f"{rate:g}"] = with_rate(held_out(f, experiment), rate, f.seed)
-    for place, its in runs.items():
-        broken = False
-        try:
-            with fail_together(f"{place} cannot be read"):
-                if rank() == 0:
-                    broken = lacks_model(place)
-            if gather(broken)[0]:
-                run(its, place, device=device)
-        except CheckpointError as error:
-            if rank() == 0:
-                note(str(error))
-    with fail_together(f"{folder / MODEL} cannot be written"):
-        if rank() == 0 and is_broken(folder, done):
-            if is_broken(first, done):
-                raise CheckpointError(
-                    f"{folder} is finished, but its {MODEL} is missing or damaged, and so is the one in {first} that "
-                    "it is a copy of: remove the folder, or choose another, to train anew"
-                )
-            note(f"{folder / MODEL} was missing or damaged: it is copied again from {first}")
-            check_own_folder(folder / MODEL, FILES, "fine-tuned")
-            copy_folder(first / MODEL, folder / MODEL)
-
-
-def identity(complete: Finetuning) -> dict[str, Any]:
-    return {k: v for k, v in dataclasses.asdict(complete).items() if k not in INCIDENTAL}
-
-
-def seeds_of(f: Finetuning) -> range:
-    return range(f.seed, f.seed + f.seeds)
-
-
-def rates_of(f: Finetuning) -> tuple[float, ...]:
-    return tuple(sorted(f.rates or ())) if f.sweep else ()
-
-
-def chosen_rate(
-    f: Finetuning, experiment: Experiment, folder: Path, device: Device
-) -> tuple[float, dict[str, Scores]]:
-    """The rate with the best accuracy on a held-out part of train; of equal ones that of the lowest loss, then the
-    lowest. And the scores of each."""
-    assert f.rate is not None
-    if not f.sweep:
-        return f.rate, {}
-    held, swept = held_out(f, experiment), {}
-    rates = {f"{rate:g}": rate for rate in rates_of(f)}
-    for name, rate in rates.items():
-        trained = run(with_rate(held, rate, f.seed), folder / "sweep" / name, device=device)
-        val = trained.results["val"]
-        check_kind(val, Swept, f"{trained.folder}: results on val")
-        swept[name] = {score: val[score] for score in ("val_top1", "val_loss")}
-    if (said := tie(swept)) and rank() == 0:
-        note(said)
-    return rates[best_of(swept)], swept
-
-
-def publish(first: Trained, folder: Path, results: dict[str, Any]) -> None:
-    """The first seed's bundle and pictures where people look for them, and a table to read."""
-    check_published(first.folder, folder)
-    for name in PUBLISHED:
-        copy_folder(first.folder / name, folder / name)
-    if (first.folder / MISTAKES).exists():
-        with atomic_file(folder / MISTAKES) as path:
-            shutil.copyfile(first.folder / MISTAKES, path)
-    with atomic_file(folder / "results.md") as path:
-        path.write_text(results_page(results), encoding="utf-8")
-    if results["broken"]:
-        note(f"{results['broken']} broken images were left out: see {first.folder / 'bad_files.jsonl'}")
-
-
-def copy_folder(there: Path, here: Path) -> None:
-    with atomic_folder(here) as temporary:
-        for file in sorted(there.iterdir()):
-            shutil.copyfile(file, temporary / file.name)
-
-
-def check_published(first: Path, folder: Path) -> None:
-    """Folders that are replaced hold what an earlier call put there, and nothing of the user's."""
-    for name in PUBLISHED:
-        ours = [file.name for file in (first / name).iterdir()] if (first / name).is_dir() else []
-        check_own_folder(folder / name, tuple(ours), "fine-tuned")
+            with suppress(DataError):  # images without labels, or none: nobody could use it
+                unused[name] = inputs.data.whole(name)
+    return unused

@@ -1,133 +1,286 @@
-"""How fine-tuning is done, where nothing else is said: four protocols.
+"""Fine-tuning protocols: from facts about the data and the checkpoint to a complete fine-tuning.
 
-    paper     appendix B.1.1 and the published code: SGD, batch 512, 384 px, Table 4's steps and rates by data size
-    augreg    the published code's preset for AugReg's checkpoints: the paper's, but 500 steps at rate 0.03, whatever
+    paper     appendix B.1.1 and the published code: SGD, batch 512, 384 px, Table 4's steps and lr by data size
+    augreg    the published code's preset for AugReg's checkpoints: the paper's, but 500 steps at lr 0.03, whatever
               the size of the data
-    bit       BiT-HyperRule: SGD, batch 512, the rate falling in stairs, image size by the size of the images
+    bit       BiT-HyperRule: SGD, batch 512, lr dropping at milestones, image size by the size of the images
     default   for a person with a folder of photographs: a small batch, steps by data size, no higher resolution
-              than the pictures and the machine call for
+              than the images and the machine call for
 
-A protocol is a function of `Facts` and returns the fields of `Finetuning` that the person left open.
+A fine-tuning is an experiment and a sweep: lr is chosen on a part held out of train, then all of train is used.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from vitrail.train.sources import MEDIUM, SMALL, held_part
+from vitrail.data import preprocess as pp
+from vitrail.data.decode import decode
+from vitrail.data.settings import DataSettings
+from vitrail.data.sources import Source
+from vitrail.errors import ConfigError, DataError, ImageError
+from vitrail.models.names import make_config
+from vitrail.models.vit import ViTConfig
+from vitrail.train.assemble import Inputs
+from vitrail.train.data_splits import MEDIUM, SMALL, held_part
+from vitrail.train.optim import OptimizerSettings
+from vitrail.train.settings import Experiment, ModelSettings, TrainingSettings
+
+LOOKED_AT = 20  # images, for their size
+GRID = (0.001, 0.003, 0.01, 0.03)
+IMAGENET_GRID = (0.003, 0.01, 0.03, 0.06)
+ADAMW_LR, ADAMW_GRID = 3e-4, (1e-4, 3e-4, 1e-3, 3e-3)  # the protocols have those of SGD
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """How lr is chosen, and how many runs are made with it."""
+
+    sweep: bool = False  # choose lr on a part held out of train
+    lrs: tuple[float, ...] = GRID  # learning rates that --sweep chooses from
+    dev: float = 0.1  # fraction of train that --sweep holds out
+    seeds: int = 1  # number of runs, for mean and spread; the first has --seed
+
+    def __post_init__(self) -> None:
+        if self.seeds < 1:
+            raise ConfigError(f"seeds {self.seeds}: must be at least 1")
+        if not 0 < self.dev < 1:
+            raise ConfigError(
+                f"dev {self.dev:g}: the fraction of train that is held out must be between 0 and 1"
+            )
+        if self.sweep and not self.lrs:
+            raise ConfigError("sweep without lrs to choose from: set lrs, such as --lrs 0.001 0.01")
+
+
+@dataclass(frozen=True)
+class Finetuning:
+    """A fine-tuning: an experiment on all of train, and how its lr is chosen."""
+
+    experiment: Experiment = field(default_factory=Experiment)
+    sweep: Sweep = field(default_factory=Sweep)
+
+    def identity(self) -> dict[str, Any]:
+        """Return what must be the same for a fine-tuning to be resumed, as run.json has it."""
+        return self.experiment.identity() | {"sweep": vars(self.sweep)}
 
 
 @dataclass(frozen=True)
 class Facts:
     """What a protocol looks at."""
 
-    examples: int  # to train on
-    short_side: int  # of a typical image, in pixels
-    area: int  # likewise
-    image_size: int  # that the checkpoint was made for
-    stride: int  # pixels from one patch to the next; 1 for ResNets
-    value_op: str  # the end of the model's preprocessing line, as to_range(-1, 1)
-    gpu: bool
-    has_dropout: bool = True  # a ResNet has none
+    examples: int = 1000  # to train on
+    classes: int = 10
+    short_side: int = 224  # of a typical image, in pixels
+    area: int = 224 * 224  # likewise
+    model_size: int = 224  # image size that the checkpoint was made for
+    stride: int = 16  # pixels from one patch to the next; 1 for ResNets
+    value_op: str = "to_range(-1, 1)"  # the end of the model's preprocessing line
+    gpu: bool = False
+    has_dropout: bool = True  # False: a ResNet
+    # What the person has set and other settings depend on; None: nothing.
+    image_size: int | None = None
+    optimizer: str | None = None
+    schedule: str | None = None
+    sweep: bool = False
+
+    @property
+    def small(self) -> bool:
+        return self.examples < SMALL
 
 
-def paper(facts: Facts, image_size: int | None) -> dict[str, Any]:
-    size = image_size or multiple(384, facts.stride)
-    small, medium = facts.examples < SMALL, facts.examples < MEDIUM
-    return {
-        "image_size": size,
-        "batch": 512,
-        **length(facts),
-        "decay": "cosine",
-        "optimizer": "sgd",
-        "rate": 0.01 if small else 0.03,
-        "rates": (0.001, 0.003, 0.01, 0.03) if medium else (0.003, 0.01, 0.03, 0.06),
-        "dev": held_part(facts.examples),
-        "weight_decay": 0.0,
-        "clip": 1.0,
-        "mixup": 0.0,
-        **no_dropout(facts),
-        "preprocess": f"inception_crop({size})|flip_lr|{facts.value_op}",
-        "evaluate_preprocess": f"resize({size})|{facts.value_op}",
-    }
-
-
-def augreg(facts: Facts, image_size: int | None) -> dict[str, Any]:
-    return paper(facts, image_size) | {"steps": 500, "warmup": "20%", "rate": 0.03}
-
-
-def bit(facts: Facts, image_size: int | None) -> dict[str, Any]:
-    resize, crop = (160, 128) if facts.area < 96 * 96 else (512, 480)
-    size = image_size or multiple(crop, facts.stride)
-    small = facts.examples < SMALL
-    return {
-        "image_size": size,
-        "batch": 512,
-        **length(facts),
-        "decay": "stairs",
-        "stairs": ("40%", "60%", "80%") if small else ("30%", "60%", "90%"),  # of 500; of 10,000 or 20,000
-        "optimizer": "sgd",
-        "rate": 0.003,
-        "rates": (0.001, 0.003, 0.01, 0.03),
-        "dev": held_part(facts.examples),
-        "weight_decay": 0.0,
-        "clip": 0.0,
-        "mixup": 0.0 if small else 0.1,
-        **no_dropout(facts),
-        "preprocess": f"resize({round(size * resize / crop)})|random_crop({size})|flip_lr|{facts.value_op}",
-        "evaluate_preprocess": f"resize({size})|{facts.value_op}",
-    }
-
-
-def default(facts: Facts, image_size: int | None) -> dict[str, Any]:
-    size = image_size or photo_size(facts)
-    n = facts.examples
-    batch = min(64, max(4, 2 ** ((n // 8).bit_length() - 1)))  # at least 8 steps in a pass
-    epochs = 20 if n < 5_000 else 10 if n < 50_000 else 5
-    return {
-        "image_size": size,
-        "batch": batch,
-        "steps": max(200, epochs * n // batch),
-        "warmup": "10%",
-        "decay": "cosine",
-        "optimizer": "sgd",
-        "rate": 0.01,
-        "rates": (0.001, 0.003, 0.01, 0.03),
-        "dev": held_part(n),
-        "weight_decay": 0.0,
-        "clip": 1.0,
-        "mixup": 0.0,
-        "preprocess": f"inception_crop({size}, area=(0.25, 1))|flip_lr|uint8|{facts.value_op}",
-        "evaluate_preprocess": "",
-    }
-
-
-def length(facts: Facts) -> dict[str, Any]:
-    """By the size of the data, in the paper as in BiT-HyperRule: warm-ups of 100, 500 and 500 steps."""
-    if facts.examples < SMALL:
-        return {"steps": 500, "warmup": "20%"}
-    return (
-        {"steps": 10_000, "warmup": "5%"} if facts.examples < MEDIUM else {"steps": 20_000, "warmup": "2.5%"}
+def gather_facts(inputs: Inputs, model: str, train: str, *, gpu: bool, **asked: Any) -> Facts:
+    """Look at the data and the checkpoint. `asked`: what the person has set of the last fields of `Facts`."""
+    source = inputs.data.part("train" if train == "auto" else train)
+    check_counts(source)
+    if inputs.start is not None:
+        config, line = inputs.start.config, inputs.start.preprocess
+    else:
+        config, line = make_config(model), "to_range(-1, 1)"
+    height, width = config.image_size
+    if height != width and asked.get("image_size") is None:
+        raise ConfigError(
+            f"{model} is for images of {height} x {width} pixels, and fine-tuning crops squares: --image-size "
+            f"{min(height, width)} resamples its positions to a square"
+        )
+    sizes = sample_sizes(source)
+    return Facts(
+        examples=len(source),
+        classes=len(source.class_names),
+        short_side=int(statistics.median(min(size) for size in sizes)),
+        area=int(statistics.median(h * w for h, w in sizes)),
+        model_size=min(height, width),
+        stride=config.stride if isinstance(config, ViTConfig) else 1,
+        value_op=str(pp.Pipeline((), pp.parse(line).value_op)),
+        gpu=gpu,
+        has_dropout=isinstance(config, ViTConfig),
+        **asked,
     )
 
 
-def no_dropout(facts: Facts) -> dict[str, Any]:
-    """Whatever the checkpoint was trained with."""
-    return {"dropout": 0.0, "drop_path": 0.0} if facts.has_dropout else {}
+def sample_sizes(source: Source) -> list[tuple[int, int]]:
+    """Return (H, W) of a few images, evenly taken."""
+    sizes: list[tuple[int, int]] = []
+    for index in range(0, len(source), max(1, len(source) // LOOKED_AT)):
+        try:
+            image = source.read(index).image
+            height, width = (decode(image) if isinstance(image, bytes) else image).shape[:2]
+            sizes.append((height, width))
+        except (ImageError, DataError):
+            continue  # the loader reports broken files; they have no size
+    if not sizes:
+        raise DataError(f"{source.name}: none of the images that were sampled for their size can be read")
+    return sizes
+
+
+def check_counts(source: Source) -> None:
+    """Raise where a class has too few images, before anything is computed."""
+    if len(source.class_names) < 2:
+        raise DataError(
+            f"{source.name} has only one class, {', '.join(source.class_names)}: there is nothing to tell apart"
+        )
+    counts = dict.fromkeys(source.class_names, 0)
+    for label in source.labels.tolist():
+        counts[source.class_names[label]] += 1
+    if few := [name for name, n in counts.items() if n < 2]:
+        raise DataError(
+            f"{source.name}: {len(few)} classes have fewer than 2 images to train on: {', '.join(few[:5])}; "
+            "add images, or leave these classes out"
+        )
+
+
+def paper(facts: Facts) -> Finetuning:
+    size = facts.image_size or round_to(384, facts.stride)
+    return complete(
+        facts,
+        size,
+        batch_size=512,
+        lr=0.01 if facts.small else 0.03,
+        lrs=GRID if facts.examples < MEDIUM else IMAGENET_GRID,
+        length=published_length(facts),
+        preprocess=f"inception_crop({size})|flip_lr|{facts.value_op}",
+        evaluate_preprocess=f"resize({size})|{facts.value_op}",
+        no_dropout=True,
+    )
+
+
+def augreg(facts: Facts) -> Finetuning:
+    tuning = paper(facts)
+    lr = tuning.experiment.optimizer.lr if facts.optimizer == "adamw" else 0.03
+    experiment = replace(
+        tuning.experiment,
+        optimizer=replace(tuning.experiment.optimizer, lr=lr, warmup="20%"),
+        training=replace(tuning.experiment.training, steps=500),
+    )
+    return replace(tuning, experiment=experiment)
+
+
+def bit(facts: Facts) -> Finetuning:
+    resize, crop = (160, 128) if facts.area < 96 * 96 else (512, 480)
+    size = facts.image_size or round_to(crop, facts.stride)
+    milestones = (
+        ("40%", "60%", "80%") if facts.small else ("30%", "60%", "90%")
+    )  # of 500; of 10,000 or 20,000
+    return complete(
+        facts,
+        size,
+        batch_size=512,
+        lr=0.003,
+        lrs=GRID,
+        length=published_length(facts),
+        preprocess=f"resize({round(size * resize / crop)})|random_crop({size})|flip_lr|{facts.value_op}",
+        evaluate_preprocess=f"resize({size})|{facts.value_op}",
+        milestones=milestones if facts.schedule in (None, "milestones") else (),
+        grad_clip=0.0,
+        mixup=0.0 if facts.small else 0.1,
+        no_dropout=True,
+    )
+
+
+def default(facts: Facts) -> Finetuning:
+    n = facts.examples
+    size = facts.image_size or photo_size(facts)
+    batch_size = min(64, max(4, 2 ** ((n // 8).bit_length() - 1)))  # at least 8 steps in an epoch
+    epochs = 20 if n < 5_000 else 10 if n < 50_000 else 5
+    return complete(
+        facts,
+        size,
+        batch_size=batch_size,
+        lr=0.01,
+        lrs=GRID,
+        length=(max(200, epochs * n // batch_size), "10%"),
+        preprocess=f"inception_crop({size}, area=(0.25, 1))|flip_lr|uint8|{facts.value_op}",
+        evaluate_preprocess="",
+    )
+
+
+def complete(
+    facts: Facts,
+    image_size: int,
+    *,
+    batch_size: int,
+    lr: float,
+    lrs: tuple[float, ...],
+    length: tuple[int, str],  # steps, warmup
+    preprocess: str,
+    evaluate_preprocess: str,
+    milestones: tuple[str, ...] = (),
+    grad_clip: float = 1.0,
+    mixup: float = 0.0,
+    no_dropout: bool = False,  # whatever the checkpoint was trained with
+) -> Finetuning:
+    """Return the fine-tuning with what all protocols share: SGD without weight decay, all of train, no validation."""
+    dev = held_part(facts.examples)
+    usable = int(facts.examples * (1 - dev)) - facts.classes if facts.sweep else facts.examples
+    if batch_size > usable:
+        # Published batch sizes on small data: as large as the data allows, in powers of two.
+        batch_size = 2 ** (max(1, usable).bit_length() - 1)
+    adamw = facts.optimizer == "adamw"
+    dropout = 0.0 if no_dropout and facts.has_dropout else None
+    experiment = Experiment(
+        model=ModelSettings(image_size=image_size, dropout=dropout, drop_path=dropout),
+        data=DataSettings(
+            train="train",
+            val="none",
+            preprocess=preprocess,
+            evaluate_preprocess=evaluate_preprocess,
+            batch_size=batch_size,
+            mixup=mixup,
+        ),
+        optimizer=OptimizerSettings(
+            optimizer="adamw" if adamw else "sgd",
+            lr=ADAMW_LR if adamw else lr,
+            schedule="milestones" if milestones else "cosine",
+            warmup=length[1],
+            milestones=milestones,
+            grad_clip=grad_clip,
+        ),
+        training=TrainingSettings(steps=length[0], save_every="25%"),
+    )
+    return Finetuning(experiment, Sweep(facts.sweep, ADAMW_GRID if adamw else lrs, dev))
+
+
+def published_length(facts: Facts) -> tuple[int, str]:
+    """Return steps and warmup by the size of the data, in the paper as in BiT-HyperRule: warmups of 100, 500, 500."""
+    if facts.small:
+        return 500, "20%"
+    return (10_000, "5%") if facts.examples < MEDIUM else (20_000, "2.5%")
 
 
 def photo_size(facts: Facts) -> int:
-    """On a GPU up to 12/7 of the checkpoint's size (224 -> 384), no larger than the pictures; else its own."""
+    """Return on a GPU up to 12/7 of the checkpoint's size (224 -> 384), no larger than the images; else its own."""
     if not facts.gpu:
-        return facts.image_size
-    wanted = min(facts.image_size * 12 // 7, max(facts.image_size, facts.short_side))
-    return multiple(wanted, facts.stride)
+        return facts.model_size
+    limit = min(facts.model_size * 12 // 7, max(facts.model_size, facts.short_side))
+    return round_to(limit, facts.stride)
 
 
-def multiple(size: int, stride: int) -> int:
-    """The nearest size that the patches divide."""
+def round_to(size: int, stride: int) -> int:
+    """Return the nearest size that the patches divide."""
     return max(1, round(size / stride)) * stride
 
 
-PROTOCOLS = {"default": default, "paper": paper, "augreg": augreg, "bit": bit}
+Protocol = Callable[[Facts], Finetuning]
+PROTOCOLS: dict[str, Protocol] = {"default": default, "paper": paper, "augreg": augreg, "bit": bit}

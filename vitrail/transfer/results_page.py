@@ -1,4 +1,4 @@
-"""results.md of a fine-tuning: the scores over seeds, the accuracy of each class, and how a sweep chose its rate."""
+"""results.md of a fine-tuning: the scores over seeds, the accuracy of each class, and how a sweep chose its lr."""
 
 from __future__ import annotations
 
@@ -7,59 +7,61 @@ from typing import Any
 from vitrail.checkpoints.license import in_words
 from vitrail.data.readers.class_names import readable
 from vitrail.evaluators.accuracy import MOST_MISTAKES
-from vitrail.transfer.tables import decimals, in_markdown
+from vitrail.evaluators.score import format_score
+from vitrail.transfer.tables import in_markdown
 
 
 def results_page(results: dict[str, Any]) -> str:
-    """Markdown."""
-    lines = [f"| score | mean | std | n = {results['seeds']} |", "|---|---|---|---|"]
+    """Return the page, in Markdown."""
+    n = results.get("test_examples")
+    lines = [f"| score | mean | std | values (seeds: {results['seeds']}) |", "|---|---|---|---|"]
     for name, score in results["scores"].items():
-        spread = "" if score["std"] is None else f"{score['std']:.4f}"
-        values = ", ".join(map(decimals, score["values"]))
-        lines.append(f"| {name} | {decimals(score['mean'])} | {spread} | {values} |")
-    tested = (
-        f"{results['test_examples']} of {results['test_split']}" if results["test_split"] else "not tested"
-    )
+        mean = format_score(name, score["mean"], n if results["seeds"] == 1 else None)
+        spread = "" if score["std"] is None else format_score(name, score["std"])
+        values = ", ".join(format_score(name, value) for value in score["values"])
+        lines.append(f"| {name} | {mean} | {spread} | {values} |")
+    tested = f"tested on {n:,} ({results['test_split']})" if results.get("test_split") else "not tested"
     lines.append(
-        f"\nrate {results['rate']:g}, {results['steps']} steps, {results['train_examples']} training images, {tested}"
+        f"\nTrained on {results['train_examples']:,} images for {results['steps']:,} steps at lr {results['lr']:g}; "
+        f"{tested}."
     )
-    lines.append(f"\nlicense: {in_markdown(in_words(results['license']))}")
+    lines.append(f"\nLicense: {in_markdown(in_words(results['license']))}")
     return "\n".join([*lines, *class_lines(results), *sweep_lines(results)]) + "\n"
 
 
 def class_lines(results: dict[str, Any]) -> list[str]:
-    """The worst first; accuracies are means over seeds."""
+    """Return the table of classes, the worst first; accuracies are means over seeds."""
     lines = []
     if results["per_class"]:
-        lines = ["\n| class | n | accuracy |", "|---|---|---|"]
+        lines = ["\n| class | images | accuracy |", "|---|---|---|"]
         for one in sorted(results["per_class"], key=lambda one: float(one["accuracy"])):
-            lines.append(f"| {in_markdown(readable(one['name']))} | {one['n']} | {one['accuracy']:.4f} |")
+            lines.append(f"| {in_markdown(readable(one['name']))} | {one['n']} | {one['accuracy']:.1%} |")
     if results["untested"]:
         names = [in_markdown(readable(name)) for name in results["untested"]]
-        lines.append(f"\nnot tested: {', '.join(names)}")
-    if results["wrong"]:
-        most = f", the surest {MOST_MISTAKES:,}" if results["wrong"] > MOST_MISTAKES else ""
-        lines.append(f"\nmistakes of the first seed: {results['wrong']:,}, by name in mistakes.jsonl{most}")
+        lines.append(f"\nNot tested, for lack of images: {', '.join(names)}")
+    if results.get("wrong"):
+        most = f", the most confident {MOST_MISTAKES:,}" if results["wrong"] > MOST_MISTAKES else ""
+        lines.append(f"\nMistakes of the first run: {results['wrong']:,}, listed in mistakes.jsonl{most}")
     return lines
 
 
 def sweep_lines(results: dict[str, Any]) -> list[str]:
-    """What the rate was chosen by."""
+    """Return the table of the scores that lr was chosen by."""
     if not results["sweep"]:
         return []
-    lines = [f"\n| rate | val_top1 | val_loss | on {results['dev']:.0%} of train |", "|---|---|---|---|"]
-    for rate, scores in results["sweep"].items():
-        chosen = "chosen" if float(rate) == results["rate"] else ""
-        lines.append(f"| {rate} | {scores['val_top1']:.4f} | {decimals(scores['val_loss'])} | {chosen} |")
-    return [*lines, *([f"\n{said}"] if (said := tie(results["sweep"])) else [])]
+    lines = [f"\n| lr | val_top1 | val_loss | on {results['dev']:.0%} of train |", "|---|---|---|---|"]
+    for lr, scores in results["sweep"].items():
+        chosen = "chosen" if float(lr) == results["lr"] else ""
+        top1, loss = (format_score(name, scores[name]) for name in ("val_top1", "val_loss"))
+        lines.append(f"| {lr} | {top1} | {loss} | {chosen} |")
+    remark = describe_tie(results["sweep"])
+    return [*lines, *([f"\n{remark}"] if remark else [])]
 
 
-def tie(sweep: dict[str, dict[str, float]]) -> str:
-    """In words, where several rates have the best accuracy; else nothing."""
+def describe_tie(sweep: dict[str, Any]) -> str:
+    """Return a remark where several lrs have the best accuracy; else nothing."""
     best = max(scores["val_top1"] for scores in sweep.values())
-    equal = [rate for rate, scores in sweep.items() if scores["val_top1"] == best]
+    equal = [lr for lr, scores in sweep.items() if scores["val_top1"] == best]
     if len(equal) == 1:
         return ""
-    return (
-        f"rates {', '.join(equal)} have the same val_top1 {best:.4f}: the one of the lowest val_loss is taken"
-    )
+    return f"lr {', '.join(equal)} have the same val_top1, {best:.1%}: the one with the lowest val_loss is chosen"

@@ -19,13 +19,11 @@ class VTABSettings:
     image_size: int | None = None  # pixels of a side; None: 384, or the nearest size that the patches divide
     steps: int = 2500  # training steps
     batch_size: int = 512  # images in a step
-    lrs: tuple[float, ...] = (
-        0.01,
-    )  # learning rate; of several, the best on val200 after training on train800
+    # learning rates; of several, the best on val200 after training on train800
+    lrs: tuple[float, ...] = (0.01,)
     seeds: int = 1  # runs of each task
-    augment: Literal["by-task", "none"] = (
-        "by-task"  # random crops and mirror images where they keep the label
-    )
+    # random crops and mirror images where they keep the label
+    augment: Literal["by-task", "none"] = "by-task"
     train_examples: int = 800  # with other numbers than 800 and 200 it is not VTAB-1k, but a trial
     val_examples: int = 200  # examples to choose lr by
     num_workers: int | None = None  # processes that decode images; None: chosen for the machine
@@ -42,16 +40,14 @@ class SuiteSettings:
 
     seeds: int = 3  # runs of few-shot and of fine-tuning
     shots: tuple[int, ...] | None = None  # None: 1, 5, 10, 25 as far as every class has so many examples
-    draws: Draws = (
-        "vitrail"  # examples of few-shot: our own, big_vision's by seed, or scenic's, the first ones
-    )
+    # examples of few-shot: our own, big_vision's by seed, or scenic's, the first ones
+    draws: Draws = "vitrail"
     # regularisation of few-shot: 2^10; test-rank: one of 2^-10 ... 2^19 by mean rank on the TEST sets, as scenic
     fewshot_l2: Literal["fixed", "test-rank"] = "fixed"
     # regularisation of the linear probe; of several, the best on a held-out fifth
     l2: tuple[float, ...] = (10.0, 1.0, 0.1, 0.01, 1e-3, 1e-4, 1e-5, 1e-6)
-    k: tuple[int, ...] | None = (
-        None  # neighbours of kNN, chosen likewise; None: what fits of 1, 5, 10, 20, 50
-    )
+    # neighbours of kNN, chosen likewise; None: what fits of 1, 5, 10, 20, 50
+    k: tuple[int, ...] | None = None
     train_split: str = "train"  # split to learn from
     test_split: str | None = None  # split to test on; None: test, or else validation
     protocol: Literal["default", "paper", "augreg", "bit"] = "default"  # sets unset options of fine-tuning

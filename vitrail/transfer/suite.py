@@ -41,10 +41,9 @@ from vitrail.runtime.device import Device, pick
 from vitrail.runtime.log import note
 from vitrail.train.results import lacks_model
 from vitrail.transfer.claim import alone, check_own, claimed, results_in
-from vitrail.transfer.finetune import run_finetuning
-from vitrail.transfer.finetune_results import Scored
-from vitrail.transfer.finetune_settings import Finetuning, check_counts
+from vitrail.transfer.finetune import Scored, prepare, run_finetuning
 from vitrail.transfer.paper_scores import paper_model, paper_score
+from vitrail.transfer.protocols import check_counts
 from vitrail.transfer.settings import SUITE, Method, SuiteSettings
 from vitrail.transfer.tables import percent, write_tables
 
@@ -232,26 +231,25 @@ class Top1(TypedDict):
 
 def run_finetune(work: Work) -> list[Entry]:
     settings = work.settings
-    finetuning = Finetuning(
+    names = ("image_size", "steps", "batch_size", "lr", "num_workers")
+    given = {name: value for name in names if (value := getattr(settings, name)) is not None}
+    prepared = prepare(
         work.dataset.where,
         work.model,
+        protocol=settings.protocol,
+        device=work.device,
         train=settings.train_split,
         test=work.dataset.test_split,
         seeds=settings.seeds,
-        protocol=settings.protocol,
-        image_size=settings.image_size,
-        steps=settings.steps,
-        batch=settings.batch_size,
-        rate=settings.lr,
         sweep=settings.sweep,
-        workers=settings.num_workers,
         max_bad=settings.max_bad,
+        **given,
     )
-    results = run_finetuning(finetuning, work.folder, device=work.device).results
+    results = run_finetuning(prepared, work.folder, device=work.device).results
     check_kind(results["scores"], Top1, f"{work.folder}: scores")
     top1 = results["scores"]["top1"]
     entry = {"score": "finetune", "mean": top1["mean"], "std": top1["std"], "n": settings.seeds}
-    entry |= {"test_examples": results["test_examples"], "lr": results["rate"], "steps": results["steps"]}
+    entry |= {"test_examples": results["test_examples"], "lr": results["lr"], "steps": results["steps"]}
     return [entry]
 
 

@@ -25,17 +25,18 @@ from vitrail.checkpoints.formats import create, has_weights, load
 from vitrail.checkpoints.json_files import Count
 from vitrail.data import preprocess as pp
 from vitrail.data.readers.fingerprint import digest_files
+from vitrail.data.settings import DataSettings
 from vitrail.errors import CheckpointError, DataError
 from vitrail.inference.feature_cache import model_digest
 from vitrail.models.vit import ViTConfig
 from vitrail.runtime.device import Device
 from vitrail.runtime.log import note
-from vitrail.train.experiment import DataChoice, Experiment, ModelChoice, ObjectiveChoice, Training
-from vitrail.train.optim import Optimization
+from vitrail.train.optim import OptimizerSettings
 from vitrail.train.results import MODEL, lacks_model
 from vitrail.train.run import run
+from vitrail.train.settings import Experiment, ModelSettings, TrainingSettings
 from vitrail.transfer.claim import alone, check_own, claimed, results_in
-from vitrail.transfer.protocols import multiple
+from vitrail.transfer.protocols import round_to
 from vitrail.transfer.settings import VTAB, VTABSettings
 from vitrail.transfer.tables import percent, write_tables
 from vitrail.transfer.vtab_data import (
@@ -137,7 +138,7 @@ class Start:
         stride, dropout = (loaded.config.stride, 0.0) if isinstance(loaded.config, ViTConfig) else (1, None)
         value_op = str(pp.Pipeline((), pp.parse(loaded.preprocess).value_op))
         weights = model_digest(loaded) if has_weights(model) else "fresh"
-        return cls(model, settings.image_size or multiple(384, stride), value_op, weights, dropout)
+        return cls(model, settings.image_size or round_to(384, stride), value_op, weights, dropout)
 
 
 def identity(start: Start, settings: VTABSettings, source: Path) -> dict[str, Any]:
@@ -220,29 +221,19 @@ def experiment(
 ) -> Experiment:
     """Return one training run of a task."""
     return Experiment(
-        ModelChoice(start.model, start.image_size, dropout=start.dropout, drop_path=start.dropout),
-        DataChoice(
+        model=ModelSettings(start.model, start.image_size, dropout=start.dropout, drop_path=start.dropout),
+        data=DataSettings(
             where,
             *splits,
             preprocess=line,
             evaluate_preprocess=f"resize({start.image_size})|{start.value_op}",
-            batch=settings.batch_size,
+            batch_size=settings.batch_size,
             max_bad=0.0,
-            workers=settings.num_workers,
+            num_workers=settings.num_workers,
         ),
-        ObjectiveChoice(),
-        Training(
-            steps=settings.steps,
-            rate=lr,
-            decay="cosine",
-            warmup="20%",
-            optimization=Optimization("sgd"),
-            clip=1.0,
-            evaluate_every="100%",
-            save_every="10%",
-            keep=1,
-        ),
-        seed,
+        optimizer=OptimizerSettings("sgd", lr=lr, schedule="cosine", warmup="20%", grad_clip=1.0),
+        training=TrainingSettings(steps=settings.steps, evaluate_every="100%", save_every="10%", keep=1),
+        seed=seed,
     )
 
 

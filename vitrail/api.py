@@ -1,0 +1,113 @@
+"""The verbs that train, as Python functions and behind the command line alike.
+
+    vitrail.pretrain("photos", model="S/16", steps="30ep")
+    vitrail.finetune("photos", "ti8-64", lr=0.01)
+
+Every setting of an experiment (vitrail/train/settings.py) is a keyword, and a flag of the same name.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from vitrail.checkpoints.formats import has_weights, save
+from vitrail.errors import ConfigError
+from vitrail.inspection import figures
+from vitrail.models.names import Model
+from vitrail.objectives.objective import Objective
+from vitrail.recipes.names import finetuning_recipe
+from vitrail.recipes.names import recipe as find_recipe
+from vitrail.runtime.device import Device
+from vitrail.runtime.distributed import barrier, rank
+from vitrail.runtime.log import note
+from vitrail.train.folders import default_folder
+from vitrail.train.keywords import override
+from vitrail.train.run import Trained, run
+from vitrail.train.settings import Experiment
+from vitrail.transfer.finetune import Prepared, prepare, run_finetuning
+
+START = "start"  # the bundle of a model object that a run begins from, in the run's folder
+
+
+def pretrain(
+    data: str | Path,
+    *,
+    model: str | Path | Model | None = None,
+    objective: str | Objective | None = None,
+    recipe: str = "small",
+    out: str | Path | None = None,
+    device: Device = "auto",
+    **settings: Any,
+) -> Trained:
+    """Pre-train on `data` by a recipe, with any setting replaced: model="Ti/8@64", steps="30ep", lr=1e-3.
+
+    `model`: an architecture's name, a path to weights, or a model. `objective`: a name (classification,
+    masked-patches), or an object of your own (vitrail/objectives/objective.py). The same call again resumes.
+    """
+    keywords: dict[str, Any] = {"data": data, **settings}
+    keywords |= {} if objective is None else {"objective": objective}
+    if model is not None and not isinstance(model, Model):
+        keywords["model"] = model
+    experiment = override(find_recipe(recipe).make(), keywords)
+    folder = Path(out) if out is not None else default_out(recipe, experiment)
+    if isinstance(model, Model):
+        experiment = override(experiment, {"model": store_start(model, folder)})
+    return run_recipe(recipe, experiment, folder, device)
+
+
+def finetune(
+    data: str | Path,
+    model: str | Path | Model,
+    *,
+    protocol: str = "default",
+    recipe: str = "",
+    out: str | Path | None = None,
+    device: Device = "auto",
+    **settings: Any,
+) -> Trained:
+    """Fine-tune `model`, a path, a name or a model, on `data`, with any setting of an experiment or a sweep by
+    keyword.
+
+    Settings that are not given are chosen by `protocol` (default, paper, augreg, bit), or by a published `recipe`.
+    The same call again resumes.
+    """
+    folder = None if out is None else Path(out)
+    if isinstance(model, Model):
+        folder = default_folder(str(data), "model") if folder is None else folder
+        model = store_start(model, folder)
+    folder = default_folder(str(data), str(model)) if folder is None else folder
+    chosen = finetuning_recipe(recipe).make if recipe else protocol
+    prepared = prepare(data, model, protocol=chosen, device=device, **settings)
+    return run_prepared(prepared, folder, device)
+
+
+def run_recipe(recipe: str, experiment: Experiment, out: Path, device: Device) -> Trained:
+    """Run an experiment, and say where its recipe starts from another's model and none is given."""
+    start = find_recipe(recipe or "small").start
+    if start and not has_weights(experiment.model.model) and rank() == 0:
+        note(f"Starting from fresh weights; the result of {recipe} is for --model with the model of {start}")
+    return run(experiment, out, device=device, figures=figures)
+
+
+def run_prepared(prepared: Prepared, out: Path, device: Device) -> Trained:
+    return run_finetuning(prepared, out, device=device, figures=figures)
+
+
+def default_out(recipe: str, experiment: Experiment) -> Path:
+    """Return runs/photos-vit-b16-i21k; without a recipe, and for small, which trains any model, runs/photos-b-16."""
+    return default_folder(experiment.data.data, experiment.model.model if recipe in ("", "small") else recipe)
+
+
+def store_start(model: Model, folder: Path) -> str:
+    """Save a model object into the run's folder, so that the run can be resumed; return its path."""
+    place = folder / START
+    if rank() == 0:
+        if not folder.exists():
+            save(model, place)
+        elif not place.exists():
+            raise ConfigError(
+                f"{folder} holds something else than a run that was started with a model object: choose another `out`"
+            )
+    barrier()
+    return str(place)

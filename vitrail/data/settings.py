@@ -1,0 +1,37 @@
+"""Settings of the data of a run: which images, how they are prepared, how batches are made of them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from vitrail.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    data: str = ""  # a folder of images, Parquet or tar shards, or a name
+    train: str = "auto"  # split to train on; auto: train without what is held out
+    val: str = "auto"  # split to choose by, or none; auto: 10%, 2% or 1% of each class, none with --train
+    test: str = "auto"  # split to evaluate once, at the end, or none; auto: test or validation
+    preprocess: str = ""  # training line; unset: inception crop and flip, to the model's size
+    evaluate_preprocess: str = ""  # evaluation line, stored with the model; unset: the model's own
+    batch_size: int = 256  # examples per step, over all processes
+    mixup: float = 0.0  # alpha of mixup: weights from Beta(alpha, alpha); 0: off
+    # alpha of cutmix: areas from Beta(alpha, alpha); 0: off; with mixup: one or the other
+    cutmix: float = 0.0
+    max_bad: float = 0.01  # fraction of examples that may be broken before the run stops
+    num_workers: int | None = None  # decoding processes; None: on CUDA one per core, at most 16, else 0
+    resident: bool = False  # keep the images on the device and augment them there; for small images
+    fewshot: tuple[str, ...] = ()  # data sets to evaluate 5-shot during training
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise ConfigError(f"batch_size {self.batch_size}: must be at least 1")
+        if self.num_workers is not None and self.num_workers < 0:
+            raise ConfigError(f"num_workers {self.num_workers}: must not be negative")
+        for name in ("mixup", "cutmix"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ConfigError(f"{name} {getattr(self, name)}: must be finite and not negative")
+        if not 0 <= self.max_bad <= 1:
+            raise ConfigError(f"max_bad {self.max_bad}: must be in [0, 1]")

@@ -1,0 +1,77 @@
+"""Classification: softmax or sigmoid cross-entropy, with smoothed and mixed targets.
+
+    target   y = share onehot(label) + (1 - share) onehot(partner_label)         mixup, cutmix; else share = 1
+    smoothed y <- (1 - s) y + s / K
+    softmax  -sum_k y_k log softmax(logits)_k
+    sigmoid  -sum_k [y_k log sigma(logits_k) + (1 - y_k) log(1 - sigma(logits_k))]       sum over the K classes
+
+The loss is a mean over the batch with the examples' weights, 0 for broken ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitrail.data.loader import View
+from vitrail.data.settings import DataSettings
+from vitrail.data.sources import Source
+from vitrail.errors import ConfigError
+from vitrail.evaluators.accuracy import Accuracy
+from vitrail.evaluators.score import Evaluator
+from vitrail.models.names import Model
+from vitrail.objectives.objective import Batch, mean, training_view
+
+
+@dataclass(frozen=True)
+class Classification:
+    # cross-entropy over all classes, or of each class by itself
+    loss: Literal["softmax", "sigmoid"] = "softmax"
+    label_smoothing: float = 0.0  # share of each target that is spread over all classes
+
+    needs_labels: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.loss not in ("softmax", "sigmoid"):
+            raise ConfigError(f"loss {self.loss!r} is not one of softmax, sigmoid")
+        if not 0 <= self.label_smoothing < 1:
+            raise ConfigError(f"label_smoothing {self.label_smoothing}: must be in [0, 1)")
+
+    def views(self, model: Model, data: DataSettings) -> dict[str, View]:
+        return {"image": training_view(model, data)}
+
+    def build(self, model: nn.Module) -> nn.Module:
+        return CrossEntropy(model, self)
+
+    def evaluators(self, module: Any, val: Source, data: DataSettings) -> list[Evaluator]:
+        return [Accuracy(val, None, data.batch_size, data.num_workers, name="val", max_bad=data.max_bad)]
+
+
+class CrossEntropy(nn.Module):
+    """model(image) (B, K) against labels."""
+
+    def __init__(self, model: nn.Module, settings: Classification) -> None:
+        super().__init__()
+        self.model, self.settings = model, settings
+
+    def forward(self, batch: Batch) -> tuple[Tensor, Batch]:
+        logits = self.model(batch["image"]).float()  # (B, K)
+        each = self.against(logits, batch["label"])  # (B,)
+        if "share" in batch:
+            partner = self.against(logits, batch["partner_label"])
+            each = batch["share"] * each + (1 - batch["share"]) * partner
+        right = (logits.argmax(dim=1) == batch["label"]).float()
+        return mean(each, batch["weight"]), {"top1": mean(right, batch["weight"]).detach()}
+
+    def against(self, logits: Tensor, label: Tensor) -> Tensor:
+        """Return the loss of each example (B,). It is linear in the target: a mixed one gives a mixture of losses."""
+        s = self.settings.label_smoothing
+        if self.settings.loss == "softmax":
+            return F.cross_entropy(logits, label, reduction="none", label_smoothing=s)
+        at_target = logits.gather(1, label[:, None])[:, 0]  # (B,)
+        if s:
+            at_target = (1 - s) * at_target + s * logits.mean(dim=1)
+        return F.softplus(logits).sum(dim=1) - at_target

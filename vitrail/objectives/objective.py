@@ -1,0 +1,81 @@
+"""The contract of an objective: what training minimises, and everything that goes with it.
+
+An objective is a frozen dataclass of settings with the methods below; no base class is needed. The ones in the
+package are named in names.py; a person passes one of their own from Python:
+
+    vitrail.pretrain("photos", model="S/16", objective=Mine())
+
+The module that `build` returns maps a batch to (loss, metrics). All that it owns (a teacher, a decoder, a head) is
+saved and restored with the run. It may also have
+
+    backbone() -> nn.Module            the model that is saved and evaluated; without it: the attribute `model`
+    after_update(step, steps) -> None  called after each update: a teacher's average, a schedule of its own
+
+Everything random in `forward` and `after_update` is seeded by (seed, step, rank), so that a run can be resumed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+from torch import Tensor, nn
+
+from vitrail.data import preprocess as pp
+from vitrail.data.loader import View
+from vitrail.data.settings import DataSettings
+from vitrail.data.sources import Source
+from vitrail.errors import ConfigError
+from vitrail.evaluators.score import Evaluator
+from vitrail.models.names import Model
+
+Batch = dict[str, Tensor]
+
+
+@runtime_checkable
+class Objective(Protocol):
+    needs_labels: ClassVar[bool]  # False: the model gets no classifier, and classes need no images
+
+    def views(self, model: Model, data: DataSettings) -> dict[str, View]:
+        """Return what the loader draws of each example, by the name that it has in the batch."""
+        ...
+
+    def build(self, model: Model) -> nn.Module:
+        """Return the module that maps a batch to (loss, metrics)."""
+        ...
+
+    def evaluators(self, module: Any, val: Source, data: DataSettings) -> list[Evaluator]:
+        """Return what is measured on held-out data during training; `data.batch_size` is that of one process."""
+        ...
+
+
+def training_view(model: Model, data: DataSettings) -> View:
+    """Return the view of the training line: the one that is set, else inception crop and flip to the model's size."""
+    line = data.preprocess or training_line(model)
+    pipeline = pp.parse(line)
+    if pipeline.image_size != tuple(model.config.image_size):
+        raise ConfigError(f"'{line}' makes {pipeline.image_size}, the model takes {model.config.image_size}")
+    if pipeline.value_op != pp.parse(model.preprocess).value_op:
+        raise ConfigError(
+            f"preprocess '{line}' and the model's own '{model.preprocess}' end in different values. A model is used "
+            "with those that it was trained on: set evaluate_preprocess too"
+        )
+    return View(pipeline)
+
+
+def training_line(model: Model) -> str:
+    """Return the line of inception crop and flip, to the model's size and range."""
+    H, W = model.config.image_size
+    size = f"{H}" if H == W else f"{H}, {W}"
+    value = pp.parse(model.preprocess).value_op
+    return str(pp.Pipeline(pp.parse(f"inception_crop({size})|flip_lr|uint8").pixel_ops, value))
+
+
+def backbone(module: Any) -> Model:
+    """Return the model that is saved and evaluated."""
+    model: Model = module.backbone() if hasattr(module, "backbone") else module.model
+    return model
+
+
+def mean(each: Tensor, weight: Tensor) -> Tensor:
+    """Average over the examples (B,) by weight; 0 where all are broken."""
+    return (each * weight).sum() / weight.sum().clamp(min=1)

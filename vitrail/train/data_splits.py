@@ -1,0 +1,135 @@
+"""The splits of a run: trained on, chosen by, evaluated at the end; what `auto` means for each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from vitrail.data.settings import DataSettings
+from vitrail.data.sources import DataSet, Source
+from vitrail.data.splits import check_apart, parse_split
+from vitrail.errors import ConfigError, DataError
+from vitrail.train.settings import Experiment
+
+# Table 4 and BiT-HyperRule tell data sets apart by size: examples below which a set is small, and medium.
+SMALL, MEDIUM = 20_000, 500_000
+NOTHING = (None, "", "none")  # in the place of a split
+NAMED = 5  # classes in a note
+
+
+@dataclass(frozen=True)
+class Sources:
+    train: Source
+    val: Source | None
+    test: Source | None
+
+    @classmethod
+    def open(cls, settings: DataSettings, data: DataSet | None = None) -> Sources:
+        """Open the splits that the settings name; `data` is the data set, where it is open already."""
+        data = open_data(settings) if data is None else data
+        settings = resolve_splits(settings, data)
+        train = data.part(settings.train)
+        val = None if settings.val in NOTHING else open_val(data, settings.val)
+        test = None if settings.test in NOTHING else data.part(settings.test)
+        for other in (val, test):
+            if other is None:
+                continue
+            if other.class_names != train.class_names:
+                raise DataError(describe_classes(train, other))
+            check_apart(train, other)
+        return cls(train, val, test)
+
+    def fingerprint(self) -> tuple[str, list[str]]:
+        """Return what a run remembers of its data: a fingerprint, which changes when it does, and the class names."""
+        splits = (self.train, self.val, self.test)
+        return " ".join("-" if s is None else s.fingerprint() for s in splits), self.train.class_names
+
+    def untested(self) -> list[str]:
+        """Return the classes that the test split has no images of; none where nothing is tested."""
+        return [] if self.test is None else without_images(self.test)
+
+
+def open_data(settings: DataSettings) -> DataSet:
+    if not settings.data:
+        raise ConfigError("no data: give a folder of images, Parquet or tar shards, or a name (--data PATH)")
+    return DataSet(settings.data)
+
+
+def remarks(experiment: Experiment, sources: Sources) -> list[str]:
+    """Return what a person may not have meant."""
+    texts, train = [], sources.train
+    absent = without_images(train)
+    if absent and experiment.objective.needs_labels:
+        texts.append(
+            f"{train.name} has no image of {len(absent):,} of {len(train.class_names):,} classes, which cannot be "
+            f"learnt: {list_some(absent)} (`train[:25% per class]` takes a part of each)"
+        )
+    if experiment.data.val == "auto" and sources.val is None:
+        texts.append(
+            "--train without --val: no validation split; --train 'train[:90% per class]' --val "
+            "'train[90%: per class]' would hold out a part"
+        )
+    return texts
+
+
+def without_images(source: Source) -> list[str]:
+    """Return its classes that it has no example of."""
+    there = set(source.labels.tolist())
+    return [name for label, name in enumerate(source.class_names) if label not in there]
+
+
+def list_some(names: list[str]) -> str:
+    more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more
+
+
+def resolve_splits(settings: DataSettings, data: DataSet) -> DataSettings:
+    """Replace `auto`: for train and val the paper's held-out parts, class by class; for test an unused split."""
+    train, val, test = settings.train, settings.val, settings.test
+    if train != "auto":
+        val = "none" if val == "auto" else val
+    elif val != "auto":
+        train = beside(val)
+    else:
+        part = f"{100 * (1 - held_part(len(data.whole('train')))):g}%"
+        train, val = f"train[:{part} per class]", f"train[{part}: per class]"
+    if test == "auto":
+        test = data.unseen_split(*(split for split in (train, val) if split not in NOTHING)) or "none"
+    return replace(settings, train=train, val=val, test=test)
+
+
+def beside(val: str) -> str:
+    """Return train without the one slice of it that is held out."""
+    taken = [] if val in NOTHING else [part for part in parse_split(val) if part.name == "train"]
+    if len(taken) != 1:
+        return "train"
+    (held,) = taken
+    left = (replace(held, start=None, stop=held.start), replace(held, start=held.stop, stop=None))
+    return "+".join(str(part) for part in left if part.start or part.stop) or "train"
+
+
+def held_part(examples: int) -> float:
+    """Return the fraction of so many examples to hold out, as the paper does for Pets, CIFAR and ImageNet."""
+    return 0.1 if examples < SMALL else 0.02 if examples < MEDIUM else 0.01
+
+
+def describe_classes(train: Source, other: Source) -> str:
+    only = sorted(set(other.class_names) - set(train.class_names))
+    missing = sorted(set(train.class_names) - set(other.class_names))
+    return (
+        f"{other.name} and {train.name} do not have the same classes: "
+        + "; ".join(
+            f"only in {name}: {', '.join(names[:5])}"
+            for name, names in ((other.name, only), (train.name, missing))
+            if names
+        )
+        + ("" if only or missing else "the order differs")
+    )
+
+
+def open_val(data: DataSet, split: str) -> Source:
+    try:
+        return data.part(split)
+    except DataError as error:
+        raise DataError(
+            f"{error}; --val names the validation split, `--train train --val none` holds out nothing"
+        ) from error

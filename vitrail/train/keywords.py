@@ -1,0 +1,99 @@
+"""Settings by keyword, as Python users give them: each is put where it belongs, with the type of its annotation.
+
+    override(experiment, {"lr": 1e-3, "pool": "mean"})
+
+The command line needs none of this: its parser reads the same annotations.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from vitrail.errors import ConfigError
+from vitrail.models.checking import is_whole
+from vitrail.objectives import objective_named
+
+WORDS = {int: "a whole number", float: "a number", bool: "True or False", str: "text", NoneType: "None"}
+Settings = TypeVar("Settings")
+
+
+def override(settings: Settings, keywords: dict[str, Any]) -> Settings:
+    """Return the settings, a dataclass of dataclasses, with the keywords set wherever they are fields."""
+    changed, left = override_known(settings, keywords)
+    if left:
+        known = sorted(field_names(settings))
+        near = [match for name in sorted(left) for match in difflib.get_close_matches(name, known, n=1)]
+        suggestion = f"; did you mean {' and '.join(near)}?" if near else ""
+        raise ConfigError(
+            f"there is no setting {', '.join(sorted(left))}{suggestion} (the settings are {', '.join(known)})"
+        )
+    return changed
+
+
+def override_known(settings: Settings, keywords: dict[str, Any]) -> tuple[Settings, dict[str, Any]]:
+    """Return the settings with the keywords that they have, and the keywords that are left."""
+    assert dataclasses.is_dataclass(settings) and not isinstance(settings, type)
+    changes: dict[str, Any] = {}
+    left = dict(keywords)
+    annotations = get_type_hints(type(settings))
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if field.name == "objective" and "objective" in left:
+            asked = left.pop("objective")
+            value = objective_named(asked) if isinstance(asked, str) else asked
+            changes[field.name] = value
+        if dataclasses.is_dataclass(value):
+            changes[field.name], left = override_known(value, left)
+        elif field.name in left and field.name != "objective":
+            changes[field.name] = check_type(field.name, left.pop(field.name), annotations[field.name])
+    return dataclasses.replace(settings, **changes), left
+
+
+def field_names(settings: Any) -> list[str]:
+    """Return the names that `override` can set."""
+    names = []
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        names += field_names(value) if dataclasses.is_dataclass(value) else [field.name]
+    return names
+
+
+def check_type(name: str, value: Any, annotation: Any) -> Any:
+    """Return the value: a list for several as a tuple, one text for several as one of them, a path as text."""
+    kinds = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    plain = str(value) if isinstance(value, Path) else value
+    for kind in kinds:
+        if get_origin(kind) is tuple:
+            several = (plain,) if isinstance(plain, str) else plain
+            if isinstance(several, tuple | list) and all(is_a(one, get_args(kind)[0]) for one in several):
+                return tuple(several)
+        elif is_a(plain, kind):
+            return plain
+    text = f" {value!r:.60}" if isinstance(value, str | int | float | tuple | list) else ""
+    raise ConfigError(
+        f"{name} must be {' or '.join(map(in_words, kinds))}, not of type {type(value).__name__}{text}"
+    )
+
+
+def is_a(value: Any, kind: Any) -> bool:
+    if get_origin(kind) is Literal:
+        return value in get_args(kind)
+    if kind is int:
+        return is_whole(value)
+    if kind is float:
+        return is_whole(value) or isinstance(value, float)
+    return isinstance(value, kind)
+
+
+def in_words(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return f"one of {', '.join(map(str, get_args(kind)))}"
+    if get_origin(kind) is tuple:
+        return f"several of {in_words(get_args(kind)[0])}"
+    if get_origin(kind) is UnionType:
+        return " or ".join(map(in_words, get_args(kind)))
+    return WORDS[kind]

@@ -1,0 +1,179 @@
+"""The settings of a run, as one value: what recipes return, flags change and run.json records.
+
+    Experiment = ModelSettings + DataSettings + Objective + OptimizerSettings + TrainingSettings + seed
+
+Every setting is a field of one of these, once; its comment is the help of its flag. Durations are values: 10_000
+(steps), "90ep", "5%".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from vitrail.data.settings import DataSettings
+from vitrail.errors import ConfigError
+from vitrail.models.encoder import Activation
+from vitrail.models.positions import Kind
+from vitrail.objectives import name_of
+from vitrail.objectives.classification import Classification
+from vitrail.objectives.objective import Objective
+from vitrail.train.duration import Duration, in_steps
+from vitrail.train.optim import OptimizerSettings
+from vitrail.train.parallel import Parallel
+
+# Settings of where a run is computed and when it gives up, not of what it computes: they may change when it resumes.
+INCIDENTAL = {
+    "num_workers",
+    "max_bad",
+    "log_every",
+    "save_every",
+    "keep",
+    "tensorboard",
+    "parallel",
+    "replicas",
+}
+# Architecture settings that may change when weights are loaded; the others would need other weights.
+CHANGEABLE = {"dropout", "attention_dropout", "drop_path"}
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """Settings of the model. None: as in the named architecture, or the loaded model."""
+
+    # architecture such as B/16 (fresh weights), or weights to start from: a path, or ti8-64
+    model: str = "B/16"
+    image_size: int | None = None  # pixels per side
+    patch_size: int | None = None  # pixels per side of a patch
+    width: int | None = None  # D, of the tokens
+    depth: int | None = None  # L, number of layers
+    heads: int | None = None  # attention heads per layer
+    mlp_dim: int | None = None  # hidden width of the MLPs
+    pool: Literal["token", "mean", "attention"] | None = None  # what the head reads
+    class_token: bool | None = None  # prepend a class token; unset: with pool token only
+    positions: Kind | None = None  # position embeddings (Table 8)
+    # where they are added: once, or at every layer
+    positions_at: Literal["stem", "every", "shared"] | None = None
+    # attention over all tokens, or by rows and columns (D.6)
+    block: Literal["standard", "axial"] | None = None
+    activation: Activation | None = None  # of the MLPs: exact GELU, or its tanh form
+    norm_eps: float | None = None  # epsilon of LayerNorm
+    dropout: float | None = None  # dropout after dense layers
+    attention_dropout: float | None = None  # dropout of attention weights
+    drop_path: float | None = None  # stochastic depth: rate at the last layer, rising linearly from 0
+    pre_logits: bool = False  # add a tanh layer of width D before the classifier, as the paper pre-trains
+    head_bias: float | None = None  # initial bias of the classifier
+
+    def architecture(self) -> dict[str, Any]:
+        """Return the overrides of the architecture that are set, but for the image size and `pre_logits`."""
+        apart = ("model", "image_size", "pre_logits")
+        return {name: value for name, value in vars(self).items() if name not in apart and value is not None}
+
+    def check_for_weights(self) -> None:
+        """Refuse what would need other weights than those that are loaded."""
+        fixed = [name for name in self.architecture() if name not in CHANGEABLE]
+        fixed += ["pre_logits"] if self.pre_logits else []
+        if fixed:
+            raise ConfigError(
+                f"{', '.join(fixed)} cannot be set for weights that are loaded from {self.model}; with an "
+                "architecture's name, such as B/16, the weights are fresh"
+            )
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    steps: Duration = 10_000  # length of the run: steps (10_000) or epochs (90ep)
+    grad_accum: int = 1  # parts that each batch is computed in
+    precision: Literal["auto", "float32", "bf16"] = "auto"  # auto: bf16 on CUDA, else float32
+    # auto: on for CUDA; graphs: with CUDA graphs, for small models on one GPU
+    compile: Literal["auto", "on", "graphs", "off"] = "auto"
+    # recompute activations in the backward pass: less memory, a third more time
+    activation_checkpointing: bool = False
+    parallel: Parallel = "ddp"  # over several processes: whole copies of the weights (ddp), or shards (fsdp)
+    replicas: int = 1  # with fsdp: groups of processes that hold copies of the shards
+    log_every: Duration = "0.5%"  # how often metrics are logged: steps, epochs or a part of the run
+    evaluate_every: Duration = "10%"  # how often scores are measured; 0: only at the end
+    save_every: Duration = "5%"  # how often a checkpoint is saved; 0: only at the end
+    keep: int = 2  # number of most recent checkpoints to keep
+    # score, such as val_top1 or val_loss, whose best checkpoint is kept and becomes the model
+    monitor: str = ""
+    patience: int = 0  # evaluations without improvement before the run stops; 0: never stop early
+    on_nonfinite: Literal["stop", "skip"] = "stop"  # what to do when the loss is nan or inf
+    max_skipped: int = 10  # batches that may be skipped before the run stops
+    tensorboard: bool = False  # also write the curves for TensorBoard, into the run's folder
+
+    def __post_init__(self) -> None:
+        for name, least in {"grad_accum": 1, "patience": 0, "max_skipped": 0}.items():
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name} {getattr(self, name)}: must be at least {least}")
+        if self.patience and not self.monitor:
+            raise ConfigError(f"patience {self.patience} needs a score to monitor, such as monitor val_top1")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A complete run."""
+
+    model: ModelSettings = field(default_factory=ModelSettings)
+    data: DataSettings = field(default_factory=DataSettings)
+    objective: Objective = field(default_factory=Classification)
+    optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
+    training: TrainingSettings = field(default_factory=TrainingSettings)
+    seed: int = 0  # seed of the weights, the order of the data and its augmentation
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all settings by group, the objective with its name."""
+        groups: dict[str, Any] = {
+            name: dataclasses.asdict(getattr(self, name))
+            for name in ("model", "data", "optimizer", "training")
+        }
+        own: dict[str, Any] = dataclasses.asdict(self.objective)  # type: ignore[call-overload]
+        return groups | {"objective": {"name": name_of(self.objective), **own}, "seed": self.seed}
+
+    def identity(self) -> dict[str, Any]:
+        """Return what must be the same for a run to be resumed, as run.json has it."""
+        return {
+            name: {k: v for k, v in part.items() if k not in INCIDENTAL} if isinstance(part, dict) else part
+            for name, part in self.as_dict().items()
+        }
+
+    def resolve(self, examples: int, *, cuda: bool) -> Experiment:
+        """Return the experiment with every duration in steps, and what `auto` means on the device."""
+        training, optimizer, batch_size = self.training, self.optimizer, self.data.batch_size
+        steps = in_steps(training.steps, examples=examples, batch=batch_size)
+        if steps < 1:
+            raise ConfigError(
+                f"steps {training.steps}: {examples:,} examples in batches of {batch_size} make {steps}"
+            )
+
+        def resolve(duration: Duration) -> int:
+            """Return at least a step, but 0 for 0 of anything: only at the end."""
+            count = in_steps(duration, examples=examples, batch=batch_size, total=steps)
+            return max(1, count) if re.search("[1-9]", str(duration)) else 0
+
+        warmup = in_steps(optimizer.warmup, examples=examples, batch=batch_size, total=steps)
+        if warmup >= steps:
+            raise ConfigError(
+                f"warmup {optimizer.warmup} ({warmup} steps) leaves nothing of a run of {steps} steps"
+            )
+        milestones = tuple(resolve(at) for at in optimizer.milestones)
+        if list(milestones) != sorted(milestones) or max(milestones, default=0) > steps:
+            raise ConfigError(
+                f"milestones {milestones} must rise, and lie within the {steps} steps of the run"
+            )
+        precision, compile = training.precision, training.compile
+        return dataclasses.replace(
+            self,
+            optimizer=dataclasses.replace(optimizer, warmup=warmup, milestones=milestones),
+            training=dataclasses.replace(
+                training,
+                steps=steps,
+                precision=precision if precision != "auto" else "bf16" if cuda else "float32",
+                compile=compile if compile != "auto" else "on" if cuda else "off",
+                log_every=max(1, resolve(training.log_every)),
+                evaluate_every=resolve(training.evaluate_every),
+                save_every=resolve(training.save_every),
+            ),
+        )
