@@ -57,3 +57,20 @@ def test_shards_without_a_check_keep_what_cannot_be_decoded(vitrail_command, tmp
         _, out, _ = vitrail_command("data", "shard", tmp_path / "photos", folder, *flags, "--json")
         (split,) = json.loads(out)["splits"]
         assert (split["examples"], split["broken"]) == (examples, 4 - examples)
+
+
+def test_the_tables_of_inspect_and_dedup(vitrail_command, tmp_path):
+    for number, name in enumerate(("train/[cat]/a", "train/[cat]/b", "train/dog/c", "test/dog/d")):
+        path = tmp_path / "photos" / f"{name}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.effect_noise((32, 32), 40 + 10 * min(number, 2)).convert("RGB").save(path)
+    (tmp_path / "photos/test/dog/d.png").write_bytes((tmp_path / "photos/train/dog/c.png").read_bytes())
+    code, out, _ = vitrail_command("data", "inspect", tmp_path / "photos", "--splits", "train[:100%]", "test")
+    assert code == 0 and "train[:100%]" in out and "0 to 2" not in out and "1 to 2" in out
+    assert "1 of 1 images of test are also in train[:100%]" in " ".join(out.split())
+    code, out, _ = vitrail_command("data", "inspect", tmp_path / "photos", "--splits", "test")
+    assert "- classes without images" in out  # [cat] has none in test
+    listed = tmp_path / "exclude.jsonl"
+    code, out, _ = vitrail_command("data", "dedup", tmp_path / "photos", tmp_path / "photos", "--out", listed)
+    assert code == 0 and "1 of 3 images of photos:train to exclude" in " ".join(out.split())
+    assert re.search(r"photos:test +1 +1 +1 +0 +0 +1 +0", out)

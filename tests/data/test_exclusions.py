@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitrail.data.exclusions import read_exclusions, write_exclusions
+from vitrail.data.dedup import read_exclusions, write_exclusions
 from vitrail.data.sources import open_source, splits_of
 from vitrail.errors import ConfigError, DataError
 
@@ -44,7 +44,7 @@ def test_a_file_made_for_other_data_is_refused(folder: Path) -> None:
     with pytest.raises(DataError, match=r"names images that .* does not have"):
         open_source(f"{folder}?exclude={folder / 'exclude.jsonl'}", "train")
     write_exclusions(folder / "exclude.jsonl", {"train": "x", "split": "train", "images": 9}, [])
-    with pytest.raises(DataError, match=r"was made for 9 images of x, not for .* with 8"):
+    with pytest.raises(DataError, match=r"was made for 9 images of x, .* 8"):
         open_source(f"{folder}?exclude={folder / 'exclude.jsonl'}", "train")
 
 
@@ -56,7 +56,7 @@ def test_other_dates_are_said(folder: Path, caplog: pytest.LogCaptureFixture) ->
 
 def test_a_file_that_names_nothing_leaves_out_nothing(folder: Path) -> None:
     write_exclusions(folder / "exclude.jsonl", {"train": "x"}, [])
-    assert read_exclusions(folder / "exclude.jsonl") == set()
+    assert read_exclusions(folder / "exclude.jsonl")[1] == set()
     assert len(open_source(f"{folder}?exclude={folder / 'exclude.jsonl'}", "train")) == 8
 
 
@@ -89,7 +89,7 @@ def test_only_a_list_of_exclusions_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "exclude.jsonl"
     for name in ("first", "second"):
         write_exclusions(path, {"train": name}, [{"train": f"{name}.png"}])
-    assert read_exclusions(path) == {"second.png"}
+    assert read_exclusions(path)[1] == {"second.png"}
     path.write_text("mine\n")
     with pytest.raises(ConfigError, match=r"exclude\.jsonl is there already and is no list of exclusions"):
         write_exclusions(path, {}, [])

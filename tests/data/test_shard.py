@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
 
@@ -169,7 +168,7 @@ def test_a_folder_of_other_data_or_settings_is_refused(photos: Path, tmp_path: P
     shard(photos, tmp_path / "out")
     before = files(tmp_path / "out")
     with pytest.raises(
-        DataError, match=r"'train' was made from other settings: photos:train, 8 examples, shard_mb 256"
+        DataError, match=r"'train' was made with other settings: photos:train, 8 examples, shard_mb 256"
     ):
         shard(photos, tmp_path / "out", shard_mb=1)
     os.utime(photos / "train/cat/0.png", ns=(1, 1))
@@ -181,9 +180,9 @@ def test_a_folder_of_other_data_or_settings_is_refused(photos: Path, tmp_path: P
 
 
 def test_refused_before_anything_is_written(photos: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="lies inside of"):
+    with pytest.raises(ConfigError, match="lies inside"):
         shard(photos, photos / "shards")
-    with pytest.raises(ConfigError, match="shard_mb 0; at least 1"):
+    with pytest.raises(ConfigError, match="shard_mb is 0"):
         shard(photos, tmp_path / "out", shard_mb=0)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/train-00000-of-00001.parquet").touch()
@@ -240,16 +239,3 @@ def test_names_that_are_not_utf8_are_listed(tmp_path: Path) -> None:
     Path(os.fsdecode(os.fsencode(folder) + b"/\xfe.png")).write_bytes(stream.getvalue())
     assert shard(tmp_path / "set", tmp_path / "out").broken == 1
     assert json.loads((tmp_path / "out/bad_files.jsonl").read_text())["key"] == "train/cat/\\xff.jpg"
-
-
-def test_progress_is_shown_on_request(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shown: list[tuple[int, str]] = []
-
-    def show(rows: Iterator[module.Row], total: int, what: str) -> Iterator[module.Row]:
-        shown.append((total, what))
-        yield from rows
-
-    monkeypatch.setattr(module, "show_progress", show)
-    shard(photos, tmp_path / "quiet")
-    shard(photos, tmp_path / "out", progress=True)
-    assert shown == [(8, "train-00000-of-00001.parquet")]

@@ -1,4 +1,4 @@
-"""The record of a sharding: ranges, what has changed, and files that appear whole."""
+"""The record of a sharding: ranges, and files that others changed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vitrail.data.shard_manifest import FORMAT, Manifest, write_whole
+from vitrail.data.shard import FORMAT, Manifest
 from vitrail.errors import DataError
 
 
@@ -28,26 +28,11 @@ def test_ranges_partition_the_examples_evenly(examples: int, shards: int) -> Non
 
 
 def test_saved_and_loaded(tmp_path: Path) -> None:
-    made = manifest(10, 3)
-    made.done[1] = {"rows": 3, "bytes": 5, "broken": [{"key": "é", "reason": "?"}]}
-    made.save(tmp_path)
-    assert Manifest.all_in(tmp_path) == [made]
+    saved = manifest(10, 3)
+    saved.done[1] = {"rows": 3, "bytes": 5, "broken": [{"key": "é", "reason": "?"}]}
+    saved.save(tmp_path)
+    assert Manifest.read_all(tmp_path) == [saved]
     assert [path.name for path in tmp_path.iterdir()] == [".shard-train.json"]
-
-
-def test_shards_of_another_size_count_as_not_done(tmp_path: Path) -> None:
-    made = manifest(10, 3)
-    made.done = [{"rows": 3, "bytes": 5, "broken": []} for _ in range(3)]
-    (tmp_path / made.file_name(0)).write_bytes(b"12345")
-    (tmp_path / made.file_name(1)).write_bytes(b"1234")
-    made.forget_changed(tmp_path)
-    assert [done is not None for done in made.done] == [True, False, False]
-
-
-def test_written_whole(tmp_path: Path) -> None:
-    write_whole(tmp_path / "a", b"old")
-    write_whole(tmp_path / "a", b"new")
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"a": b"new"}
 
 
 DONE = {"rows": 3, "bytes": 5, "broken": []}
@@ -66,11 +51,11 @@ def test_a_manifest_that_others_changed(tmp_path: Path, changed: dict[str, objec
     file = tmp_path / ".shard-train.json"
     file.write_text(json.dumps({**asdict(manifest(10, 3)), **changed}))
     with pytest.raises(DataError, match=r"\.shard-train\.json: .*manifest of"):
-        Manifest.all_in(tmp_path)
+        Manifest.read_all(tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"[]", b"5", b"{}", b"[" * 100_000, b"\xff"])
 def test_a_manifest_that_is_none(tmp_path: Path, content: bytes) -> None:
     (tmp_path / ".shard-train.json").write_bytes(content)
     with pytest.raises(DataError, match=r"\.shard-train\.json: .*manifest of shards"):
-        Manifest.all_in(tmp_path)
+        Manifest.read_all(tmp_path)

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-
-from vitrail.errors import ConfigError
 from vitrail.train.experiment import DataChoice, Experiment, ObjectiveChoice
 from vitrail.train.sources import Sources, remarks
+
+from vitrail.errors import ConfigError
 
 
 @pytest.fixture

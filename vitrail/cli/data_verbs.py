@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
-from vitrail.cli.verb import COMMON, Common, Shown
+from vitrail.cli.verb import COMMON, Common, Shown, table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from vitrail.data.audit import Report
 
 
 def data_inspect(
@@ -16,19 +21,52 @@ def data_inspect(
     sheet: str | None = None,
     common: Common = COMMON,
 ) -> Shown:
-    """What is in a data set and what is wrong with it: broken files, duplicates, leaks between splits.
+    """Report what a data set holds and what is wrong with it: broken files, duplicates, leaks between splits.
 
     Args:
-        path: a folder, Parquet or tar shards, an .npz, or a name of the catalog
-        splits: which splits; all of them where nothing is said
-        sheet: a PNG file for a contact sheet, a few pictures of each class
+        path: a folder, Parquet or tar shards, an .npz file, or a name of the catalog
+        splits: splits to inspect; default: all
+        sheet: PNG file for a contact sheet, a few images of each class
     """
-    from vitrail.data.audit import inspect_path, report_tables
-    from vitrail.runtime.progress import bars
+    from rich.console import Group
+    from rich.text import Text
 
-    with bars() as progress:
-        report = inspect_path(path, splits=list(splits) or None, sheet=sheet, progress=progress)
-    return Shown(common, [], [], report.as_json(), body=report_tables(report))
+    from vitrail.data.audit import inspect_path
+
+    report = inspect_path(path, splits=list(splits) or None, sheet=sheet)
+    layout = [Text(f"Layout: {report.layout}")] if report.layout else []
+    copies = [copy_table(report)] if report.copies else []
+    after = [f"- {problem}" for problem in report.problems] or ["No problems found."]
+    after += [f"Contact sheet: {report.sheet}"] if report.sheet else []
+    return Shown(
+        common, [], [], report.as_json(), body=Group(*layout, split_table(report), *copies), after=after
+    )
+
+
+def split_table(report: Report) -> Table:
+    """Make a table with a column for each split, so that it fits a narrow terminal."""
+    splits = report.splits
+    rows = [
+        ["images", *(f"{split.images:,}" for split in splits)],
+        ["classes", *(f"{len(split.class_names):,}" for split in splits)],
+        ["images per class", *(f"{min(split.counts):,} to {max(split.counts):,}" for split in splits)],
+        ["largest / smallest", *("" if s.balance is None else f"{s.balance:.1f}" for s in splits)],
+        ["height", *(str(split.height or "") for split in splits)],
+        ["width", *(str(split.width or "") for split in splits)],
+        ["unreadable", *(f"{len(split.unreadable):,}" for split in splits)],
+        ["stored as", *(", ".join(f"{mode} {n:,}" for mode, n in s.modes.items()) for s in splits)],
+    ]
+    return table(["split", *(f">{split.name}" for split in splits)], rows)
+
+
+def copy_table(report: Report) -> Table:
+    rows = []
+    for splits, copies in report.copies_by_splits.items():
+        how = [copy.how for copy in copies]
+        counts = [how.count(kind) for kind in ("bytes", "near", "mirrored")]
+        rows.append([*splits, *(f"{count:,}" for count in (*counts, sum(copy.conflict for copy in copies)))])
+    columns = ["copies in", "and in", ">same bytes", ">near", ">mirrored", ">different labels"]
+    return table(columns, rows)
 
 
 def data_dedup(
@@ -41,24 +79,41 @@ def data_dedup(
     sheet: str | None = None,
     common: Common = COMMON,
 ) -> Shown:
-    """The images of a training set that are near-duplicates of test images.
+    """List the images of a training set that are near-duplicates of test images.
 
     Args:
-        train: the training set
-        tests: the test sets
-        out: where the list to exclude is written (JSON lines)
-        train_split: of the training set
-        test_split: of the test sets; their test or validation split where nothing is said
-        sheet: a PNG file for the pairs, side by side
+        train: training set
+        tests: test sets
+        out: file for the list of images to exclude (JSON lines)
+        train_split: split of the training set
+        test_split: split of the test sets; default: test, else validation
+        sheet: PNG file for the pairs, side by side
     """
-    from vitrail.data.leaks import dedup_paths, leak_table
-    from vitrail.runtime.progress import bars
+    from vitrail.data.dedup import dedup_paths
 
-    splits = {"train_split": train_split, "test_split": test_split}
-    with bars() as progress:
-        leaks = dedup_paths(train, tests, **splits, out=out, sheet=sheet, progress=progress)  # type: ignore[arg-type]
-    after = [f"{len(leaks.excluded):,} images of {train} to exclude, listed in {out}"]
-    return Shown(common, [], [], leaks.as_json(), body=leak_table(leaks), after=after)
+    leaks = dedup_paths(train, tests, train_split=train_split, test_split=test_split, out=out, sheet=sheet)
+    rows = []
+    for test in leaks.tests:
+        how = [leak.how for leak in test.leaks]
+        counts = [test.images, len({leak.test for leak in test.leaks})]
+        counts += [how.count(kind) for kind in ("bytes", "near", "mirrored")]
+        counts += [len({leak.train for leak in test.leaks}), test.unreadable]
+        rows.append([test.name, *(f"{count:,}" for count in counts)])
+    columns = [
+        "test set",
+        ">images",
+        ">leaked",
+        ">same bytes",
+        ">near",
+        ">mirrored",
+        ">training images",
+        ">unreadable",
+    ]
+    after = [
+        f"{len(leaks.excluded):,} of {leaks.images:,} images of {leaks.train} to exclude, listed in {out}",
+        *([f"Pairs: {sheet}"] if sheet else []),
+    ]
+    return Shown(common, columns, rows, leaks.as_json(), after=after)
 
 
 def data_shard(
@@ -70,14 +125,14 @@ def data_shard(
     no_check: bool = False,
     common: Common = COMMON,
 ) -> Shown:
-    """Any data set to Parquet shards; a run that was interrupted goes on where it stopped.
+    """Convert any data set to Parquet shards; an interrupted run continues where it stopped.
 
     Args:
-        source: what to read
-        folder: where the shards go
-        splits: which splits; all of them where nothing is said
-        shard_mb: size of a shard
-        no_check: do not decode every image; without this flag those that cannot be decoded are left out
+        source: data set to read
+        folder: folder for the shards
+        splits: splits to convert; default: all
+        shard_mb: size of a shard in MB
+        no_check: do not decode every image; by default, images that cannot be decoded are left out
     """
     from dataclasses import asdict
 
@@ -85,11 +140,8 @@ def data_shard(
     from vitrail.data.sources import splits_of
 
     names = splits or tuple(splits_of(source))
-    reports = [
-        shard(source, folder, split=name, shard_mb=shard_mb, check=not no_check, progress=True)
-        for name in names
-    ]
+    reports = [shard(source, folder, split=name, shard_mb=shard_mb, check=not no_check) for name in names]
     rows = [[r.split, str(r.shards), f"{r.examples:,}", f"{r.broken:,}", str(r.kept)] for r in reports]
-    columns = ["split", ">shards", ">examples", ">broken, left out", ">shards kept from before"]
+    columns = ["split", ">shards", ">images", ">broken, left out", ">shards from an earlier run"]
     result = {"folder": folder, "splits": [{**asdict(r), "folder": str(r.folder)} for r in reports]}
     return Shown(common, columns, rows, result)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from vitrail.data.foreign_files import parse_object, read_text
+from vitrail.data.bounded_files import parse_object, read_text
 from vitrail.errors import DataError
 
 

@@ -1,17 +1,17 @@
-"""Any source to Parquet shards in the Hugging Face layout: what `vitrail data shard SRC DST` does.
+"""Convert any source to Parquet shards in the Hugging Face layout: `vitrail data shard SRC DST`.
 
     Source ──plan──► ranges of examples ──one shard at a time──► DST/train-00002-of-00010.parquet
 
-The number of shards is planned from the sizes of some examples; each shard is a range of examples. A shard is
-written under a hidden name, flushed to the disk and then renamed, so that a file with its final name is
-whole. The manifest `.shard-train.json` notes the fingerprint of the source and every finished shard; a second
-run with the same source goes on where the first one stopped, and the files are equal, byte for byte, to those
-of a run that never stopped. A folder made from other data, or with other settings, or that holds anything else, is
-refused.
+The number of shards is planned from the sizes of some examples; each shard is a range of examples. A shard is written
+under a hidden name, flushed to the disk and then renamed, so that a file with its final name is whole. The manifest
+`.shard-train.json` records the fingerprint of the source and every finished shard; a second run with the same source
+continues where the first one stopped, and the files are equal, byte for byte, to those of an uninterrupted run. A
+folder made from other data, or with other settings, or that holds anything else, is an error.
 
-Encoded images keep their bytes. Arrays become PNG, which is lossless and read everywhere (lossless WebP is
-smaller, but slower to write). Every image is decoded once to see that it can be; a broken one is left out and
-listed, with the reason, in `bad_files.jsonl`. Row groups are small and stored plainly: see parquet_rows.py.
+Encoded images keep their bytes. Arrays become PNG, which is lossless and read everywhere (lossless WebP is smaller,
+but slower to write). Every image is decoded once to check it; a broken one is left out and listed in
+`bad_files.jsonl` with the reason. Row groups are small and uncompressed, so that readers/parquet.py reads single
+images by their place.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ import json
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from io import BytesIO
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +31,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
+from vitrail.data.bounded_files import parse_object, read_text
 from vitrail.data.decode import decode
-from vitrail.data.foreign_files import parse_object, read_text
 from vitrail.data.readers.fingerprint import digest
-from vitrail.data.shard_manifest import FORMAT, Manifest, write_whole
 from vitrail.data.sources import Source, open_source, split_options
 from vitrail.data.splits import parse_split
 from vitrail.errors import ConfigError, DataError
 from vitrail.runtime.files import HOUR, atomic_file, remove_unfinished
-from vitrail.runtime.progress import progress as show_progress
+from vitrail.runtime.progress import progress
 
+KINDS = {"int": int, "str": str, "bool": bool}  # of the fields of a manifest; `done` is a list
+FORMAT = 1  # of the manifest and of what is written: another one counts as other settings
 ROW_GROUP_BYTES, ROW_GROUP_ROWS = 2 << 20, 1000
 LIST = "bad_files.jsonl"
 WRITTEN = r".+-\d{5}-of-\d{5}\.parquet|\.shard-.+\.json|bad_files\.jsonl"  # names
@@ -49,7 +51,7 @@ BATCH = 64  # examples that are read and checked together
 
 @dataclass(frozen=True)
 class Report:
-    """What a run of `shard` left behind."""
+    """The result of `shard`."""
 
     folder: Path
     split: str
@@ -66,79 +68,135 @@ def shard(
     split: str = "train",
     shard_mb: int = 256,
     check: bool = True,
-    workers: int | None = None,
-    progress: bool = False,
+    num_workers: int | None = None,
 ) -> Report:
     """Write a source, or a split of the data set of that name, to Parquet shards of about `shard_mb` MB.
 
-    `check` decodes every image, in `workers` threads (None: one per core); without it only what cannot be read
-    is found. The files are named after the split, without what follows its name: `train[:98%]` is train.
+    `check` decodes every image, in `num_workers` threads (None: one per core); without it only what cannot be read is
+    found. The files are named after the split, without what follows its name: `train[:98%]` is train.
     """
     folder = Path(folder).expanduser()
     name = parse_split(split)[0].name
     if shard_mb < 1:
-        raise ConfigError(f"shard_mb {shard_mb}; at least 1 is allowed")
+        raise ConfigError(f"shard_mb is {shard_mb}; it must be at least 1")
     if isinstance(source, str | Path):
         base, _ = split_options(str(source))
         if folder.resolve().is_relative_to(Path(base).expanduser().resolve()):
-            raise ConfigError(
-                f"{folder} lies inside of {source}: the shards would become part of what is read"
-            )
+            raise ConfigError(f"{folder} lies inside {source}: the shards would become part of what is read")
         source = open_source(source, split)
     folder.mkdir(parents=True, exist_ok=True)
-    _check_own(folder)
-    _check_list(folder / LIST)
+    _check_contents(folder)
     remove_unfinished(folder, WRITTEN, HOUR)
     manifest = _plan(source, folder, name, shard_mb, check)
     kept = sum(done is not None for done in manifest.done)
-    with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
+    with ThreadPoolExecutor(num_workers or os.cpu_count()) as pool:
         for number, (start, stop) in enumerate(manifest.ranges()):
             if manifest.done[number] is not None:
                 continue
             path = folder / manifest.file_name(number)
-            rows = _rows(source, start, stop, check, pool)
-            shown = show_progress(rows, stop - start, path.name) if progress else rows
-            manifest.done[number] = _write_shard(path, source.class_names, shown)
+            rows = progress(_read_rows(source, start, stop, check, pool), stop - start, path.name)
+            manifest.done[number] = _write_shard(path, source.class_names, rows)
             manifest.save(folder)
     _list_broken(folder)
-    done = [shard for shard in manifest.done if shard is not None]
-    broken = sum(len(shard["broken"]) for shard in done)
-    return Report(folder, name, len(done), sum(shard["rows"] for shard in done), broken, kept)
+    shards = [shard for shard in manifest.done if shard is not None]
+    broken = sum(len(shard["broken"]) for shard in shards)
+    return Report(folder, name, len(shards), sum(shard["rows"] for shard in shards), broken, kept)
+
+
+@dataclass
+class Manifest:
+    """The plan of one split and how much of it is done; `.shard-SPLIT.json` in the folder, which readers skip."""
+
+    format: int
+    split: str
+    source: str
+    fingerprint: str  # of the source
+    classes: str  # digest of the class names
+    examples: int
+    shard_mb: int
+    check: bool
+    done: list[dict[str, Any] | None]  # of each shard: rows, bytes, broken examples; None: not yet
+
+    def ranges(self) -> list[tuple[int, int]]:
+        """Return the examples of each shard: as equal in number as possible."""
+        shards = len(self.done)
+        return list(pairwise(self.examples * i // shards for i in range(shards + 1)))
+
+    def file_name(self, number: int) -> str:
+        return f"{self.split}-{number:05d}-of-{len(self.done):05d}.parquet"
+
+    def save(self, folder: Path) -> None:
+        with atomic_file(folder / f".shard-{self.split}.json") as temporary:
+            temporary.write_text(json.dumps(asdict(self), indent=1))
+
+    @classmethod
+    def read_all(cls, folder: Path) -> list[Manifest]:
+        """Read the manifests of all splits in a folder."""
+        manifests = []
+        for path in sorted(folder.glob(".shard-*.json")):
+            what = f"{path}: not a manifest of shards"
+            fields = parse_object(read_text(path, "a manifest of shards"), what)
+            kinds = {name: KINDS.get(str(kind), list) for name, kind in cls.__annotations__.items()}
+            wrong = [name for name in {**kinds, **fields} if type(fields.get(name)) is not kinds.get(name)]
+            if wrong:
+                raise DataError(f"{what}: wrong or missing are {', '.join(wrong[:8])}")
+            manifest = cls(**fields)  # type: ignore[arg-type]
+            if not 1 <= len(manifest.done) <= max(1, manifest.examples) or not all(
+                map(_is_done, manifest.done)
+            ):
+                raise DataError(f"{what}: `done` must describe each shard")
+            if path.name != f".shard-{manifest.split}.json":
+                raise DataError(f"{path}: the manifest of another split, {manifest.split!r}")
+            manifests.append(manifest)
+        return manifests
+
+
+def _is_done(done: object) -> bool:
+    """Tell whether this describes one shard, or is None."""
+    if done is None:
+        return True
+    if not isinstance(done, dict) or {type(done.get(name)) for name in ("rows", "bytes")} != {int}:
+        return False
+    broken = done.get("broken")
+    return isinstance(broken, list) and all(isinstance(example, dict) for example in broken)
 
 
 def _plan(source: Source, folder: Path, split: str, shard_mb: int, check: bool) -> Manifest:
-    """The manifest of an earlier run with this source and these settings, else a new one."""
-    fresh = Manifest(
-        format=FORMAT,
-        split=split,
-        source=source.name,
-        fingerprint=source.fingerprint(),
-        classes=digest(*source.class_names),
-        examples=len(source),
-        shard_mb=shard_mb,
-        check=check,
-        done=[],
+    """Return the manifest of an earlier run with this source and these settings, else a new one."""
+    classes = digest(*source.class_names)
+    new = Manifest(
+        FORMAT, split, source.name, source.fingerprint(), classes, len(source), shard_mb, check, done=[]
     )
-    found = {manifest.split: manifest for manifest in Manifest.all_in(folder)}
-    for manifest in found.values():
-        if manifest.classes != fresh.classes:
+    manifests = {manifest.split: manifest for manifest in Manifest.read_all(folder)}
+    for manifest in manifests.values():
+        if manifest.classes != classes:
             raise DataError(f"{folder}: its split {manifest.split!r} has other classes than {source.name}")
-    if split in found:
-        found[split].check_same(fresh, folder)
-        found[split].forget_changed(folder)
-        return found[split]
-    shards = round(_estimate_bytes(source) / (shard_mb * 1_000_000))
-    fresh.done = [None] * min(max(shards, 1), len(source))
-    fresh.save(folder)
-    return fresh
+    if split not in manifests:
+        shards = round(_estimate_bytes(source) / (shard_mb * 1_000_000))
+        new.done = [None] * min(max(shards, 1), len(source))
+        new.save(folder)
+        return new
+    old = manifests[split]
+    same_data = (old.fingerprint, old.examples) == (new.fingerprint, new.examples)
+    if not same_data or (old.format, old.shard_mb, old.check) != (new.format, new.shard_mb, new.check):
+        raise DataError(
+            f"{folder}: its split {split!r} was made {'with other settings' if same_data else 'from other data'}: "
+            f"{old.source}, {old.examples} examples, shard_mb {old.shard_mb}, check {old.check}; choose another "
+            "folder, or empty this one"
+        )
+    for number, done in enumerate(old.done):
+        file = folder / old.file_name(number)
+        if done is not None and not (file.exists() and file.stat().st_size == done["bytes"]):
+            old.done[number] = None  # gone, or changed
+    return old
 
 
 def _estimate_bytes(source: Source) -> float:
-    """The size of all encoded images, from examples at even distances."""
+    """Estimate the size of all encoded images from examples at even distances."""
     sizes = []
     for index in np.unique(np.linspace(0, len(source) - 1, SAMPLED).astype(int)):
         try:
-            sizes.append(len(_encoded(source.read(int(index)).image)))
+            sizes.append(len(_encode(source.read(int(index)).image)))
         except DataError:
             continue
     return float(np.mean(sizes)) * len(source) if sizes else 0.0
@@ -155,32 +213,31 @@ class Row:
     broken: str | None = None
 
 
-def _rows(source: Source, start: int, stop: int, check: bool, pool: ThreadPoolExecutor) -> Iterator[Row]:
-    """The examples of a range in order, read here, encoded and checked by the threads of the pool."""
+def _read_rows(source: Source, start: int, stop: int, check: bool, pool: ThreadPoolExecutor) -> Iterator[Row]:
+    """Yield the examples of a range in order, read here, decoded by the threads of the pool."""
+
+    def read(index: int) -> Row:
+        key, label = source.key(index), int(source.labels[index])
+        try:
+            return Row(index, key, label, _encode(source.read(index).image))
+        except DataError as error:
+            return Row(index, key, label, b"", str(error))
+
     for first in range(start, stop, BATCH):
-        rows = [_read(source, index) for index in range(first, min(first + BATCH, stop))]
-        yield from pool.map(_checked, rows) if check else rows
+        rows = [read(index) for index in range(first, min(first + BATCH, stop))]
+        yield from pool.map(_check_row, rows) if check else rows
 
 
-def _read(source: Source, index: int) -> Row:
-    key, label = source.key(index), int(source.labels[index])
-    try:
-        return Row(index, key, label, _encoded(source.read(index).image))
-    except DataError as error:
-        return Row(index, key, label, b"", str(error))
-
-
-def _checked(row: Row) -> Row:
-    if row.broken is not None:
-        return row
-    try:
-        decode(row.data, name=row.key)
-    except DataError as error:
-        return Row(row.index, row.key, row.label, b"", str(error))
+def _check_row(row: Row) -> Row:
+    if row.broken is None:
+        try:
+            decode(row.data, name=row.key)
+        except DataError as error:
+            return Row(row.index, row.key, row.label, b"", str(error))
     return row
 
 
-def _encoded(image: bytes | np.ndarray) -> bytes:
+def _encode(image: bytes | np.ndarray) -> bytes:
     if isinstance(image, bytes):
         return image
     stream = BytesIO()
@@ -189,69 +246,60 @@ def _encoded(image: bytes | np.ndarray) -> bytes:
 
 
 def _write_shard(path: Path, class_names: list[str], rows: Iterator[Row]) -> dict[str, Any]:
-    """Write one shard, whole or not at all; what it holds, for the manifest."""
-    schema = _schema(class_names)
-    count, broken = 0, []
+    """Write one shard, whole or not at all; return its entry in the manifest."""
+    features = {"image": {"_type": "Image"}, "label": {"names": class_names, "_type": "ClassLabel"}}
+    image = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    metadata = {"huggingface": json.dumps({"info": {"features": features}})}  # as `datasets` writes it
+    schema = pa.schema([("image", image), ("label", pa.int64())], metadata=metadata)
     plain = {"compression": "none", "use_dictionary": False, "write_statistics": False}
+    count, broken = 0, []
+    group: list[Row] = []
+
+    def write_group() -> None:
+        images = [{"bytes": row.data, "path": row.key} for row in group]
+        arrays = [pa.array(images, image), pa.array([row.label for row in group], pa.int64())]
+        writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
+        group.clear()
+
     with atomic_file(path) as temporary, pq.ParquetWriter(temporary, schema, **plain) as writer:
-        group: list[Row] = []
         for row in rows:
             if row.broken is not None:
                 broken.append({"index": row.index, "key": row.key, "reason": row.broken})
                 continue
             group.append(row)
+            count += 1
             if len(group) == ROW_GROUP_ROWS or sum(len(row.data) for row in group) >= ROW_GROUP_BYTES:
-                writer.write_table(_table(group, schema))
-                count, group = count + len(group), []
+                write_group()
         if group:
-            writer.write_table(_table(group, schema))
-    return {"rows": count + len(group), "bytes": path.stat().st_size, "broken": broken}
-
-
-def _table(rows: list[Row], schema: pa.Schema) -> pa.Table:
-    images = [{"bytes": row.data, "path": row.key} for row in rows]
-    return pa.Table.from_arrays(
-        [pa.array(images, schema.field("image").type), pa.array([row.label for row in rows], pa.int64())],
-        schema=schema,
-    )
-
-
-def _schema(class_names: list[str]) -> pa.Schema:
-    """The columns, and the names of the classes as the Hugging Face `datasets` package notes them."""
-    features = {"image": {"_type": "Image"}, "label": {"names": class_names, "_type": "ClassLabel"}}
-    image = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-    note = json.dumps({"info": {"features": features}})
-    return pa.schema([("image", image), ("label", pa.int64())], metadata={"huggingface": note})
+            write_group()
+    return {"rows": count, "bytes": path.stat().st_size, "broken": broken}
 
 
 def _list_broken(folder: Path) -> None:
-    """`bad_files.jsonl`: the broken examples of all splits in this folder; no file where there are none."""
+    """Write `bad_files.jsonl`: the broken examples of all splits in this folder; no file where there are none."""
     lines = [
         json.dumps({"split": manifest.split, **broken}, ensure_ascii=False) + "\n"
-        for manifest in Manifest.all_in(folder)
+        for manifest in Manifest.read_all(folder)
         for done in manifest.done
         if done is not None
         for broken in done["broken"]
     ]
-    if lines:
-        write_whole(folder / LIST, "".join(lines).encode("utf-8", "backslashreplace"))
-    else:
+    if not lines:
         (folder / LIST).unlink(missing_ok=True)
-
-
-def _check_own(folder: Path) -> None:
-    """Refuse a folder that holds anything but shards, which would become part of another data set, or hide it."""
-    own = {LIST} | {m.file_name(number) for m in Manifest.all_in(folder) for number in range(len(m.done))}
-    strangers = sorted(p.name for p in folder.iterdir() if not p.name.startswith(".") and p.name not in own)
-    if strangers:
-        raise DataError(f"{folder}: {strangers[0]} was not written by this command; choose another folder")
-
-
-def _check_list(path: Path) -> None:
-    """Refuse a folder whose list of broken examples is not ours to replace: every line has to be of this command."""
-    if not path.exists() and not path.is_symlink():
         return
-    for number, line in enumerate(filter(None, read_text(path, "broken examples").split("\n")), 1):
-        where = f"{path}: line {number} was not written by this command; choose another folder"
-        if set(parse_object(line, where)) != {"split", "index", "key", "reason"}:
-            raise DataError(where)
+    with atomic_file(folder / LIST) as temporary:
+        temporary.write_bytes("".join(lines).encode("utf-8", "backslashreplace"))
+
+
+def _check_contents(folder: Path) -> None:
+    """Refuse a folder that holds anything but what this command wrote: shards, and its list of broken examples."""
+    own = {LIST} | {m.file_name(n) for m in Manifest.read_all(folder) for n in range(len(m.done))}
+    others = sorted(p.name for p in folder.iterdir() if not p.name.startswith(".") and p.name not in own)
+    if others:
+        raise DataError(f"{folder}: {others[0]} was not written by this command; choose another folder")
+    path = folder / LIST
+    if path.exists() or path.is_symlink():
+        for number, line in enumerate(filter(None, read_text(path, "broken examples").split("\n")), 1):
+            where = f"{path}: line {number} was not written by this command; choose another folder"
+            if set(parse_object(line, where)) != {"split", "index", "key", "reason"}:
+                raise DataError(where)

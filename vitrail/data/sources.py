@@ -23,7 +23,7 @@ from urllib.parse import parse_qsl
 
 import numpy as np
 
-from vitrail.data.foreign_files import TooLargeError, read_file
+from vitrail.data.bounded_files import TooLargeError, read_file
 from vitrail.data.splits import assemble, parse_split
 from vitrail.errors import ConfigError, DataError, ImageError
 
@@ -75,8 +75,7 @@ def open_source(
     empty_classes: bool = False,
 ) -> Source:
     """Open the part `split` (see splits.py) of the data set `where`; `where?exclude=FILE` leaves out the examples
-    that
-    a file of exclusions (exclusions.py) names. Keywords as for `DataSet`."""
+    that a file of exclusions (dedup.py) names. Keywords as for `DataSet`."""
     return DataSet(where, root=root, download=download, empty_classes=empty_classes).part(split)
 
 
@@ -121,9 +120,9 @@ class DataSet:
                 refuse_empty_classes(source)
                 note_ignored(source)
             if self.excluded is not None:
-                from vitrail.data.exclusions import excluding
+                from vitrail.data.dedup import exclude
 
-                source = excluding(source, name, self.excluded)
+                source = exclude(source, name, self.excluded)
             self._open[name] = source
         return self._open[name]
 

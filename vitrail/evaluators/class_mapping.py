@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from vitrail.data.foreign_files import read_json
+from vitrail.data.bounded_files import read_json
 from vitrail.data.readers.class_names import forms
 from vitrail.data.sources import Source
 from vitrail.errors import ConfigError, DataError

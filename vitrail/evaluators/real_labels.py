@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from vitrail.data.foreign_files import read_json
+from vitrail.data.bounded_files import read_json
 from vitrail.data.sources import Source
 from vitrail.errors import DataError
 from vitrail.evaluators.class_mapping import ClassMapping

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from vitrail.checkpoints.box import ASSETS
 from vitrail.checkpoints.formats import as_model
-from vitrail.data.foreign_files import read_json, read_text
+from vitrail.data.bounded_files import read_json, read_text
 from vitrail.errors import ConfigError, DataError, ImageError
 from vitrail.inference.engine import (
     BATCH_SIZE,

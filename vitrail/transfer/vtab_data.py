@@ -33,8 +33,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from vitrail.data.bounded_files import read_text
 from vitrail.data.decode import decode
-from vitrail.data.foreign_files import read_text
 from vitrail.data.readers.class_names import check_labels
 from vitrail.data.readers.fingerprint import digest, digest_files
 from vitrail.data.readers.parquet import ParquetRows
@@ -154,9 +154,7 @@ def write_cut(folder: Path, name: str, settings: VTABSettings, out: Path) -> Non
     lengths = {split: len(source) for split, source in whole.items()}
     slices = slice_splits(task, lengths, folder, settings)
     for cut, (split, start, stop) in zip(cut_splits(settings), slices, strict=True):
-        report = shard(
-            Subset(whole[split], np.arange(start, stop)), out, split=cut, check=False, progress=True
-        )
+        report = shard(Subset(whole[split], np.arange(start, stop)), out, split=cut, check=False)
         if report.broken:
             raise DataError(
                 f"{folder}: {report.broken} examples cannot be read; see {out / 'bad_files.jsonl'}"

@@ -132,7 +132,7 @@ def test_a_file_without_permission_keeps_its_place(tmp_path: Path, monkeypatch: 
         def refuse(*_: object, **__: object) -> None:
             raise PermissionError(13, "Permission denied")
 
-        monkeypatch.setattr("vitrail.data.foreign_files.FileIO", refuse)
+        monkeypatch.setattr("vitrail.data.bounded_files.FileIO", refuse)
     with pytest.raises(DataError, match=r"train/cat/a\.png: cannot be read: Permission denied"):
         source.read(0)
 

@@ -1,4 +1,4 @@
-"""Are two thumbnails the same picture? Candidates in, a score of at most 1 for each pair out.
+"""Score pairs of thumbnails: whether both show the same picture. At most 1.
 
 Last step of the search in duplicates.py. A pair is two thumbnails in grey levels, `f` of one set and `g` of
 the other (already mirrored where the search says so), and the scale at which the search found them alike.
@@ -8,10 +8,10 @@ the other (already mirrored where the search says so), and the scale at which th
   correlate    the two gradient fields where the pictures overlap, each divided by its local strength.
                Luminance alone would call any two framed pictures alike, for the frame outweighs what it
                holds; divided so, every textured part counts the same, and flat parts count little.
-  score        what that correlation surely is: DOUBT standard errors less (Fisher's z), where the textured
+  score        a lower bound of that correlation: DOUBT standard errors less (Fisher's z), where the textured
                places of the picture are the sample. Two thin lines on white agree by chance; two crowds do not.
 
-Hopeless pairs, most of them, leave after half size. benchmarks/dedup.py measures how copies score, and how
+Most pairs are hopeless, and dropped at half size. benchmarks/dedup.py measures how copies score, and how
 different pictures do.
 """
 
@@ -30,7 +30,7 @@ PLACE = 9.0  # pixels that make one independent place, after the blur
 
 
 def same_picture(f: Tensor, g: Tensor, scale: Tensor) -> Tensor:
-    """Scores (n,) of n pairs: thumbnails f and g (n, S, S), scales along x and y to start from (n, 2)."""
+    """Return the scores (n,) of n pairs: thumbnails f and g (n, S, S), scales along x and y to start from (n, 2)."""
     score = torch.full((len(f),), -1.0)
     for start in range(0, len(f), BATCH):
         part = slice(start, start + BATCH)
@@ -58,13 +58,13 @@ def _score_batch(f: Tensor, g: Tensor, scale: Tensor) -> Tensor:
 
 
 def _surely(correlation: Tensor, textured: Tensor) -> Tensor:
-    """The correlation less DOUBT standard errors: (n,)."""
+    """Return the correlation less DOUBT standard errors: (n,)."""
     z = torch.atanh(correlation.clamp(-0.9999, 0.9999)) - DOUBT / (textured / PLACE).sqrt()
     return torch.tanh(z)
 
 
 def _register(f: Tensor, g: Tensor, pose: Tensor, least: Tensor, most: Tensor, *, steps: int) -> Tensor:
-    """The pose (n, 4) that best explains g by f, from the given one and between the bounds."""
+    """Find the pose (n, 4) that best explains g by f, starting from `pose` and within the bounds."""
     size = f.shape[-1]
     x = _coordinates(size)
     for _ in range(steps):
@@ -83,7 +83,7 @@ def _register(f: Tensor, g: Tensor, pose: Tensor, least: Tensor, most: Tensor, *
 
 
 def _correlation(f: Tensor, g: Tensor, pose: Tensor, *, near: int, floor: float) -> tuple[Tensor, Tensor]:
-    """Of the gradients of f, brought to the pose, and g, each over its local strength; and the textured pixels.
+    """Correlate the gradients of f, brought to the pose, and g, each over its local strength; count textured pixels.
 
     Both (n,). `near` is the side of the neighbourhood; `floor`, in standard deviations of the picture, is the
     gradient that counts as noise.
@@ -112,7 +112,7 @@ def _local_gradient(image: Tensor, inside: Tensor, near: int, floor: float) -> T
 
 
 def _warp(f: Tensor, pose: Tensor, *, mode: str) -> tuple[Tensor, Tensor]:
-    """f at s x + t, and 1 where that is inside f: both (n, S, S)."""
+    """Sample f at s x + t, and mark with 1 where that is inside f: both (n, S, S)."""
     n, size, _ = f.shape
     x = _coordinates(size)
     at_x = pose[:, 0, None] * x + pose[:, 2, None]  # (n, S)
@@ -125,12 +125,12 @@ def _warp(f: Tensor, pose: Tensor, *, mode: str) -> tuple[Tensor, Tensor]:
 
 
 def _blur(image: Tensor) -> Tensor:
-    """The binomial filter 1 2 1 along both axes: (n, S, S). Takes away what resampling cannot keep."""
+    """Apply the binomial filter 1 2 1 along both axes: (n, S, S). It removes what resampling cannot keep."""
     image = functional.pad(image[:, None], (1, 1, 1, 1), mode="replicate")[:, 0]
     image = (image[:, :, :-2] + 2 * image[:, :, 1:-1] + image[:, :, 2:]) / 4
     return (image[:, :-2] + 2 * image[:, 1:-1] + image[:, 2:]) / 4
 
 
 def _coordinates(size: int) -> Tensor:
-    """The centres of `size` pixels that span [-1, 1]."""
+    """Return the centres of `size` pixels that span [-1, 1]."""
     return (torch.arange(size) + 0.5) * (2 / size) - 1

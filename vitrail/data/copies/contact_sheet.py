@@ -1,10 +1,10 @@
 """Images of a data set on one page: a few of each class, or pairs side by side. For a person to look at.
 
     Source ──► class_sheet ──► PNG      what the classes look like (audit.py)
-    pairs  ──► pair_sheet  ──► PNG      what was found to be the same picture (leaks.py)
+    pairs  ──► pair_sheet  ──► PNG      copies (dedup.py)
 
-Drawn with Pillow, in the font that matplotlib brings, which has more letters than Pillow's. Every cell has a caption
-above its images; an image that cannot be read is a grey square that says so.
+Drawn with Pillow, in matplotlib's font, which has more letters than Pillow's. Every cell has a caption above its
+images; an image that cannot be read is a grey square.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 from PIL.PngImagePlugin import PngInfo
 
+from vitrail.data.bounded_files import check_replaceable
 from vitrail.data.decode import decode
-from vitrail.data.foreign_files import check_replaceable
 from vitrail.data.sources import Source
 from vitrail.errors import DataError
 from vitrail.runtime.files import atomic_file
@@ -33,7 +33,7 @@ INK, PAPER, MISSING = (20, 20, 20), (255, 255, 255), (200, 200, 200)
 
 
 def class_sheet(source: Source, path: str | Path, *, classes: int = 30, per_class: int = 4) -> Path:
-    """Draw `per_class` images of each class, evenly taken; of many classes, `classes` of them, evenly taken."""
+    """Draw `per_class` images of each class, evenly spaced; at most `classes` classes, evenly spaced."""
     present = np.unique(source.labels)
     chosen = present[_evenly(len(present), classes)]
     cells = []
@@ -53,14 +53,14 @@ def pair_sheet(title: str, pairs: Sequence[tuple[str, Source, int, Source, int]]
 
 
 def check_sheet(path: str | Path) -> None:
-    """ConfigError where a file lies that is no sheet of ours; before the long work of which a sheet is the end."""
+    """Raise ConfigError where another kind of file lies; to be called before the work whose result is drawn."""
     check_replaceable(Path(path), MARK, "contact sheet")
 
 
 def _draw(
     title: str, cells: Sequence[tuple[str, list[Image.Image | None]]], per_cell: int, path: Path
 ) -> Path:
-    """Cells of `per_cell` images, left to right and down, on a page about 4:3."""
+    """Draw cells of `per_cell` images, left to right and down, on a page of about 4:3."""
     width, height = per_cell * (TILE + GAP) + MARGIN, TILE + CAPTION + MARGIN
     columns = max(1, round(math.sqrt(len(cells) * height / width * 4 / 3)))
     rows = math.ceil(len(cells) / columns)
@@ -78,18 +78,18 @@ def _draw(
                 pen.text((corner[0] + 8, corner[1] + 38), "unreadable", fill=INK, font=font)
             else:
                 page.paste(ImageOps.pad(image, (TILE, TILE), color=PAPER), corner)
-    made_by = PngInfo()
-    made_by.add_text("Software", "vitrail")
+    metadata = PngInfo()
+    metadata.add_text("Software", "vitrail")
     check_sheet(path)
     with atomic_file(path) as temporary:
-        page.save(temporary, format="PNG", pnginfo=made_by)
+        page.save(temporary, format="PNG", pnginfo=metadata)
     return path
 
 
 def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    """matplotlib's, found without importing it; Pillow's own where it is not there."""
-    found = importlib.util.find_spec("matplotlib")
-    for place in (found.submodule_search_locations or ()) if found else ():
+    """Load matplotlib's font without importing matplotlib; Pillow's own where it is not installed."""
+    package = importlib.util.find_spec("matplotlib")
+    for place in (package.submodule_search_locations or ()) if package else ():
         file = Path(place, "mpl-data/fonts/ttf/DejaVuSans.ttf")
         if file.is_file():
             return ImageFont.truetype(str(file), size)
@@ -97,7 +97,7 @@ def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
 
 
 def _read(source: Source, index: int) -> Image.Image | None:
-    """The image, or None when it cannot be read."""
+    """Return the image, or None when it cannot be read."""
     try:
         image = source.read(index).image
         return Image.fromarray(decode(image, name=source.key(index)) if isinstance(image, bytes) else image)
@@ -106,7 +106,7 @@ def _read(source: Source, index: int) -> Image.Image | None:
 
 
 def _fit(text: str, width: int, font: ImageFont.FreeTypeFont | ImageFont.ImageFont) -> str:
-    """The text on one line, cut where it grows wider than `width` pixels."""
+    """Put the text on one line, cut to `width` pixels."""
     text = " ".join(text.split())
     if font.getlength(text) <= width:
         return text
@@ -116,5 +116,5 @@ def _fit(text: str, width: int, font: ImageFont.FreeTypeFont | ImageFont.ImageFo
 
 
 def _evenly(n: int, most: int) -> np.ndarray:
-    """At most `most` of n places, evenly taken."""
+    """Choose at most `most` of n places, evenly spaced."""
     return np.arange(n) if n <= most else np.linspace(0, n - 1, most).round().astype(np.int64)

@@ -1,42 +1,43 @@
-"""Which images are the same picture, between two sets or inside one.
+"""The search for copies: images that are the same picture, between two sets or inside one.
 
-    Source ──► scan.py ──► find_pairs(first, second) ──► Pairs ──► audit.py, leaks.py
+    Source ──► scan.py ──► find_pairs(first, second) ──► Pairs ──► audit.py, dedup.py
 
 A copy is the same file, or the same picture after what people do to pictures: compressed again, resized,
 cropped by some 5% a side, made a little brighter or darker, mirrored, or taken as the central square of a
 wider picture.
 
-  search   of each thumbnail the 8 x 8 lowest cosine frequencies, the mean left out and the rest weighed by
-           frequency (pictures hold power 1/f^2: weighed, all count alike), as a unit vector d. Two images are
+  search   the 8 x 8 lowest cosine frequencies of each thumbnail, the mean left out and the rest weighted by
+           frequency (pictures have power 1/f^2: weighted, all count alike), as a unit vector d. Two images are
            candidates when d_f . d_g > ALIKE for one of the VIEWS. Mirroring changes the sign of the odd
            horizontal frequencies, so the products E of the even and O of the odd ones serve both:
                max(E + O, E - O) = E + |O|
   verify   alignment.py registers each candidate and scores it; from THRESHOLD on it is the same picture
 
-Every view that makes a pair a candidate is verified, the score being the mean of both directions, and the best
-view counts: so neither the images around two images nor which of them comes first decides whether they are a
-pair. `data inspect`, `data dedup` and the exclusions that it writes ask this of the same splits: one answer.
+Each step is there for what was measured without it (docs/results/dedup.md). Every view that makes a pair a candidate
+is verified, the score is the mean of both directions, and the best view counts: neither other images nor which of the
+two comes first decides whether they are a pair. So `data inspect`, `data dedup` and its exclusions agree.
 
-A flat image, whose thumbnail deviates by less than FLAT grey levels, holds no picture to compare: only its
-bytes are. Of each image of the first set the MOST most similar candidates are verified, which bounds the work
-where all images are alike. Nothing is random. Memory is bounded: the scans, 2 KiB for each image of the second
-set, and one block of similarities.
+A flat image, whose thumbnail deviates by less than FLAT grey levels, has no picture to compare, only bytes. Of each
+image of the first set the MOST most similar candidates are verified, which bounds the work where all images are
+alike. Nothing is random. Memory is bounded: the scans, 2 KiB for each image of the second set, and one block of
+similarities.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from rich.progress import Progress
 from torch import Tensor
 from torch.nn import functional
 
 from vitrail.data.copies.alignment import same_picture
 from vitrail.data.copies.scan import THUMBNAIL, Scan
+from vitrail.runtime.progress import progress
 
 ALIKE = 0.7
 THRESHOLD = 0.75  # set on the first half of Tiny-ImageNet's training images: docs/results/dedup.md
@@ -79,36 +80,37 @@ class Pairs:
     def __len__(self) -> int:
         return len(self.i)
 
+    def __iter__(self) -> Iterator[tuple[int, int, float, str]]:
+        return zip(self.i.tolist(), self.j.tolist(), self.score.tolist(), self.how.tolist(), strict=True)
 
-def find_pairs(
-    first: Scan, second: Scan | None = None, *, threshold: float = THRESHOLD, progress: Progress | None = None
-) -> Pairs:
-    """The pairs between two sets; without a second one, those inside the first, with i < j.
+
+def find_pairs(first: Scan, second: Scan | None = None, *, threshold: float = THRESHOLD) -> Pairs:
+    """Find the pairs between two sets; without a second one, those inside the first, with i < j.
 
     Equal files inside one set are each listed with the earliest of them, not each with each.
     """
     other = first if second is None else second
     vectors = {view: _vectors(other, view, 0, len(other)) for view in sorted({view for _, view in VIEWS})}
-    task = progress.add_task("comparing", total=len(first)) if progress else None
-    found = [_same_bytes(first, second)]
-    for start in range(0, len(first), BLOCK):
+    columns = [_same_bytes(first, second)]
+    blocks = range(0, len(first), BLOCK)
+    for start in progress(blocks, len(blocks), "comparing"):
         stop = min(start + BLOCK, len(first))
         candidates = _candidates(first, start, stop, vectors, inside=second is None)
         candidates = candidates[first.digests[candidates["i"]] != other.digests[candidates["j"]]]
-        found.append(_verified(first, other, candidates, threshold))
-        if progress and task is not None:
-            progress.advance(task, stop - start)
-    i, j, score, how = (np.concatenate(part) for part in zip(*found, strict=True))
+        columns.append(_verified(first, other, candidates, threshold))
+    i, j, score, how = (np.concatenate(column) for column in zip(*columns, strict=True))
     order = np.lexsort((j, i))
     return Pairs(i[order], j[order], score[order], how[order])
 
 
-_Found = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32], NDArray[np.str_]]
+PairColumns = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32], NDArray[np.str_]]
 
 
-def _same_bytes(first: Scan, second: Scan | None) -> _Found:
-    """Pairs of equal files: i, j, score, how. Within one set each copy goes with the earliest of its kind; between
-    two, each image of the first with those of the second that equal it."""
+def _same_bytes(first: Scan, second: Scan | None) -> PairColumns:
+    """Find equal files: i, j, score, how.
+
+    Within one set each copy goes with the earliest; between two, each image with all its equals.
+    """
     places: dict[bytes, list[int]] = {}
     for index, digest in enumerate(first.digests if second is None else second.digests):
         if digest:
@@ -121,18 +123,20 @@ def _same_bytes(first: Scan, second: Scan | None) -> _Found:
     return i, j, np.ones(len(i), np.float32), np.full(len(i), "bytes", "U8")
 
 
-def _verified(first: Scan, other: Scan, candidates: NDArray[np.void], threshold: float) -> _Found:
-    """The candidates that are the same picture, each pair once, by its best view: i, j, score, how."""
+def _verified(first: Scan, other: Scan, candidates: NDArray[np.void], threshold: float) -> PairColumns:
+    """Return the candidates that are the same picture, each pair once, by its best view: i, j, score, how."""
     i, j, mirrored = candidates["i"], candidates["j"], candidates["mirrored"]
     f, g = torch.from_numpy(first.thumbnails[i]), torch.from_numpy(other.thumbnails[j])  # (m, S, S)
     g = torch.where(torch.from_numpy(mirrored)[:, None, None], g.flip(-1), g)
     scale = np.empty((len(candidates), 2), np.float32)
     for number, (view, other_view) in enumerate(VIEWS):
         here = candidates["view"] == number
-        scale[here] = _part(first.sizes[i[here]], view) / _part(other.sizes[j[here]], other_view)
+        scale[here] = _visible_part(first.sizes[i[here]], view) / _visible_part(
+            other.sizes[j[here]], other_view
+        )
     score = same_picture(f, g, torch.from_numpy(scale)).numpy()
-    # The mean of both directions: it does not matter which set comes first, and what one alone finds by chance goes.
-    # Others than these would stay below the threshold even if the way back were perfect.
+    # The mean of both directions: it does not matter which set comes first, and chance matches of one are dropped.
+    # Only of these can the mean reach the threshold.
     able = np.flatnonzero(score >= 2 * threshold - 1)
     back = same_picture(g[able], f[able], torch.from_numpy(1 / scale[able])).numpy()
     score[able] = (score[able] + back) / 2
@@ -145,8 +149,8 @@ def _verified(first: Scan, other: Scan, candidates: NDArray[np.void], threshold:
 def _candidates(
     first: Scan, start: int, stop: int, vectors: dict[str, Tensor], *, inside: bool
 ) -> NDArray[np.void]:
-    """What is worth verifying in the rows start to stop of the first set, by CANDIDATE."""
-    found = np.empty(0, CANDIDATE)
+    """Return what is worth verifying in the rows start to stop of the first set, as CANDIDATE."""
+    candidates = np.empty(0, CANDIDATE)
     for number, (view, other_view) in enumerate(VIEWS):
         a, b = _vectors(first, view, start, stop), vectors[other_view]
         if not (a.any() and b.any()):
@@ -159,12 +163,12 @@ def _candidates(
             if inside:
                 block = block[block["i"] < block["j"]]
             if len(block):
-                found = _most_alike(np.concatenate((found, block)))
-    return found
+                candidates = _most_alike(np.concatenate((candidates, block)))
+    return candidates
 
 
 def _alike(a: Tensor, b: Tensor) -> NDArray[np.void]:
-    """The pairs of rows of a and b whose similarity, mirrored or not, is above ALIKE."""
+    """Return the pairs of rows of a and b whose similarity, mirrored or not, is above ALIKE."""
     half = FREQUENCIES * FREQUENCIES // 2
     even = (a[:, :half] @ b[:, :half].T).numpy()  # (rows, columns)
     odd = (a[:, half:] @ b[:, half:].T).numpy()  # (rows, columns)
@@ -176,26 +180,26 @@ def _alike(a: Tensor, b: Tensor) -> NDArray[np.void]:
     return block
 
 
-def _most_alike(found: NDArray[np.void]) -> NDArray[np.void]:
-    """Of each i the MOST most alike j, each in all of its views."""
-    found = found[np.lexsort((-found["alike"], found["j"], found["i"]))]
-    begins = _begins_pair(found["i"], found["j"])
-    i, alike = found["i"][begins], found["alike"][begins]  # of each pair, in the view that is most alike
+def _most_alike(candidates: NDArray[np.void]) -> NDArray[np.void]:
+    """Keep the MOST most similar j of each i, each in all of its views."""
+    candidates = candidates[np.lexsort((-candidates["alike"], candidates["j"], candidates["i"]))]
+    begins = _begins_pair(candidates["i"], candidates["j"])
+    i, alike = candidates["i"][begins], candidates["alike"][begins]  # of each pair, in its most similar view
     order = np.lexsort((-alike, i))
     rank = np.empty(len(i), np.int64)
     rank[order] = np.arange(len(i)) - np.searchsorted(i, i[order])
-    return found[(rank < MOST)[np.cumsum(begins) - 1]]
+    return candidates[(rank < MOST)[np.cumsum(begins) - 1]]
 
 
 def _begins_pair(i: NDArray[np.int64], j: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Where in rows that are sorted by (i, j) another pair begins."""
+    """Mark where another pair begins in rows that are sorted by (i, j)."""
     begins = np.ones(len(i), bool)
     begins[1:] = (i[1:] != i[:-1]) | (j[1:] != j[:-1])
     return begins
 
 
 def _vectors(scan: Scan, view: str, start: int, stop: int) -> Tensor:
-    """The unit vectors d (n, 64) of a view, even horizontal frequencies first; 0 for what is not compared."""
+    """Compute the unit vectors d (n, 64) of a view, even horizontal frequencies first; 0: not compared."""
     vectors = torch.zeros(stop - start, FREQUENCIES * FREQUENCIES)
     frequency = torch.arange(FREQUENCIES, dtype=torch.float32)
     weight = torch.hypot(frequency[:, None], frequency)  # (k, l); 0 for the mean
@@ -203,7 +207,7 @@ def _vectors(scan: Scan, view: str, start: int, stop: int) -> Tensor:
         part = slice(low, min(low + BLOCK, stop))
         picture = torch.from_numpy(scan.thumbnails[part]).float()  # (n, S, S)
         picture = picture - picture.mean((1, 2), keepdim=True)
-        scale = torch.from_numpy(_part(scan.sizes[part], view))  # (n, 2) or (1, 2)
+        scale = torch.from_numpy(_visible_part(scan.sizes[part], view))  # (n, 2) or (1, 2)
         d = _cosines(scale[:, 1]) @ picture @ _cosines(scale[:, 0]).mT * weight  # (n, k, l)
         d = torch.cat((d[:, :, 0::2].flatten(1), d[:, :, 1::2].flatten(1)), 1)  # (n, 64)
         compared = picture.square().mean((1, 2)).sqrt() >= FLAT
@@ -215,17 +219,17 @@ def _vectors(scan: Scan, view: str, start: int, stop: int) -> Tensor:
 
 
 def _cosines(scale: Tensor) -> Tensor:
-    """The cosines over the middle part of an axis, `scale` of it wide, at its S pixels: (n, 8, S)."""
+    """Sample the cosines over the middle part of an axis, `scale` of it wide, at its S pixels: (n, 8, S)."""
     x = (torch.arange(THUMBNAIL) + 0.5) * (2 / THUMBNAIL) - 1
     covered = ((scale[:, None] - x.abs()) * (THUMBNAIL / 2) + 0.5).clamp(0, 1)[:, None]  # (n, 1, S)
     angle = (x / scale[:, None] + 1) * (math.pi / 2)  # (n, S)
     return torch.cos(torch.arange(FREQUENCIES)[:, None] * angle[:, None]) * covered  # (n, 8, S)
 
 
-def _part(sizes: NDArray[np.int32], view: str) -> NDArray[np.float32]:
-    """How much of the width and of the height a view shows: (n, 2), or (1, 2) when it is the same for all."""
+def _visible_part(sizes: NDArray[np.int32], view: str) -> NDArray[np.float32]:
+    """Return how much of the width and of the height a view shows: (n, 2), or (1, 2) when it is the same for all."""
     if "square" in view:
-        shown = (sizes.min(1, keepdims=True) / sizes[:, ::-1].clip(min=1)).clip(min=0.1)  # (n, 2)
+        part = (sizes.min(1, keepdims=True) / sizes[:, ::-1].clip(min=1)).clip(min=0.1)  # (n, 2)
     else:
-        shown = np.array([[SQUEEZED if view == "narrow" else 1, SQUEEZED if view == "low" else 1]])
-    return (shown * (INNER if "inner" in view else 1)).astype(np.float32)
+        part = np.array([[SQUEEZED if view == "narrow" else 1, SQUEEZED if view == "low" else 1]])
+    return (part * (INNER if "inner" in view else 1)).astype(np.float32)

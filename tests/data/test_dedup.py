@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from io import StringIO
 from pathlib import Path
 
 import numpy as np
@@ -11,18 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageEnhance, ImageOps
-from rich.console import Console
 
 from vitrail.data.audit import inspect, inspect_path
-from vitrail.data.exclusions import read_exclusions
-from vitrail.data.leaks import (
-    Compared,
-    Leak,
-    Leaks,
-    dedup_paths,
-    leak_table,
-    write_leaks,
-)
+from vitrail.data.dedup import Leaks, dedup_paths, read_exclusions, write_exclusions
 from vitrail.data.sources import open_source
 from vitrail.errors import ConfigError
 
@@ -79,7 +69,7 @@ def test_copies_are_listed_by_test_set(data: Path) -> None:
 
 def test_the_file_gives_back_the_keys(data: Path) -> None:
     leaks = found(data, out=data / "new/exclude.jsonl")
-    assert read_exclusions(data / "new/exclude.jsonl") == leaks.excluded
+    assert read_exclusions(data / "new/exclude.jsonl")[1] == leaks.excluded
     assert [file.name for file in (data / "new").iterdir()] == ["exclude.jsonl"]
     head, *rows = [json.loads(line) for line in (data / "new/exclude.jsonl").read_text().splitlines()]
     assert head["train"] == leaks.train
@@ -95,20 +85,14 @@ def test_it_can_be_seen_and_serialised(data: Path) -> None:
         assert sheet.width > 200
         assert len(sheet.getcolors(1 << 20) or ()) > 100
     assert json.loads(json.dumps(leaks.as_json()))["excluded"] == 2
-    console = Console(width=140, file=StringIO())
-    console.print(leak_table(leaks))
-    text = console.file.getvalue()
-    assert leaks.train in text
-    assert "2 of 12 images to leave out" in text
-    assert [int(cell) for cell in text.split("wild:test")[1].split("│")[1:8]] == [2, 1, 0, 1, 0, 1, 1]
 
 
 @given(st.lists(st.tuples(KEYS, KEYS, st.floats(0.75, 1), st.sampled_from(["bytes", "near", "mirrored"]))))
 def test_any_keys_survive_the_file(tmp_path_factory: pytest.TempPathFactory, rows: list[tuple]) -> None:
     path = tmp_path_factory.mktemp("any") / "exclude.jsonl"
-    leaks = tuple(Leak(train, test, "set", score, how, "a", "b") for train, test, score, how in rows)
-    write_leaks(Leaks("web", {"split": "train"}, 9, 0, (Compared("set", 9, 0, leaks),)), path)
-    assert read_exclusions(path) == {row[0] for row in rows}
+    lines = [{"train": train, "test": test, "score": score, "how": how} for train, test, score, how in rows]
+    write_exclusions(path, {"train": "web", "split": "train"}, lines)
+    assert read_exclusions(path)[1] == {row[0] for row in rows}
 
 
 def test_something_must_be_compared(data: Path) -> None:
@@ -120,7 +104,7 @@ def test_exclusions_are_of_one_whole_split(data: Path) -> None:
     """A file for `train+validation` would leave nothing out of `train`, and nobody would know."""
     save(photo(50), data / "web/val/cat/50.png")
     save(photo(51), data / "web/val/dog/51.png")
-    with pytest.raises(ConfigError, match=r"web:train\+web:validation .* one split"):
+    with pytest.raises(ConfigError, match=r"web:train\+web:validation"):
         dedup_paths(data / "web", [data / "pets"], train_split="train+validation")
     found(data, out=data / "first.jsonl")
     where = f"{data / 'web'}?exclude={data / 'first.jsonl'}"
@@ -133,7 +117,7 @@ def test_exclusions_are_of_one_whole_split(data: Path) -> None:
 def test_files_that_are_not_ours_are_found_before_the_work(
     data: Path, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vitrail.data.leaks.scan", lambda *_, **__: pytest.fail("the data was read"))
+    monkeypatch.setattr("vitrail.data.dedup.scan", lambda *_, **__: pytest.fail("the data was read"))
     (data / "mine").write_text("mine")
     with pytest.raises(ConfigError, match="mine is there already"):
         dedup_paths(data / "web", [data / "pets"], **{place: data / "mine"})  # type: ignore[arg-type]

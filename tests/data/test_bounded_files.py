@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from vitrail.data import foreign_files
-from vitrail.data.foreign_files import (
+from vitrail.data import bounded_files
+from vitrail.data.bounded_files import (
     TooLargeError,
     check_replaceable,
     parse_object,
@@ -45,7 +45,7 @@ def test_a_file_that_has_more_than_its_size(monkeypatch: pytest.MonkeyPatch) -> 
     assert Path(path).stat().st_size == 0
     data = Path(path).read_bytes()
     for chunk in (1, 7, 1 << 16):
-        monkeypatch.setattr(foreign_files, "CHUNK", chunk)
+        monkeypatch.setattr(bounded_files, "CHUNK", chunk)
         assert read_file(path, most=len(data)) == data
         with pytest.raises(TooLargeError):
             read_file(path, most=len(data) - 1)
@@ -81,11 +81,11 @@ def test_only_what_is_ours_is_replaced(tmp_path: Path) -> None:
 def test_json_of_any_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").write_text("[1, null]")
     assert read_json(tmp_path / "a", "a list") == [1, None]
-    monkeypatch.setattr(foreign_files, "MAX_JSON_BYTES", 5)
+    monkeypatch.setattr(bounded_files, "MAX_JSON_BYTES", 5)
     with pytest.raises(DataError, match="a: a list cannot be read: 9 bytes; at most 5 are read"):
         read_json(tmp_path / "a", "a list")
     for text in ("", "[1", "[" * 100):
-        monkeypatch.setattr(foreign_files, "MAX_JSON_BYTES", 100)
+        monkeypatch.setattr(bounded_files, "MAX_JSON_BYTES", 100)
         (tmp_path / "a").write_text(text)
         with pytest.raises(DataError, match="a: a list is JSON, and this is not: "):
             read_json(tmp_path / "a", "a list")

@@ -1,9 +1,9 @@
 """Files that others may have made: read within bounds, and never replaced.
 
 image files (sources.py)                                      ──► read_file
-exclusions.py, bad_files.py, shard_manifest.py                ──► read_text, parse_object
+dedup.py, bad_files.py, shard.py                              ──► read_text, parse_object
 class names, mappings, ReaL labels, VTAB manifests            ──► read_json, read_text
-contact_sheet.py, exclusions.py ──► check_replaceable ──► runtime.files.atomic_file
+contact_sheet.py, dedup.py      ──► check_replaceable ──► runtime.files.atomic_file
 """
 
 from __future__ import annotations
