@@ -1,50 +1,73 @@
-# make demo: the main job.  make test: the tests.  Each sets up .venv by itself.
+# make demo: see it work.  make test: the tests.  Each sets up .venv by itself.
+# VENV=none uses the Python, torch and pytest that are already installed, and installs nothing.
 PYTHON ?= python3
-BIN := .venv/bin
+VENV ?= .venv
 
-# uv where it is there, else venv + pip; pinned by constraints.txt either way.
-ifneq ($(shell command -v uv 2>/dev/null),)
-  make_venv = uv venv --quiet --allow-existing --python "$(PYTHON)" .venv
-  install = uv pip install --quiet --python $(BIN)/python --constraint constraints.txt
+ifeq ($(VENV),none)
+  python := $(PYTHON)
+  ready = $(empty)
+  pytest = $(PYTHON) -m pytest --skip-missing
+  processes := $(shell "$(PYTHON)" -c "import xdist" 2>/dev/null && echo --numprocesses 2)
 else
-  make_venv = "$(PYTHON)" -m venv .venv
-  install = PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check
+  python := $(VENV)/bin/python
+  ready = $(VENV)/$(1)
+  pytest = $(python) -m pytest
+  processes := --numprocesses 2
+endif
+by_file := $(if $(processes),$(processes) --dist loadfile)
+by_test := $(if $(processes),$(processes) --dist loadgroup)
+
+# uv if it is installed, else venv and pip; pinned by constraints.txt either way.
+ifneq ($(shell command -v uv 2>/dev/null),)
+  make_venv = uv venv --quiet --allow-existing --python "$(PYTHON)" $(VENV)
+  install = uv pip install --quiet --python $(python) --constraint constraints.txt
+else
+  make_venv = "$(PYTHON)" -m venv $(VENV)
+  install = PIP_CONSTRAINT=constraints.txt $(python) -m pip install --quiet --disable-pip-version-check
 endif
 
-.PHONY: help demo test test-long check bench clean
+# Folders that take seconds and cover the models, the objectives, the formats and the rules of the tree.
+FAST := guards models objectives paper golden recipes runtime train/test_schedule.py train/test_optim.py \
+  data/ops data/test_splits.py data/test_preprocess.py data/test_masking.py \
+  checkpoints/test_bundle.py checkpoints/test_google.py checkpoints/test_timm.py
+
+.PHONY: help demo test test-fast test-long check bench clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*##/\t/'
 
-demo: .venv/.ready  ## the main job: the model in the box classifies, is measured, fine-tuned and explained (vitrail-demo/)
-	$(BIN)/vitrail demo
+demo: $(call ready,.ready)  ## the included model classifies, is evaluated, fine-tuned and explained (vitrail-demo/)
+	$(python) -m vitrail demo
 
-test: .venv/.ready-test  ## the test suite, in two processes
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+test: $(call ready,.ready-test)  ## a thin slice of all tests, in two processes
+	$(pytest) $(by_file)
 
-test-long: .venv/.ready-test  ## the tests that take long: damage, kills, limits of time and memory
-	$(BIN)/python -m pytest --numprocesses 2 --dist load -m long
+test-fast: $(call ready,.ready-test)  ## the tests that give most confidence per second
+	$(pytest) $(by_file) $(addprefix tests/,$(FAST))
 
-check: .venv/.ready-check  ## lint and types
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+test-long: $(call ready,.ready-test)  ## the tests that take long: kills, damage, several processes, all documented commands
+	$(pytest) $(by_test) -m long
 
-bench: .venv/.ready-test  ## side by side with timm, transformers, torchvision: one run, ratios
-	$(BIN)/python -m benchmarks
+check: $(call ready,.ready-check)  ## lint and types
+	$(python) -m ruff check .
+	$(python) -m ruff format --check .
+	$(python) -m mypy
+
+bench: $(call ready,.ready-test)  ## side by side with timm, transformers, torchvision: one run, ratios
+	$(python) -m benchmarks
 
 clean:  ## remove .venv and caches
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-.venv/.ready: pyproject.toml constraints.txt
+$(VENV)/.ready: pyproject.toml constraints.txt
 	$(make_venv)
 	$(install) --editable .
 	touch $@
 
-.venv/.ready-test: .venv/.ready
+$(VENV)/.ready-test: $(VENV)/.ready
 	$(install) --editable '.[test]'
 	touch $@
 
-.venv/.ready-check: .venv/.ready-test
+$(VENV)/.ready-check: $(VENV)/.ready-test
 	$(install) --editable '.[check]'
 	touch $@

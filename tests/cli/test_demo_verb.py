@@ -67,6 +67,7 @@ def written(folder):
     return {path: path.stat().st_mtime_ns for path in files}
 
 
+@pytest.mark.long
 def test_ctrl_c_is_one_line(stopped):
     code, out, err = stopped
     assert (code, out) == (128 + signal.SIGINT, ""), err
@@ -76,6 +77,7 @@ def test_ctrl_c_is_one_line(stopped):
     )
 
 
+@pytest.mark.long
 def test_it_continues_and_finds_what_an_undisturbed_one_finds(continued, here, monkeypatch):
     monkeypatch.chdir(here)
     assert not continued.before

@@ -48,7 +48,9 @@ THEN = {
 }
 
 
-@pytest.mark.parametrize("how", THEN)
+@pytest.mark.parametrize(
+    "how", [how if how == "SIGKILL" else pytest.param(how, marks=pytest.mark.long) for how in THEN]
+)
 def test_no_process_is_left_behind(tmp_path, how):
     script = tmp_path / "reading.py"
     script.write_text(READING.replace("{then}", THEN[how]))

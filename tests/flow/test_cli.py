@@ -243,10 +243,17 @@ def test_a_verb_for_one_process_says_so_under_torchrun(verb, run, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "words", [["models"], ["models", "--json"], ["models", "--help"], ["finetune", "--help"]]
+    "words",
+    [
+        ["models"],
+        pytest.param(["models", "--json"], marks=pytest.mark.long),
+        pytest.param(["models", "--help"], marks=pytest.mark.long),
+        pytest.param(["finetune", "--help"], marks=pytest.mark.long),
+    ],
 )
 def test_a_reader_that_has_seen_enough(words):
     """As in `vitrail models | head`."""
+    pytest.importorskip("tyro")
     command = [sys.executable, "-m", "vitrail", *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         process.stdout.close()

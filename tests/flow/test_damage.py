@@ -186,7 +186,7 @@ def on_alarm(*_: object) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("count", [20, pytest.param(500, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [5, pytest.param(500, marks=pytest.mark.long)])
 def test_damage_is_found(kind: str, count: int, tmp_path: Path) -> None:
     make, use, checksummed = KINDS[kind]
     whole = make(tmp_path)

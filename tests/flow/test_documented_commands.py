@@ -35,6 +35,7 @@ SMALLER = {
 }  # fmt: skip
 FIELDS = {"steps": 2, "batch": 8, "warmup": 0, "workers": 0, "device": "cpu"}  # likewise, from Python
 PYTHON = {"pretrain": FIELDS, "finetune": FIELDS | {"rates": (0.003, 0.01), "seeds": 1}}
+FIRST_SCREEN = 40  # lines of README.md
 # What a command has in it: why it is not run.
 NOT_RUN = {
     "--nnodes": "several machines",
@@ -90,7 +91,14 @@ def perform(vitrail_command, monkeypatch):
     return run
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=str)
+def case(command):
+    """README.md's first screen is run by `make test`, the rest by `make test-long`; a page stays on one process."""
+    quick = command.page == "README.md" and command.line < FIRST_SCREEN
+    marks = [pytest.mark.xdist_group(command.page), *([] if quick else [pytest.mark.long])]
+    return pytest.param(command, marks=marks, id=str(command))
+
+
+@pytest.mark.parametrize("command", [case(command) for command in COMMANDS])
 def test_documented(command, stories, perform):
     story = stories(command.page)
     while (earlier := story.left.pop(0)) != command:  # where this test alone was asked for

@@ -14,6 +14,8 @@ import vitrail
 from tests.randomise import randomise
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.long
+pytest.importorskip("tyro")
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 COLOURS = ("red", "green", "blue")
 

@@ -218,6 +218,7 @@ def one_thread():
     torch.set_num_threads(before)
 
 
+@pytest.mark.long
 def test_told_to_stop_and_started_again(run, tmp_path, one_thread):
     """SIGTERM in the middle of `vitrail pretrain`; the same command ends where nothing had happened."""
     words = [*PRETRAIN, "--steps", "80", "--log-every", "1", "--evaluate-every", "80", "--test", "none"]

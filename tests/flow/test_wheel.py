@@ -4,7 +4,9 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
 import tarfile
+import venv
 import zipfile
 from pathlib import Path
 
@@ -101,3 +103,42 @@ def test_it_predicts_away_from_the_repository(wheel, tmp_path):
     assert where.is_relative_to(tmp_path / "installed")
     made = json.loads(python("-m", "vitrail", "predict", "ti8-64", "photo.png", "--json", "--device", "cpu"))
     assert len(made["images"][0]["top"]) == 5
+
+
+@pytest.mark.long
+def test_the_demo_runs_from_the_wheel_in_an_empty_environment(tmp_path):
+    """pip builds and installs it; torch and the other dependencies are those of this environment, by a .pth file."""
+    for name in ("hatchling", "pip"):
+        pytest.importorskip(name, reason=f"{name} is not installed")
+
+    def call(*words):
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        done = subprocess.run(
+            list(map(str, words)),
+            cwd=tmp_path / "empty",
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    (tmp_path / "empty").mkdir()
+    pip = [sys.executable, "-m", "pip"]
+    call(*pip, "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", tmp_path, ROOT)
+    (wheel,) = tmp_path.glob("*.whl")
+    venv.create(tmp_path / "venv", with_pip=False)
+    python = tmp_path / "venv" / "bin" / "python"
+    call(*pip, "--python", python, "install", "--quiet", "--no-deps", "--no-index", wheel)
+    packages = Path(call(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    where = call(python, "-c", "import vitrail; print(vitrail.__file__)").strip()
+    assert Path(where).is_relative_to(packages)
+    quick = ("--steps", "4", "--shots", "1", "--seeds", "1", "--most", "60", "--pictures", "4")
+    results = json.loads(
+        call(tmp_path / "venv" / "bin" / "vitrail", "demo", *quick, "--device", "cpu", "--json")
+    )
+    assert results
+    assert (tmp_path / "empty" / "vitrail-demo" / "demo.png").is_file()
+    assert (tmp_path / "empty" / "vitrail-demo" / "report" / "report.html").is_file()

@@ -5,6 +5,8 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 import vitrail
 
 PROBE = "train_split, test_split, which, cache, batch_size, num_workers)"
@@ -52,6 +54,7 @@ def test_a_model_describes_itself():
 
 def test_help_answers_without_torch():
     """The time itself is a benchmark; what makes it short is that torch is not imported."""
+    pytest.importorskip("tyro")
     code = "import sys; from vitrail.cli import main\ntry: main(['--help'])\nexcept SystemExit: pass\n"
     code += "assert not {'torch', 'numpy', 'matplotlib', 'pyarrow'} & set(sys.modules)"
     start = time.perf_counter()

@@ -53,6 +53,7 @@ def test_the_max_pool_of_bit_sees_zeros_at_the_border():
     assert pooled[0, 0, 1, 1] == -1
 
 
+@pytest.mark.long
 def test_resnets_and_hybrids_compile_as_one_graph():
     stem = StemConfig((1, 1), 0.5)
     fields = {"width": 24, "depth": 1, "mlp_dim": 40, "heads": 3, "classes": 4, "image_size": 32}

@@ -72,7 +72,10 @@ VARIED = [
 ]
 
 
-@pytest.mark.parametrize("overrides", VARIED, ids=str)
+COMPILED = [VARIED[0], *(pytest.param(overrides, marks=pytest.mark.long) for overrides in VARIED[1:])]
+
+
+@pytest.mark.parametrize("overrides", COMPILED, ids=str)
 def test_forward_and_backward_compile_as_one_graph(overrides):
     model = randomise(build(make_config("B/16", **TINY, **overrides)))
     x = torch.randn(2, 3, 16, 24)

@@ -66,6 +66,13 @@ def together(tmp_path_factory):
     return folder
 
 
+def test_two_processes_with_shards_train_as_one_does(tmp_path):
+    run(EXPERIMENTS["supervised"], tmp_path / "alone", device="cpu")
+    torchrun(tmp_path, "sharded")
+    check_same(tmp_path / "sharded", tmp_path / "alone")
+
+
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "reference"),
     [
@@ -80,6 +87,7 @@ def test_two_processes_train_as_one_does(alone, together, name, reference):
     check_same(together / name, alone / reference)
 
 
+@pytest.mark.long
 def test_shards_are_continued_on_another_number_of_processes(alone, together, monkeypatch):
     """Stopped on two, finished on one: this one, as torchrun would have started it."""
     assert not (together / "stopped/model").exists()
@@ -110,12 +118,14 @@ def four(tmp_path_factory):
     return folder
 
 
+@pytest.mark.long
 def test_one_process_begins_and_groups_of_shards_go_on(alone, four):
     names = {file.name for file in (four / "groups/checkpoints/step-00000012").iterdir()}
     assert {"shards.json", "shard-00001.safetensors"} <= names and "state.safetensors" not in names
     check_same(four / "groups", alone / "supervised")
 
 
+@pytest.mark.long
 def test_of_more_than_two_processes_gradients_are_added_in_one_order_from_the_first_step_on(four):
     """Sums of two do not depend on it."""
     a, b = ((four / name / "model/model.safetensors").read_bytes() for name in ("averaged", "resumed"))
@@ -132,6 +142,7 @@ def test_processes_that_do_not_form_the_groups(monkeypatch, replicas):
         check_groups("fsdp", replicas)
 
 
+@pytest.mark.long
 def test_a_process_that_dies_fails_the_job_which_restarts_from_its_checkpoint(alone, tmp_path):
     torchrun(tmp_path, "dies", restarts=1)
     np.testing.assert_allclose(trace(tmp_path / "dies"), trace(alone / "supervised"), rtol=0, atol=1e-5)

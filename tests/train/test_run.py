@@ -168,7 +168,9 @@ def test_checkpoints_that_are_gone_stop_the_run_and_its_metrics_stay(tmp_path, m
     assert (tmp_path / "run/metrics.jsonl").read_bytes() == before
 
 
-@pytest.mark.parametrize("at", [1, 2, 3, 9])  # after 2, and 9, an evaluation is due when it stops
+@pytest.mark.parametrize(
+    "at", [2, *(pytest.param(step, marks=pytest.mark.long) for step in (1, 3, 9))]
+)  # after 2, and 9, an evaluation is due when it stops
 def test_stopped_and_continued_is_bit_for_bit_the_same(whole, tmp_path, monkeypatch, caplog, at):
     stop_after(monkeypatch, at)
     with pytest.raises(Interrupted, match="SIGTERM: saved at step"):

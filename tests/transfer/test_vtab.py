@@ -162,6 +162,7 @@ def test_a_manifest_beside_the_data(pair, tmp_path):
         vtab("mu/8@16", tmp_path / "data", tmp_path / "out", tasks=("pets",), settings=TINY, device="cpu")
 
 
+@pytest.mark.long
 def test_two_processes_share_the_tasks(tmp_path):
     write_all(tmp_path / "data", (*PAIR, "dtd", "cifar100"))
     command = [sys.executable, "-c", TWO, str(tmp_path / "data"), str(tmp_path / "out")]
