@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from vitrail.data.decode import decode
-from vitrail.data.image_metadata import check_metadata, codestream, other_chunks
+from vitrail.data.image_limits import check_metadata, codestream, other_chunks
 from vitrail.errors import ImageError
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.data.jpeg_files import END, codes_at, jpeg, picture
 from vitrail.data.decode import decode
-from vitrail.data.jpeg_codes import complete_codes, overwritten_codes, run_of_one_byte
+from vitrail.data.jpeg import complete_codes, overwritten_codes, run_of_one_byte
 from vitrail.data.jpeg_header import read_header
 
 KINDS = [{}, {"subsampling": 0}, {"optimize": True}, {"mode": "L"}, {"mode": "CMYK"}, {"quality": 10}]

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from vitrail.data.orientation import as_pixels, find_orientation, upright_buffer
+from vitrail.data.upright import as_pixels, find_orientation, upright_buffer
 
 
 def block(orientation: int, order: str = ">", kind: int = 3) -> bytes:

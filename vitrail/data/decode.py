@@ -1,8 +1,8 @@
-"""An encoded image file becomes RGB pixels, or an `ImageError` that says why not.
+"""Decode an image file to RGB pixels, or raise an `ImageError` with the reason.
 
 First stage of the data flow: file bytes -> `decode` -> uint8 (H, W, 3) -> preprocess.py.
 
-What an image becomes, by how it was stored:
+How an image is converted, by how it was stored:
   EXIF orientation         applied, so that up is up; an EXIF block that cannot be read counts as none
   RGB, YCbCr               the three 8-bit channels; a colour profile is not applied
   greyscale, 1-bit         the one channel, three times
@@ -12,14 +12,12 @@ What an image becomes, by how it was stored:
   16 bits a channel        the high byte: 0..65535 becomes 0..255, and 257 v becomes v
   32-bit integer or float  no white level is stated, so the darkest value becomes 0 and the brightest 255
   animation, several pages the first frame
-The header says what it will cost: more than 1 GB or 5 s is an error before any pixel is decoded. A file that ends
-early is one too, whatever `PIL.ImageFile.LOAD_TRUNCATED_IMAGES` says, and so is damage that a decoder warns of or a
-checksum shows. docs/data.md says which damage cannot be seen.
+The cost is known from the header: more than 1 GB or 5 s is an error before any pixel is decoded. A file that ends
+early is one too, whatever `PIL.ImageFile.LOAD_TRUNCATED_IMAGES` is, and so is damage that a decoder warns of or a
+checksum shows. docs/data.md lists the damage that cannot be seen.
 
     JPEG        jpeg_header.py ──► jpeg.py (simplejpeg, where installed) ──► Pillow, for CMYK and unusual kinds
-    all others  image_metadata.py ──► Pillow opens ──► image_cost.py ──► Pillow decodes ──► rgb.py
-
-simplejpeg has the same bits as Pillow, sooner, and only as many rows as are wanted; and it passes warnings on.
+    all others  image_limits.py ──► Pillow opens ──► image_limits.py ──► Pillow decodes ──► upright.py
 """
 
 from __future__ import annotations
@@ -35,12 +33,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageFile, UnidentifiedImageError
 
-from vitrail.data.image_cost import MeteredFile, check_cost, check_jpeg_cost
-from vitrail.data.image_metadata import check_metadata
+from vitrail.data.image_limits import MeteredFile, check_cost, check_jpeg_cost, check_metadata
 from vitrail.data.jpeg import JPEG_DECODER, decode_jpeg, without_metadata
 from vitrail.data.jpeg_header import START, JpegHeader, read_header
-from vitrail.data.orientation import FLIPS, as_pixels, find_orientation, upright_buffer
-from vitrail.data.rgb import upright_rgb
+from vitrail.data.upright import FLIPS, as_pixels, find_orientation, upright_buffer, upright_rgb
 from vitrail.errors import ImageError
 
 MAX_PIXELS = 178_956_970  # half a GiB of RGB; the size at which Pillow refuses by itself
@@ -58,7 +54,7 @@ CONVERT = "convert to JPEG or PNG first, as `heif-convert a.heic a.jpg` or macOS
 
 
 def decode(data: bytes, *, name: str = "<bytes>", max_pixels: int = MAX_PIXELS) -> NDArray[np.uint8]:
-    """Return the pixels of an encoded image: uint8 (H, W, 3) RGB. `name` is what errors call it."""
+    """Decode an image: uint8 (H, W, 3) RGB. Errors begin with `name`."""
     return decode_rows(data, None, None, name=name, max_pixels=max_pixels)
 
 
@@ -72,7 +68,7 @@ def decode_rows(
 ) -> NDArray[np.uint8]:
     """Return the pixels from the top down to at least so many rows (None: all of them).
 
-    `jpeg` is what `usual_jpeg` says of the data; by it a caller knows the size before the pixels.
+    `jpeg` is the header that `usual_jpeg` returned, if the caller needed the size before the pixels.
     """
     try:
         if data.startswith(START):
@@ -163,13 +159,13 @@ def _exif_and_xmp(info: dict[str | tuple[int, int], Any]) -> tuple[bytes, bytes]
 
 
 def _unknown(data: bytes) -> str:
-    """What to say of bytes that Pillow has no reader for."""
+    """Describe bytes that Pillow has no reader for."""
     if data[4:8] == b"ftyp":
         end = min(int.from_bytes(data[:4], "big"), 256)
         brands = {data[at : at + 4] for at in (8, *range(16, end, 4))}  # at 12 stands a version
         for kind, known in BRANDS.items():
             if brands & known:
-                return f"an image in the format {kind}, which cannot be read here: {CONVERT}"
+                return f"an image in the format {kind}, which is not supported here: {CONVERT}"
     return f"not an image in a known format ({', '.join(FORMATS)})"
 
 
@@ -188,10 +184,10 @@ _pillow_before: tuple[bool, warnings.catch_warnings[None]] = (False, warnings.ca
 
 @contextmanager
 def _strict_pillow() -> Iterator[None]:
-    """Pillow that never fills in what is missing and never warns, whatever the process has set.
+    """Make Pillow strict: it never fills in missing pixels and never warns, whatever the process has set.
 
-    Both settings belong to the process, so threads share one change: the first in makes it, the last out
-    undoes it.
+    Both settings belong to the process, so threads share one change: the first to enter makes it, the last to
+    leave undoes it.
     """
     global _pillow_users, _pillow_before
     with _pillow_lock:

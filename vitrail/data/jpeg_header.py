@@ -1,4 +1,4 @@
-"""What a JPEG says before its pixels and between its scans: size, orientation, and what decoding it will cost.
+"""The header of a JPEG, and its scans: size, orientation, and the cost of decoding it.
 
     SOI, segments (marker, length, body), SOS, codes, more segments, SOS, codes, ..., EOI        (ITU T.81, B.1)
 
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from vitrail.data.orientation import EXIF, find_orientation
+from vitrail.data.upright import EXIF, find_orientation
 from vitrail.errors import ImageError
 
 START = b"\xff\xd8\xff"
@@ -50,7 +50,7 @@ class Channel(NamedTuple):
 
 @dataclass(frozen=True)
 class JpegHeader:
-    """What stands before the pixels."""
+    """The contents of a JPEG before its pixels."""
 
     height: int
     width: int
@@ -64,18 +64,18 @@ class JpegHeader:
 
     @property
     def row_by_row(self) -> bool:
-        """Whether the first rows can be decoded alone: top to bottom, in one scan without restarts."""
+        """Tell whether the first rows can be decoded alone: top to bottom, in one scan without restarts."""
         return self.one_scan and not self.restarts
 
     @property
     def usual_sampling(self) -> bool:
-        """Whether it has one of the names 4:4:4, 4:2:2, 4:2:0, 4:4:0, 4:1:1, 4:4:1, by which simplejpeg goes."""
+        """Tell whether it is 4:4:4, 4:2:2, 4:2:0, 4:4:0, 4:1:1 or 4:4:1, which simplejpeg knows."""
         (first, *others) = [(channel.across, channel.down) for channel in self.channels]
         return first in USUAL_SAMPLING and all(factors == (1, 1) for factors in others)
 
     @property
     def units(self) -> int:
-        """Units of the scan, T.81's MCUs, if all channels are in it."""
+        """Count the units of the scan, T.81's MCUs, if all channels are in it."""
         across = max(channel.across for channel in self.channels)
         down = max(channel.down for channel in self.channels)
         return -(-self.width // (8 * across)) * -(-self.height // (8 * down))
@@ -170,7 +170,7 @@ def decoding_seconds(data: bytes, header: JpegHeader) -> float:
 
 
 def coefficient_bytes(header: JpegHeader) -> int:
-    """Bytes that are kept until the last scan."""
+    """Count the bytes that are kept until the last scan."""
     return 0 if header.one_scan else BLOCK_BYTES * sum(map(header.blocks, header.channels))
 
 
@@ -183,7 +183,7 @@ def _scans(data: bytes, header: JpegHeader) -> Iterator[Scan]:
         if marker in ALONE:
             end = at + 2
         elif marker not in SEGMENTS or not at + 4 <= end <= len(data):
-            return  # the decoder will say so
+            return  # the decoder reports it
         if marker == SCAN:
             count = data[at + 4]
             if end != at + 8 + 2 * count:
@@ -195,16 +195,16 @@ def _scans(data: bytes, header: JpegHeader) -> Iterator[Scan]:
             if header.frame not in PROGRESSIVE:
                 first, last, bit = 0, 63, 0
             yield Scan(tuple(data[at + 5 : end - 3 : 2]), first, min(last, 63), bit)
-        found = (AFTER_CODES if marker == SCAN else MARKER).search(data, end)
-        if found is None:
+        next_marker = (AFTER_CODES if marker == SCAN else MARKER).search(data, end)
+        if next_marker is None:
             return
-        at = found.start()
+        at = next_marker.start()
     raise ImageError(f"more than {MAX_SEGMENTS:,} segments after its first scan")
 
 
 def _next_marker(data: bytes, at: int) -> int:
     """Find the next marker behind fill bytes and stray ones."""
-    found = MARKER.search(data, at, at + MAX_STRAY)
-    if found is None:
+    marker = MARKER.search(data, at, at + MAX_STRAY)
+    if marker is None:
         raise ImageError("its header is damaged, or ends early")
-    return found.start()
+    return marker.start()

@@ -18,8 +18,8 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
 from vitrail.data.decode import decode, stored_mode
-from vitrail.data.rgb import STRIP
 from vitrail.data.sources import Source
+from vitrail.data.upright import STRIP
 from vitrail.data.workers import begin_worker, start_fork_server
 from vitrail.errors import DataError
 from vitrail.runtime.progress import progress

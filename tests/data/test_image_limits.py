@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 
 from tests.data.jpeg_files import every_bit, jpeg, many_scans, picture
-from vitrail.data import image_cost
+from vitrail.data import image_limits
 from vitrail.data.decode import decode
 from vitrail.data.jpeg_header import read_header
 from vitrail.errors import ImageError
@@ -132,11 +132,11 @@ def test_photographs_of_a_hundred_megapixels_are_within_the_limits() -> None:
         at = data.index(b"\xff\xc2" if options else b"\xff\xc0") + 5
         large = data[:at] + struct.pack(">HH", 10_000, 10_000) + data[at + 4 :] + bytes(40_000_000)
         for by_pillow in (False, True):
-            image_cost.check_jpeg_cost(large, read_header(large), by_pillow=by_pillow)
+            image_limits.check_jpeg_cost(large, read_header(large), by_pillow=by_pillow)
     data = png(10_000, 10_000, 8, 2) + bytes(150_000_000)
-    file = image_cost.MeteredFile(data)
+    file = image_limits.MeteredFile(data)
     with warnings.catch_warnings(action="ignore"), Image.open(file) as image:
-        image_cost.check_cost(image, data, file)
+        image_limits.check_cost(image, data, file)
 
 
 SLOW = {
@@ -155,7 +155,7 @@ def _gif(extension: bytes) -> bytes:
 
 @pytest.mark.parametrize("kind", SLOW)
 def test_a_reader_in_python_is_stopped(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(image_cost, "READING_SECONDS", 0.1)
+    monkeypatch.setattr(image_limits, "READING_SECONDS", 0.1)
     begin = time.thread_time()
     with pytest.raises(ImageError, match=r"slow\.img: it takes more than 5 s"):
         decode(SLOW[kind](), name="slow.img")
@@ -196,8 +196,8 @@ def test_what_is_decoded_stays_within_a_gigabyte(kind: str, tmp_path: Path) -> N
         options = options | {"exif": exif}
     memory, seconds, said = measured(encoded(mode, megapixels, format, **options), tmp_path)
     assert said.startswith("("), said
-    assert memory <= image_cost.MAX_MEMORY
-    assert seconds <= image_cost.MAX_SECONDS
+    assert memory <= image_limits.MAX_MEMORY
+    assert seconds <= image_limits.MAX_SECONDS
 
 
 @pytest.mark.long
@@ -209,8 +209,8 @@ def test_what_is_refused_takes_no_more_either(kind: str, tmp_path: Path) -> None
     exif = b"II*\0\x08\0\0\0\1\0" + struct.pack("<HHII", 0x9999, 3, 50_000_000, 26) + bytes(100_000_004)
     files["EXIF of a hundred megabytes"] = encoded("RGB", 0.01, "WEBP", exif=exif)
     memory, seconds, _ = measured(files[kind] if kind in files else SLOW[kind](), tmp_path)
-    assert memory <= image_cost.MAX_MEMORY
-    assert seconds <= image_cost.MAX_SECONDS
+    assert memory <= image_limits.MAX_MEMORY
+    assert seconds <= image_limits.MAX_SECONDS
 
 
 def measured(data: bytes, folder: Path) -> tuple[float, float, str]:

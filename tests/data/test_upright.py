@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitrail.data import rgb
-from vitrail.data.rgb import upright_rgb
+from vitrail.data import upright
+from vitrail.data.upright import upright_rgb
 from vitrail.errors import ImageError
 
 
@@ -42,12 +42,12 @@ def test_by_strips_as_in_one(kind: str, orientation: int, monkeypatch: pytest.Mo
     image = images()[kind]
     whole = upright_rgb(image, orientation)
     for pixels in (1, 23, 100, 23 * 36):  # strips of one row, some, and all but one
-        monkeypatch.setattr(rgb, "STRIP", pixels)
+        monkeypatch.setattr(upright, "STRIP", pixels)
         np.testing.assert_array_equal(upright_rgb(images()[kind], orientation), whole)
 
 
 def test_a_value_that_is_no_number_is_found_in_any_strip(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rgb, "STRIP", 10)
+    monkeypatch.setattr(upright, "STRIP", 10)
     values = np.zeros((9, 10), np.float32)
     values[8, 9] = np.inf
     with pytest.raises(ImageError, match="not finite"):
