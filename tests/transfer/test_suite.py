@@ -160,7 +160,7 @@ def test_the_k_of_knn_are_those_that_the_data_has_examples_for(bundle, tmp_path)
     card = json.loads((tmp_path / "out/shapes-colour/knn/run.json").read_text())
     assert card["config"]["k"] == [1, 5, 10, 20]
     for k in ((1, 60), (0, 1)):
-        with pytest.raises(ConfigError, match=r"k = (60|0) "):
+        with pytest.raises(ConfigError, match=r"k .*(60|0)"):
             transfer(bundle, [COLOURS], tmp_path / "other", settings=SuiteSettings(k=k), device="cpu")
     assert not (tmp_path / "other").exists()
 

@@ -1,8 +1,9 @@
-"""What a model's frozen features are worth on a data set: fewshot, knn, linear."""
+"""The verbs that probe a model's frozen features on a data set: fewshot, knn, linear."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
@@ -23,13 +24,13 @@ DataPath = Annotated[Positional[str], arg(metavar="DATA")]
 class Probing:
     """Flags of every probe."""
 
-    train_split: str = "train"  # what is learned from; settings are chosen on a held-out part of it
-    test_split: str | None = None  # what is tested on; without one: test, or else validation
+    train_split: str = "train"  # split to learn from; settings are chosen on a held-out part of it
+    test_split: str | None = None  # split to test on; None: test, or else validation
     which: str = "pre_logits"  # features: pre_logits, token, mean, layer3, layer3.token, layer3.mean
-    cache: str | None = None  # folder that keeps features; without one: VITRAIL_CACHE, or ~/.cache/vitrail
-    batch: int = 64  # images at a time
-    workers: int = 0  # processes that decode images
-    max_bad: float = 0.01  # part of the images that may be broken before it stops
+    cache: Path | None = None  # folder that keeps features; None: VITRAIL_CACHE, or ~/.cache/vitrail
+    batch_size: int = 64  # images at a time
+    num_workers: int = 0  # processes that decode images
+    max_bad: float = 0.01  # share of the images that may be broken before it stops
 
 
 PROBING = Probing()
@@ -47,31 +48,31 @@ def fewshot(
     probing: Probing = PROBING,
     common: Common = COMMON,
 ) -> Shown:
-    """Least squares in closed form on a few examples of each class: the paper's few-shot accuracy.
+    """Fit least squares to a few examples of each class: the paper's few-shot accuracy.
 
     Args:
-        model: a name in the box (ti8-64), a bundle, a run, or anyone's checkpoint
+        model: a name in the box (ti8-64), a bundle, a run, or any supported checkpoint
         data: a folder, Parquet or tar shards, an .npz, or a name of the catalog
-        shots: training examples of each class; without any: 1 5 10 25, as far as every class has as many
-        seeds: how often they are drawn; the mean and the standard deviation are shown
+        shots: training examples of each class (default: 1 5 10 25, as far as every class has so many)
+        seeds: number of draws; their mean and standard deviation are reported
         l2: regularisation; of several, the best on the training examples that were not drawn
-        sweep: choose l2 among 2^-10 ... 2^19
-        draws: which examples: vitrail's own, big_vision's for the same seeds, or scenic's (the first ones, no seed)
+        sweep: choose l2 from 2^-10 ... 2^19
+        draws: examples to learn from: vitrail's, big_vision's for the same seeds, or scenic's (the first, no seed)
     """
     from vitrail.evaluators.fewshot import SWEEP, FewShot, fitting_shots, score
+    from vitrail.evaluators.score import format_accuracy
 
-    loaded, train, test, extraction = opened(model, data, probing, common)
+    loaded, train, test, extraction = open_probe(model, data, probing, common)
     evaluator = FewShot(
         train, test, shots or fitting_shots(train), seeds, SWEEP if sweep else l2, extraction, draws=draws
     )
-    shown = begin(model, loaded, train, test, probing, common, ["std", "each seed", "l2"])
+    shown = begin_table(model, loaded, train, test, probing, common, ["std", "each seed", "l2"])
     shown.result["draws"] = draws
     for runs in evaluator.runs(loaded):
-        made, l2s = score(runs), sorted({run.l2 for run in runs})
-        std, chosen = "-" if made.std is None else f"{made.std:.2%}", " ".join(f"{v:g}" for v in l2s)
-        values = [run.accuracy for run in runs]
-        each = " ".join(f"{value:.2%}" for value in values)
-        add(shown, made, [std, each, chosen], l2=l2s, seeds=len(runs), values=values)
+        mean, l2s, values = score(runs), sorted({run.l2 for run in runs}), [run.accuracy for run in runs]
+        std = "-" if mean.std is None else f"{mean.std:.2%}"
+        cells = [std, " ".join(map(format_accuracy, values)), " ".join(f"{value:g}" for value in l2s)]
+        add_row(shown, mean, cells, l2=l2s, seeds=len(runs), values=values)
     return shown
 
 
@@ -84,22 +85,22 @@ def knn(
     probing: Probing = PROBING,
     common: Common = COMMON,
 ) -> Shown:
-    """The classes of the nearest training images by the cosine of their features; nothing is trained.
+    """Classify by the nearest training images, by the cosine of their features; nothing is trained.
 
     Args:
-        model: a name in the box (ti8-64), a bundle, a run, or anyone's checkpoint
+        model: a name in the box (ti8-64), a bundle, a run, or any supported checkpoint
         data: a folder, Parquet or tar shards, an .npz, or a name of the catalog
-        k: neighbours that vote; of several, the best on a held-out fifth of the training split
-        temperature: of the weighted vote, exp(cosine / temperature)
+        k: number of neighbours; of several, the best on a held-out fifth of the training split
+        temperature: temperature of the weighted vote, exp(cosine / temperature)
     """
     from vitrail.evaluators.knn import KNN
     from vitrail.evaluators.score import Score
 
-    loaded, train, test, extraction = opened(model, data, probing, common)
+    loaded, train, test, extraction = open_probe(model, data, probing, common)
     evaluator = KNN(train, test, k, temperature, extraction)
-    shown = begin(model, loaded, train, test, probing, common, ["k"])
+    shown = begin_table(model, loaded, train, test, probing, common, ["k"])
     for vote, (best, value, n) in evaluator.chosen(loaded).items():
-        add(shown, Score(f"knn {vote}", value, n), [str(best)], k=best)
+        add_row(shown, Score(f"knn {vote}", value, n), [str(best)], k=best)
     return shown
 
 
@@ -111,53 +112,51 @@ def linear(
     probing: Probing = PROBING,
     common: Common = COMMON,
 ) -> Shown:
-    """Logistic regression on the features, solved by L-BFGS: the linear probe.
+    """Fit logistic regression to the features, by L-BFGS: the linear probe.
 
     Args:
-        model: a name in the box (ti8-64), a bundle, a run, or anyone's checkpoint
+        model: a name in the box (ti8-64), a bundle, a run, or any supported checkpoint
         data: a folder, Parquet or tar shards, an .npz, or a name of the catalog
         l2: regularisation; of several, the best on a held-out fifth of the training split
     """
     from vitrail.evaluators.linear import LinearProbe
 
-    loaded, train, test, extraction = opened(model, data, probing, common)
+    loaded, train, test, extraction = open_probe(model, data, probing, common)
     evaluator = LinearProbe(train, test, l2, extraction)
-    shown = begin(model, loaded, train, test, probing, common, ["l2"])
+    shown = begin_table(model, loaded, train, test, probing, common, ["l2"])
     best, score = evaluator.chosen(loaded)
-    add(shown, score, [f"{best:g}"], l2=best)
+    add_row(shown, score, [f"{best:g}"], l2=best)
     return shown
 
 
-def opened(
+def open_probe(
     model: str, data: str, probing: Probing, common: Common
 ) -> tuple[Model, Source, Source, Extraction]:
-    """The model on its device, both splits, and how features are made."""
+    """Open both splits, then load the model onto its device."""
     from vitrail.checkpoints.formats import load
-    from vitrail.data.sources import open_source, test_split_of
-    from vitrail.data.splits import check_apart
+    from vitrail.evaluators.probes import open_probe_splits
     from vitrail.inference.feature_cache import Extraction, cache_folder
     from vitrail.runtime.device import pick
 
-    train = open_source(data, probing.train_split)
-    test = open_source(data, probing.test_split or test_split_of(data, probing.train_split))
-    check_apart(train, test)
-    extraction = Extraction(
-        probing.which, cache_folder(probing.cache), probing.batch, probing.workers, probing.max_bad
-    )
+    train, test = open_probe_splits(data, probing.train_split, probing.test_split)
+    cache = cache_folder(probing.cache)
+    extraction = Extraction(probing.which, cache, probing.batch_size, probing.num_workers, probing.max_bad)
     return load(model).to(pick(common.device)), train, test, extraction
 
 
-def begin(
+def begin_table(
     name: str, model: Model, train: Source, test: Source, probing: Probing, common: Common, columns: list[str]
 ) -> Shown:
-    """A table without rows, and what its numbers stand on."""
+    """Return a table without rows, and the line below it."""
     result: dict[str, Any] = {"model": name, "preprocess": model.preprocess, "which": probing.which}
     result |= {"train": train.name, "test": test.name, "scores": []}
-    after = [f"{train.name} ({len(train):,}) -> {test.name} ({len(test):,}), features {probing.which}"]
-    headings = ["", ">accuracy", *(f">{column}" for column in columns), ">test examples"]
-    return Shown(common, headings, [], result, after=after)
+    line = f"Learned from {len(train):,} images ({train.name}), tested on {len(test):,} ({test.name}); "
+    headings = ["", ">accuracy", *(f">{column}" for column in columns)]
+    return Shown(common, headings, [], result, after=[f"{line}features: {probing.which}"])
 
 
-def add(shown: Shown, score: Score, cells: list[str], **chosen: Any) -> None:
-    shown.rows.append([score.name, f"{score.value:.2%}", *cells, f"{score.n:,}"])
-    shown.result["scores"].append({**vars(score), **chosen})
+def add_row(shown: Shown, score: Score, cells: list[str], **details: Any) -> None:
+    from vitrail.evaluators.score import format_accuracy
+
+    shown.rows.append([score.name, format_accuracy(score.value, score.n), *cells])
+    shown.result["scores"].append({**vars(score), **details})

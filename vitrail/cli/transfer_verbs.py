@@ -23,10 +23,10 @@ def vtab(
     """Fine-tune on the 19 tasks of VTAB-1k. Repeat the command to continue, or run several at once on one --out.
 
     Args:
-        model: a built-in model (ti8-64), a bundle, a run, a checkpoint file, or an architecture to train from scratch
+        model: a name in the box (ti8-64), a bundle, a run, any supported checkpoint, or an architecture
         data: folder with a folder of Parquet files for each task or data set (see docs/transfer.md)
-        out: folder for the results; default: runs/vtab-MODEL
-        tasks: names of tasks, or groups: natural, specialized, structured; default: all 19
+        out: folder for the results (default: runs/vtab-MODEL)
+        tasks: names of tasks, or groups: natural, specialized, structured (default: all 19)
         manifests: folder of TASK.csv from another run; other examples are refused
         paper: model of the paper's Table 9 to compare with: "H/14 JFT", "L/16 JFT" or "L/16 i21k"
     """
@@ -54,11 +54,11 @@ def transfer(
     """Run few-shot, linear probe, kNN and fine-tuning on a list of data sets. Repeat the command to continue.
 
     Args:
-        model: a built-in model (ti8-64), a bundle, a run, or a checkpoint file
+        model: a name in the box (ti8-64), a bundle, a run, or any supported checkpoint
         data: folders of images, Parquet or tar shards, .npz files, or names of the catalog
-        out: folder for the results; default: runs/transfer-MODEL
+        out: folder for the results (default: runs/transfer-MODEL)
         methods: methods to run
-        paper: model of the paper's Tables 5 and 6 to compare with, such as "B/16 i21k"; default: by the model's name
+        paper: model of the paper's Tables 5 and 6 to compare with, such as "B/16 i21k" (default: by the model's name)
     """
     from vitrail.transfer import suite as work
 

@@ -57,7 +57,7 @@ class SuiteSettings:
     lr: float | None = None  # highest learning rate of fine-tuning; None: by the protocol
     sweep: bool = False  # choose the lr of fine-tuning on a held-out part of train
     num_workers: int | None = None  # processes that decode images; None: chosen for the machine
-    max_bad: float = 0.01  # part of the images that may be broken before the run stops
+    max_bad: float = 0.01  # share of the images that may be broken before it stops
 
     def __post_init__(self) -> None:
         if self.seeds < 1:

@@ -45,7 +45,7 @@ from vitrail.transfer.finetune import Scored, prepare, run_finetuning
 from vitrail.transfer.paper_scores import paper_model, paper_score
 from vitrail.transfer.protocols import check_counts
 from vitrail.transfer.settings import SUITE, Method, SuiteSettings
-from vitrail.transfer.tables import percent, write_tables
+from vitrail.transfer.tables import accuracy_cell, std_cell, write_tables
 
 FEATURES = "features"  # folder of the feature cache
 Entry = dict[
@@ -166,7 +166,7 @@ class DataSet:
             check_shots(train, max(shots))
         if "knn" in methods:
             k = settings.k or fitting_k(train)
-            check_k(train, k)
+            check_k(train, KNN(train, test, k).k)
         if "finetune" in methods:
             check_counts(train)
         return cls(where, train, test, split, shots, k)
@@ -340,16 +340,15 @@ def table(rows: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
         [
             row["data"],
             row["score"],
-            "unfinished" if row["mean"] is None else percent(row["mean"]),
-            percent(row["std"]),
+            "unfinished" if row["mean"] is None else accuracy_cell(row["mean"], row["test_examples"]),
+            std_cell(row["std"]),
             str(row["n"]),
             f"{row['train_examples']:,}",
-            f"{row['test_examples']:,}",
-            percent(row["paper"]),
+            accuracy_cell(row["paper"]),
         ]
         for row in rows
     ]
-    return ["data", "score", "accuracy", "std", "runs", "training images", "test images", "paper"], cells
+    return ["data", "score", "accuracy", "std", "runs", "training images", "paper"], cells
 
 
 def remarks(result: dict[str, Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""One table of results as files: results.md to read, results.csv to compute with, results.json with all of it."""
+"""Write a table of results as files: results.md to read, results.csv to compute with, results.json with all."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from vitrail.evaluators.score import format_accuracy
 from vitrail.runtime.files import atomic_file
 from vitrail.runtime.log import visible
 
@@ -19,7 +20,7 @@ def write_tables(
     result: dict[str, Any],
     below: Sequence[str],
 ) -> None:
-    """People read `columns`, `rows` and the lines `below`; the CSV has the rows of `result["rows"]`."""
+    """Write `columns`, `rows` and the lines `below` for people; the CSV has the rows of `result["rows"]`."""
     head, *rest = (f"| {' | '.join(map(in_markdown, row))} |" for row in (columns, *rows))
     lines = [head, f"|{'---|' * len(columns)}", *rest]
     with atomic_file(folder / "results.md") as path:
@@ -37,12 +38,12 @@ def write_tables(
 
 
 def in_markdown(text: str) -> str:
-    """A cell that stays one cell, whatever a data set is called."""
+    """Escape a cell, so that it stays one cell whatever a data set is called."""
     return visible(text).replace("\\", "\\\\").replace("|", "\\|")
 
 
 def in_csv(value: Any) -> Any:
-    """Words that begin as a formula does get an apostrophe: spreadsheets would compute them."""
+    """Put an apostrophe before text that begins like a formula: spreadsheets would compute it."""
     if not isinstance(value, str):
         return value
     text = visible(value)
@@ -57,10 +58,15 @@ def is_number(text: str) -> bool:
     return True
 
 
-def percent(value: float | None) -> str:
+def accuracy_cell(value: float | None, n: int | None = None) -> str:
+    """Return an accuracy with its interval where n, the number of test images, is given; a dash for none."""
+    return "-" if value is None else format_accuracy(value, n)
+
+
+def std_cell(value: float | None) -> str:
     return "-" if value is None else f"{value:.2%}"
 
 
 def decimals(value: float | None) -> str:
-    """None: it was not finite."""
+    """Return a number with four decimals; a dash for one that was not finite."""
     return "-" if value is None else f"{value:.4f}"

@@ -38,7 +38,7 @@ from vitrail.train.settings import Experiment, ModelSettings, TrainingSettings
 from vitrail.transfer.claim import alone, check_own, claimed, results_in
 from vitrail.transfer.protocols import round_to
 from vitrail.transfer.settings import VTAB, VTABSettings
-from vitrail.transfer.tables import percent, write_tables
+from vitrail.transfer.tables import accuracy_cell, std_cell, write_tables
 from vitrail.transfer.vtab_data import (
     TaskData,
     check_manifest,
@@ -294,17 +294,17 @@ def table(result: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Return the headings and rows of the table that people read."""
     rows = []
     for row in result["rows"]:
-        cells = [row["status"], "-", "-", "-"]
+        cells = [row["status"], "-", "-"]
         if row["status"] == "done":
-            n = f"{row['test_examples']:,}"
-            cells = [percent(row["accuracy"]), percent(row["std"]), str(len(row["values"])), n]
-        rows.append([row["task"], row["group"], *cells, percent(row["paper"])])
+            accuracy = accuracy_cell(row["accuracy"], row["test_examples"])
+            cells = [accuracy, std_cell(row["std"]), str(len(row["values"]))]
+        rows.append([row["task"], row["group"], *cells, accuracy_cell(row["paper"])])
     means = {f"mean of {group}": (mean, "") for group, mean in result["groups"].items()}
-    means["mean of 19"] = (result["vtab"], percent(result["paper_vtab"]))
+    means["mean of 19"] = (result["vtab"], accuracy_cell(result["paper_vtab"]))
     for name, (mean, paper) in means.items():
-        text = f"- ({mean['done']} of {mean['of']})" if mean["mean"] is None else percent(mean["mean"])
-        rows.append([name, "", text, "", "", "", paper])
-    return ["task", "group", "accuracy", "std", "runs", "test images", "paper"], rows
+        text = f"- ({mean['done']} of {mean['of']})" if mean["mean"] is None else accuracy_cell(mean["mean"])
+        rows.append([name, "", text, "", "", paper])
+    return ["task", "group", "accuracy", "std", "runs", "paper"], rows
 
 
 def remarks(result: dict[str, Any]) -> list[str]:
