@@ -116,8 +116,7 @@ def test_a_page_of_an_inspection_bears_them(some_broken):
     assert (made.n, made.broken) == (8, 4)
 
 
-def test_evaluate_and_transfer_allow_them_likewise(some_broken, tmp_path, monkeypatch):
-    monkeypatch.setattr("vitrail.train.run.draw_evaluation", lambda *given, **named: None)  # takes seconds
+def test_evaluate_and_transfer_allow_them_likewise(some_broken, tmp_path):
     vitrail.save(small_model(2, ["black", "white"]), tmp_path / "model")
     model, out = str(tmp_path / "model"), str(tmp_path / "out")
     with pytest.raises(DataError, match="of 12 examples are broken"):

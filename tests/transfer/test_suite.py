@@ -22,9 +22,7 @@ TINY = SuiteSettings(seeds=2, image_size=16, steps=2, batch_size=8, l2=(10.0, 1.
 
 
 @pytest.fixture
-def bundle(tmp_path, monkeypatch):
-    # Pictures of mistakes take most of so small a run's time.
-    monkeypatch.setattr("vitrail.train.run.draw_evaluation", lambda *given, **named: None)
+def bundle(tmp_path):
     path = tmp_path / "vit-b16-i21k"
     vitrail.save(small_model(), path)
     return str(path)

@@ -18,21 +18,12 @@ from vitrail.transfer.vtab_tasks import TASKS
 TINY = VTABSettings(image_size=16, steps=2, batch_size=8, num_workers=0, **SIZES)
 TWO = """
 import sys
-import vitrail.train.run as run
 from vitrail.transfer.settings import VTABSettings
 from vitrail.transfer.vtab import vtab
-run.draw_evaluation = run.loss_curve = lambda *given, **named: None
 tiny = VTABSettings(image_size=16, steps=2, batch_size=8, num_workers=0, train_examples=16, val_examples=4)
 vtab("mu/8@16", sys.argv[1], sys.argv[2], settings=tiny, device="cpu")
 """
 PAIR = ("oxford_iiit_pet", "svhn_cropped")
-
-
-@pytest.fixture(autouse=True)
-def undrawn(monkeypatch):
-    """Pictures of curves and mistakes take most of so small a run's time."""
-    for name in ("draw_evaluation", "loss_curve"):
-        monkeypatch.setattr(f"vitrail.train.run.{name}", lambda *given, **named: None)
 
 
 @pytest.fixture(scope="module")
@@ -192,7 +183,7 @@ def test_what_is_wrong_is_said_before_anything_is_computed(pair, tmp_path):
 
 def test_a_mistake_can_be_corrected(pair, tmp_path):
     wrong = dataclasses.replace(TINY, batch_size=1000)
-    with pytest.raises(ConfigError, match="a batch of 1000 is larger than the 20 examples"):
+    with pytest.raises(ConfigError, match=r"1000 .* 20 examples"):
         vtab("mu/8@16", pair, tmp_path, tasks=("pets",), settings=wrong, device="cpu")
     result = vtab("mu/8@16", pair, tmp_path, tasks=("pets",), settings=TINY, device="cpu")
     assert rows(result)["pets"]["status"] == "done"
