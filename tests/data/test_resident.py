@@ -8,10 +8,10 @@ import torch
 from PIL import Image
 
 from vitrail.data.bad_files import BadFiles
-from vitrail.data.loader import Loader, Loading
-from vitrail.data.masking import Masking
+from vitrail.data.loader import Loader, View
 from vitrail.data.preprocess import parse
 from vitrail.data.resident import ResidentLoader
+from vitrail.data.settings import DataSettings
 from vitrail.data.sources import Example
 from vitrail.errors import ConfigError, DataError, ImageError
 
@@ -51,10 +51,16 @@ class Drawings:
         return str(self.n)
 
 
-def compared(source, loading, line=LINE, steps=5, start=0):
-    """The batches of both loaders, which must agree; how far, the loader's docstring says."""
+def draw_mask(rng):
+    return {"mask": rng.random(12) < 0.5}
+
+
+def compare(source, views=LINE, steps=5, start=0, seed=0, rank=0, world=1, **settings):
+    """Assert that the batches of both loaders agree, as far as the docstring of resident.py says."""
+    views = parse(views) if isinstance(views, str) else views
+    settings, where = DataSettings(**settings), {"seed": seed, "rank": rank, "world": world}
     one, other = (
-        kind(source, parse(line), loading, bad_files=BadFiles(len(source), 1.0))
+        kind(source, views, settings, bad_files=BadFiles(len(source), 1.0), **where)
         for kind in (Loader, ResidentLoader)
     )
     for x, y in zip(one.batches(start, start + steps), other.batches(start, start + steps), strict=True):
@@ -65,44 +71,47 @@ def compared(source, loading, line=LINE, steps=5, start=0):
         levels = (x["image"] - y["image"])[good].abs() * 127.5  # mixed images: fractions of a level
         assert levels.max() < 1.01
         assert (levels > 1e-3).float().mean() < 1e-3
-    assert one.bad_files.found.keys() == other.bad_files.found.keys() or steps * loading.batch < len(source)
+    assert one.bad_files.found.keys() == other.bad_files.found.keys() or steps * settings.batch_size < len(
+        source
+    )
 
 
 @pytest.mark.parametrize("mixing", [{}, {"mixup": 0.4}, MIXED])
 @pytest.mark.parametrize("ragged", [False, True])
 def test_the_batches_are_the_loaders(mixing, ragged):
-    compared(Drawings(ragged=ragged), Loading(batch=8, seed=3, **mixing))
+    compare(Drawings(ragged=ragged), batch_size=8, seed=3, **mixing)
 
 
 def test_from_any_step():
-    compared(Drawings(), Loading(batch=8, **MIXED), start=11)
+    compare(Drawings(), start=11, batch_size=8, **MIXED)
 
 
 def test_with_workers_and_masks():
-    compared(Drawings(), Loading(batch=8, workers=2, masking=Masking(12), **MIXED), steps=2)
+    views = {"image": View(parse(LINE), masks=draw_mask)}
+    compare(Drawings(), views, steps=2, batch_size=8, num_workers=2, **MIXED)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_each_process_has_its_part(rank):
-    compared(Drawings(), Loading(batch=8, rank=rank, world=2, **MIXED))
+    compare(Drawings(), batch_size=8, rank=rank, world=2, **MIXED)
 
 
 def test_broken_images_have_no_weight_and_are_listed():
     source = Drawings(unreadable=[3], undecodable=[4, 20])
-    compared(source, Loading(batch=37, **MIXED), steps=2)
-    loader = ResidentLoader(source, parse(LINE), Loading(batch=37), bad_files=BadFiles(37, 0.1))
+    compare(source, steps=2, batch_size=37, **MIXED)
+    loader = ResidentLoader(source, parse(LINE), DataSettings(batch_size=37), bad_files=BadFiles(37, 0.1))
     batch = loader.batch(0)
     assert sorted(batch["index"][batch["weight"] == 0].tolist()) == [3, 4, 20]
     assert [bad.index for bad in loader.bad_files.found.values()] == [3, 4, 20]
     with pytest.raises(DataError, match="3 of 37 examples are broken"):
-        ResidentLoader(source, parse(LINE), Loading(batch=8)).batch(0)
+        ResidentLoader(source, parse(LINE), DataSettings(batch_size=8)).batch(0)
 
 
 def test_images_are_decoded_once():
     source = Drawings()
     reads = []
     source.read, read = lambda index: reads.append(index) or read(index), source.read
-    loader = ResidentLoader(source, parse(LINE), Loading(batch=8))
+    loader = ResidentLoader(source, parse(LINE), DataSettings(batch_size=8))
     loader.batch(0), loader.batch(1)
     assert sorted(reads) == list(range(37))
 
@@ -111,7 +120,7 @@ def test_no_readable_image():
     loader = ResidentLoader(
         Drawings(2, unreadable=[0], undecodable=[1]),
         parse(LINE),
-        Loading(batch=2),
+        DataSettings(batch_size=2),
         bad_files=BadFiles(2, 1.0),
     )
     with pytest.raises(DataError, match="no image can be read"):
@@ -119,23 +128,36 @@ def test_no_readable_image():
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "op"),
     [
         ("inception_crop(16)|random_erasing|uint8|to_range(-1, 1)", "random_erasing"),
         ("inception_crop(16, method='pillow_bilinear')|uint8", "inception_crop"),
         ("inception_crop(16)|flip_lr|to_range(-1, 1)", "must end with uint8"),
     ],
 )
-def test_what_cannot_be_done_there_is_said(line, said):
-    with pytest.raises(ConfigError, match=said):
-        ResidentLoader(Drawings(), parse(line), Loading(batch=8))
+def test_what_cannot_be_done_there_is_refused(line, op):
+    with pytest.raises(ConfigError, match=op):
+        ResidentLoader(Drawings(), parse(line), DataSettings(batch_size=8))
+
+
+@pytest.mark.parametrize(
+    "views",
+    [
+        {"image": View(parse(LINE), count=2)},
+        {"image": View(parse(LINE)), "other": View(parse(LINE))},
+        {"other": View(parse(LINE))},
+    ],
+)
+def test_several_views_are_refused(views):
+    with pytest.raises(ConfigError, match="resident"):
+        ResidentLoader(Drawings(), views, DataSettings(batch_size=8))
 
 
 def test_images_of_several_sizes_need_a_crop_first():
     line = "flip_lr|inception_crop(16)|uint8|to_range(-1, 1)"
-    compared(Drawings(), Loading(batch=8), line)
+    compare(Drawings(), line, batch_size=8)
     with pytest.raises(ConfigError, match="begin with inception_crop"):
-        ResidentLoader(Drawings(ragged=True), parse(line), Loading(batch=8)).batch(0)
+        ResidentLoader(Drawings(ragged=True), parse(line), DataSettings(batch_size=8)).batch(0)
 
 
 @pytest.mark.gpu
@@ -143,11 +165,11 @@ def test_images_of_several_sizes_need_a_crop_first():
 @pytest.mark.filterwarnings("ignore")  # of the compiler and its libraries
 @pytest.mark.parametrize("compile", [False, True])
 def test_on_a_gpu_they_are_those_on_the_cpu(compile):
-    loading = Loading(batch=16, seed=1, **MIXED)
+    settings = DataSettings(batch_size=16, **MIXED)
     plain = "inception_crop(16, 12, area=(0.1, 1))|flip_lr|uint8|to_range(-1, 1)"
     for line, most in ((plain, 1.01), (LINE, 255)):  # RandAugment can make much of a level
-        one = Loader(Drawings(), parse(line), loading)
-        other = ResidentLoader(Drawings(), parse(line), loading, compile=compile)
+        one = Loader(Drawings(), parse(line), settings, seed=1)
+        other = ResidentLoader(Drawings(), parse(line), settings, seed=1, compile=compile)
         for x, y in zip(one.batches(0, 8), other.batches(0, 8, "cuda"), strict=True):
             levels = (x["image"] - y["image"].cpu()).abs() * 127.5
             assert levels.max() < most

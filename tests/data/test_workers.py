@@ -9,16 +9,18 @@ import time
 
 import pytest
 
-from vitrail.data.loader import Loader, Loading
+from vitrail.data.loader import Loader
 from vitrail.data.preprocess import parse
+from vitrail.data.settings import DataSettings
 from vitrail.data.sources import open_source
 from vitrail.data.workers import start_fork_server
 from vitrail.errors import ConfigError
 
 READING = """
 import multiprocessing, signal, time
-from vitrail.data.loader import Loader, Loading
+from vitrail.data.loader import Loader
 from vitrail.data.preprocess import parse
+from vitrail.data.settings import DataSettings
 from vitrail.data.sources import open_source
 
 told = []
@@ -26,7 +28,7 @@ told = []
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda number, frame: told.append(number))
     source = open_source("shapes?n=64&image_size=16", "train")
-    loader = Loader(source, parse("resize(16)|uint8|to_range(-1,1)"), Loading(batch=4, workers=2))
+    loader = Loader(source, parse("resize(16)|uint8|to_range(-1,1)"), DataSettings(batch_size=4, num_workers=2))
     for i, batch in enumerate(loader.batches()):
         if i == 3:
             print(*(child.pid for child in multiprocessing.active_children()), flush=True)
@@ -137,7 +139,7 @@ def test_a_pipe_that_breaks_as_a_worker_begins(monkeypatch):
     monkeypatch.setattr("vitrail.data.loader.start_fork_server", lambda preload: None)
     monkeypatch.setattr("vitrail.data.loader.DataLoader.__iter__", broken_pipe)
     source = open_source("shapes?n=40&image_size=16", "train")
-    loader = Loader(source, parse("resize(16)|to_range(-1, 1)"), Loading(batch=2, workers=1))
+    loader = Loader(source, parse("resize(16)|to_range(-1, 1)"), DataSettings(batch_size=2, num_workers=1))
     with pytest.raises(ConfigError, match='below `if __name__ == "__main__":`'):
         next(loader.batches())
 

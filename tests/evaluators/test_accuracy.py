@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from tests.evaluators.split import Split, named, small_model
-from vitrail.data.loader import Loader, Loading
+from vitrail.data.loader import Loader
 from vitrail.data.preprocess import parse
+from vitrail.data.settings import DataSettings
 from vitrail.data.sources import open_source
 from vitrail.errors import CheckpointError, ConfigError, DataError
 from vitrail.evaluators.accuracy import Accuracy, evaluate
@@ -122,8 +123,8 @@ def test_processes_share_the_examples(source, world):
     whole = evaluate(MODEL, source).predictions
     parts = []
     for rank in range(world):
-        loading = Loading(4 * world, rank=rank, world=world)
-        loader = Loader(source, parse(MODEL.preprocess), loading, evaluation=True)
+        settings = DataSettings(batch_size=4 * world)
+        loader = Loader(source, parse(MODEL.preprocess), settings, rank=rank, world=world, evaluation=True)
         parts.append(judge_own(MODEL, loader, by_order(source.class_names)))
     assert all(0 < len(part) < len(source) for part in parts)
     together = join(parts)

@@ -6,11 +6,11 @@ import torch
 
 import vitrail
 from vitrail.checkpoints.npz import read_npz
-from vitrail.objectives.supervised import Supervised
 from vitrail.train.fit import fit
-from vitrail.train.optim import Optimization
-from vitrail.train.plan import Plan
-from vitrail.train.schedule import Schedule
+from vitrail.train.keywords import override
+from vitrail.train.optim import OptimizerSettings
+from vitrail.train.schedule import lr_at
+from vitrail.train.settings import Experiment
 from vitrail.train.state import TrainState
 
 CPU = torch.device("cpu")
@@ -36,7 +36,7 @@ class Recorded:
 
 
 class Rows:
-    """Of a run: what it measured."""
+    """A run that keeps what it measured."""
 
     def __init__(self):
         self.rows, self.path = [], "nowhere"
@@ -54,15 +54,16 @@ class Rows:
         pass
 
 
-def trained(fixtures, loss, schedule, optimization, accumulate=1):
+def train(fixtures, **settings):
     with np.load(fixtures / "finetune_trace.npz") as trace:
         data = Recorded(trace["images_nhwc"], trace["labels"])
+    chosen = {"steps": STEPS, "log_every": 1, "evaluate_every": 0, "save_every": 0, **settings}
+    experiment = override(Experiment(), chosen).resolve(STEPS, cuda=False)
     model = vitrail.load(fixtures / "vit_token.npz", classes=5)
-    objective = Supervised(model, loss)
-    state = TrainState(objective, optimization, 0.0, CPU)
+    module = experiment.objective.build(model)
+    state = TrainState(module, experiment.optimizer, CPU)
     rows = Rows()
-    plan = Plan(schedule, log_every=1, accumulate=accumulate)
-    fit(objective, data, state, plan, run=rows, device=CPU)
+    fit(module, data, state, experiment, run=rows, device=CPU)
     return model, [row["loss"] for row in rows.rows], [row["norm"] for row in rows.rows]
 
 
@@ -75,11 +76,11 @@ def assert_weights(model, trace, path):
         np.testing.assert_allclose(got[name], a, rtol=0, atol=1e-3, err_msg=name)
 
 
-@pytest.mark.parametrize("accumulate", [1, 4])
-def test_fine_tuning(fixtures, tmp_path, accumulate):
+@pytest.mark.parametrize("grad_accum", [1, 4])
+def test_fine_tuning(fixtures, tmp_path, grad_accum):
     with np.load(fixtures / "finetune_trace.npz") as trace:
-        schedule = Schedule(float(trace["base_lr"]), STEPS, "cosine", int(trace["warmup"]))
-        model, losses, norms = trained(fixtures, "softmax", schedule, Optimization("sgd"), accumulate)
+        schedule = {"lr": float(trace["base_lr"]), "schedule": "cosine", "warmup": int(trace["warmup"])}
+        model, losses, norms = train(fixtures, optimizer="sgd", grad_accum=grad_accum, **schedule)
         np.testing.assert_allclose(losses, trace["losses"], rtol=0, atol=1e-4)
         np.testing.assert_allclose(norms, trace["grad_norms"], rtol=1e-4)
         assert_weights(model, trace, tmp_path / "final.npz")
@@ -87,17 +88,17 @@ def test_fine_tuning(fixtures, tmp_path, accumulate):
 
 def test_pre_training(fixtures, tmp_path):
     with np.load(fixtures / "pretrain_trace.npz") as trace:
-        schedule = Schedule(float(trace["base_lr"]), STEPS, "linear", int(trace["warmup"]))
-        optimization = Optimization("adamw", weight_decay=float(trace["weight_decay"]))
-        model, losses, _ = trained(fixtures, "sigmoid", schedule, optimization)
+        schedule = {"lr": float(trace["base_lr"]), "schedule": "linear", "warmup": int(trace["warmup"])}
+        decay = float(trace["weight_decay"])
+        model, losses, _ = train(fixtures, loss="sigmoid", optimizer="adamw", weight_decay=decay, **schedule)
         np.testing.assert_allclose(losses, trace["losses"], rtol=0, atol=1e-4)
         assert_weights(model, trace, tmp_path / "final.npz")
 
 
-@pytest.mark.parametrize("decay", ["linear", "cosine"])
-def test_schedules(fixtures, decay):
-    with np.load(fixtures / f"schedule_{decay}.npz") as file:
-        schedule = Schedule(float(file["base"]), int(file["total"]), decay, int(file["warmup"]))
-        rates = [schedule(int(step)) for step in file["steps"]]
-        np.testing.assert_allclose(rates, file["lr"], rtol=0, atol=1e-7)
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+def test_schedules(fixtures, schedule):
+    with np.load(fixtures / f"schedule_{schedule}.npz") as file:
+        settings = OptimizerSettings(lr=float(file["base"]), schedule=schedule, warmup=int(file["warmup"]))
+        lrs = [lr_at(int(step), int(file["total"]), settings) for step in file["steps"]]
+        np.testing.assert_allclose(lrs, file["lr"], rtol=0, atol=1e-7)
         assert min(file["lr"]) == pytest.approx(0, abs=1e-4)
