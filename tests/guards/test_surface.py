@@ -22,8 +22,8 @@ SIGNATURES = {
     "fewshot": "(model, data, *, shots, seeds, l2, draws, " + PROBE,
     "knn": "(model, data, *, k, temperature, " + PROBE,
     "linear": "(model, data, *, l2, " + PROBE,
-    "finetune": "(data, model, *, out, device, **fields)",
-    "pretrain": "(data, *, recipe, out, device, **fields)",
+    "finetune": "(data, model, *, protocol, recipe, out, device, **settings)",
+    "pretrain": "(data, *, model, objective, recipe, out, device, **settings)",
 }
 ERRORS = {"VitrailError", "ConfigError", "CheckpointError", "DataError", "ImageError"}
 
