@@ -32,7 +32,7 @@ def tuned(tmp_path_factory):
     """The model in the box, fine-tuned a little."""
     out = tmp_path_factory.mktemp("tuned") / "run"
     return vitrail.finetune(
-        DATA, "ti8-64", out=out, device="cpu", steps=1, batch=4, image_size=16, test="none"
+        DATA, "ti8-64", out=out, device="cpu", steps=1, batch_size=4, image_size=16, test="none"
     )
 
 
@@ -81,18 +81,16 @@ def test_it_comes_through_any_chain(start, tmp_path):
 
 
 def test_training_on_from_weights_inherits_it(start, tmp_path):
-    trained = run(
-        experiment(model={"model": str(start)}, steps=3, evaluate_every=0), tmp_path / "a", device="cpu"
-    )
+    trained = run(experiment(model=str(start), steps=3, evaluate_every=0), tmp_path / "a", device="cpu")
     made = trained.model().license
     assert made["weights"] == STATED["weights"] and made["data"].startswith(STATED["data"])
-    more = experiment(model={"model": str(trained.folder / "model")}, steps=3, evaluate_every=0)
+    more = experiment(model=str(trained.folder / "model"), steps=3, evaluate_every=0)
     assert run(more, tmp_path / "b", device="cpu").model().license == made  # said once
 
 
 def test_fine_tuning_says_it_once_at_the_start(start, tmp_path, caplog):
     vitrail.finetune(
-        DATA, start, out=tmp_path / "a", device="cpu", steps=1, batch=4, seeds=2, sweep=True, rates=(0.1,)
+        DATA, start, out=tmp_path / "a", device="cpu", steps=1, batch_size=4, seeds=2, sweep=True, lrs=(0.1,)
     )
     said = [r.getMessage() for r in caplog.records if STATED["data"] in r.getMessage()]
     assert len(said) == 1 and "\n" not in said[0]

@@ -2,9 +2,12 @@
 
 import pytest
 
+from vitrail.objectives.classification import Classification
+from vitrail.objectives.masked_patches import MaskedPatches
 from vitrail.recipes.names import FINETUNING_RECIPES, RECIPES, finetuning_recipe, recipe
+from vitrail.transfer.protocols import Facts
 
-# models, data, epochs, rate, decay, weight decay, dropout
+# models, data, epochs, lr, schedule, weight decay, dropout
 TABLE_3 = [
     ("ViT-B/{16,32}", "jft", "7", 8e-4, "linear", 0.1, 0.0),
     ("ViT-L/32", "jft", "7", 6e-4, "linear", 0.1, 0.0),
@@ -21,7 +24,7 @@ TABLE_3 = [
     ("ViT-B/{16,32}", "i1k", "300", 3e-3, "cosine", 0.3, 0.1),
     ("ViT-L/{16,32}", "i1k", "300", 3e-3, "cosine", 0.3, 0.1),
 ]
-# data: steps, rates
+# data: steps, lrs
 TABLE_4 = {
     "imagenet": (20_000, {0.003, 0.01, 0.03, 0.06}),
     "cifar100": (10_000, {0.001, 0.003, 0.01, 0.03}),
@@ -54,20 +57,20 @@ def runs():
 
 @pytest.mark.parametrize("run", list(runs()), ids=lambda run: f"{run[0]}-{run[1]}-{run[2]}ep")
 def test_table_3(run):
-    model, data, epochs, rate, decay, weight_decay, dropout = run
+    model, data, epochs, lr, schedule, weight_decay, dropout = run
     (made,) = [
         e for name, r in RECIPES.items() if f"-{data}" in name and not name.startswith("augreg")
         if (e := r.make()).model.model == model and e.training.steps == f"{epochs}ep"
     ]  # fmt: skip
-    t = made.training
-    assert (t.rate, t.decay, t.optimization.weight_decay) == (rate, decay, weight_decay)
+    o = made.optimizer
+    assert (o.lr, o.schedule, o.weight_decay) == (lr, schedule, weight_decay)
     assert (made.model.dropout or 0.0) == dropout
-    assert (t.optimization.optimizer, t.optimization.momentum, t.optimization.beta2) == ("adamw", 0.9, 0.999)
-    assert (made.data.batch, t.warmup, t.end_rate) == (4096, 10_000, 1e-5)
-    assert t.clip == (1.0 if data == "i1k" else 0.0)
+    assert (o.optimizer, o.momentum, o.beta2) == ("adamw", 0.9, 0.999)
+    assert (made.data.batch_size, o.warmup, o.end_lr) == (4096, 10_000, 1e-5)
+    assert o.grad_clip == (1.0 if data == "i1k" else 0.0)
     assert made.model.image_size is None
     assert made.model.pre_logits == ("x" not in model)
-    assert made.objective.objective == "sigmoid"
+    assert made.objective == Classification("sigmoid")
     assert made.model.head_bias == (-6.9 if data == "i1k" else -10.0)
 
 
@@ -88,37 +91,40 @@ def test_the_published_examples_of_b16_take_7_epochs_of_jft():
     assert made.steps == round(7 * 303e6 / 4096)
 
 
+# Enough data for batches of 512 in every row.
+FACTS = Facts(examples=1_281_167, classes=1000)
+
+
 @pytest.mark.parametrize("name", TABLE_4)
 def test_table_4(name):
-    steps, rates = TABLE_4[name]
-    made = finetuning_recipe(name).make()
-    assert (made.steps, set(made.rates)) == (steps, rates)
-    assert (made.batch, made.optimizer, made.decay, made.clip, made.weight_decay) == (
-        512,
-        "sgd",
-        "cosine",
-        1,
-        0,
-    )
-    assert made.rate in made.rates
-    assert made.sweep == (len(rates) > 1)
-    assert made.dev == DEV.get(name)
-    assert made.protocol == "paper"
-    assert made.average == 0 and made.image_size is None
+    steps, lrs = TABLE_4[name]
+    made = finetuning_recipe(name).make(FACTS)
+    experiment, sweep, o = made.experiment, made.sweep, made.experiment.optimizer
+    assert experiment.training.steps == steps
+    assert sweep.sweep == (len(lrs) > 1)
+    assert set(sweep.lrs if sweep.sweep else (o.lr,)) == lrs and o.lr in lrs
+    if sweep.sweep:
+        assert sweep.dev == DEV[name]
+    assert experiment.data.batch_size == 512
+    assert (o.optimizer, o.momentum, o.schedule, o.grad_clip, o.weight_decay) == ("sgd", 0.9, "cosine", 1, 0)
+    assert o.ema == 0 and experiment.model.image_size == 384
+    assert sweep.seeds == 1
 
 
 @pytest.mark.parametrize(("name", "size"), [("imagenet-512", 512), ("imagenet-518", 518)])
 def test_imagenet_of_table_2(name, size):
-    made = finetuning_recipe(name).make()
-    assert (made.image_size, made.average, made.steps) == (size, 0.9999, 20_000)
-    assert not made.average_ramp
-    assert set(made.rates) == {0.003, 0.01, 0.03, 0.06}
+    made = finetuning_recipe(name).make(FACTS)
+    experiment, o = made.experiment, made.experiment.optimizer
+    assert (experiment.model.image_size, o.ema, experiment.training.steps) == (size, 0.9999, 20_000)
+    assert not o.ema_ramp
+    assert set(made.sweep.lrs) == {0.003, 0.01, 0.03, 0.06} and made.sweep.seeds == 3
 
 
 def test_augregs_preset():
-    made = finetuning_recipe("augreg").make()
-    assert (made.steps, made.warmup, made.rate, made.batch, made.sweep) == (500, 100, 0.03, 512, False)
-    assert (made.protocol, made.optimizer, made.decay, made.clip) == ("augreg", "sgd", "cosine", 1.0)
+    made = finetuning_recipe("augreg").make(FACTS)
+    experiment, o = made.experiment, made.experiment.optimizer
+    assert (experiment.training.steps, experiment.data.batch_size, made.sweep.sweep) == (500, 512, False)
+    assert (o.optimizer, o.lr, o.warmup, o.schedule, o.grad_clip) == ("sgd", 0.03, 100, "cosine", 1.0)
 
 
 def test_results_of_table_5_and_6_are_in_the_claims():
@@ -130,14 +136,8 @@ def test_results_of_table_5_and_6_are_in_the_claims():
 
 def test_masked_patches_of_appendix_b():
     made = recipe("masked-b16").make()
-    o, t = made.objective, made.training
-    assert (o.objective, o.target, o.corrupted, o.masked, o.replaced) == ("masked", "mean", 0.5, 0.8, 0.1)
-    assert (made.model.model, t.steps, t.rate, t.warmup, t.decay) == (
-        "B/16",
-        1_000_000,
-        2e-4,
-        10_000,
-        "cosine",
-    )
-    assert (made.data.batch, t.optimization.optimizer) == (4096, "adamw")
+    o = made.optimizer
+    assert made.objective == MaskedPatches(target="mean", corrupted=0.5, masked=0.8, replaced=0.1)
+    assert (made.model.model, made.training.steps, made.data.batch_size) == ("B/16", 1_000_000, 4096)
+    assert (o.optimizer, o.lr, o.warmup, o.schedule) == ("adamw", 2e-4, 10_000, "cosine")
     assert recipe("masked-b16").estimate().examples_seen / 303e6 == pytest.approx(14, abs=0.6)
