@@ -18,10 +18,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitrail.data.ops import batched
-from vitrail.data.ops.arguments import check_interval, check_numbers, check_word
-from vitrail.data.ops.batched_randaugment import GREY
-from vitrail.data.ops.pixel_ops import PixelOp, Resize, Sized, cut, resized_kind
+from vitrail.data.ops import on_device
+from vitrail.data.ops.on_device import GREY
+from vitrail.data.ops.pixel_ops import (
+    PixelOp,
+    Resize,
+    Sized,
+    check_interval,
+    check_numbers,
+    check_word,
+    cut,
+    resized_kind,
+)
 from vitrail.data.ops.resize import METHODS, Box, Pixels
 
 
@@ -58,7 +66,7 @@ class InceptionCrop(Sized):
         return np.array(self.box(height, width, rng), np.float64)
 
     def batched(self, x: Tensor, drawn: Tensor) -> Tensor:
-        return batched.squashed(x, drawn, self.output)
+        return on_device.squashed(x, drawn, self.output)
 
     @property
     def squash(self) -> Resize:
@@ -137,7 +145,7 @@ class FlipLR(PixelOp):
         return np.array([rng.random() < self.p], np.float64)
 
     def batched(self, x: Tensor, drawn: Tensor) -> Tensor:
-        return batched.flipped(x, drawn[:, 0])
+        return on_device.flipped(x, drawn[:, 0])
 
 
 @dataclass(frozen=True)

@@ -28,10 +28,9 @@ from vitrail.data.augment import InceptionCrop
 from vitrail.data.bad_files import BadExample, BadFiles
 from vitrail.data.decode import decode
 from vitrail.data.loader import Batch, Loader, Stream, View
-from vitrail.data.ops.grammar import op_text
 from vitrail.data.ops.pixel_ops import PixelOp
 from vitrail.data.order import EXAMPLE, generator
-from vitrail.data.preprocess import Pipeline
+from vitrail.data.preprocess import Pipeline, op_text
 from vitrail.data.settings import DataSettings
 from vitrail.data.sources import Source
 from vitrail.errors import ConfigError, DataError

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.data.ops.published_randaugment import DIGESTS, LEVELS, published, sample
-from vitrail.data.ops import batched_randaugment
+from vitrail.data.ops import on_device
 from vitrail.data.ops.randaugment import DISTORTIONS, RandAugment, distorted
 
 MOVES = ("rotate", "shear_x", "shear_y", "translate_x", "translate_y")
@@ -51,13 +51,13 @@ def on_host(image: np.ndarray, how: str, strength: float, x: int = 0, y: int = 0
     return distorted(image, how, strength, x, y)
 
 
-def on_device(image: np.ndarray, how: str, strength: float, x: int = 0, y: int = 0) -> np.ndarray:
+def distort_on_device(image: np.ndarray, how: str, strength: float, x: int = 0, y: int = 0) -> np.ndarray:
     drawn = torch.tensor([[DISTORTIONS.index(how), strength, x, y]], dtype=torch.float64)
     batch = torch.from_numpy(image).permute(2, 0, 1)[None]  # (1, 3, H, W)
-    return batched_randaugment.distorted(batch, drawn)[0].permute(1, 2, 0).numpy()  # (H, W, 3)
+    return on_device.distorted(batch, drawn)[0].permute(1, 2, 0).numpy()  # (H, W, 3)
 
 
-BOTH = pytest.mark.parametrize("distort", [on_host, on_device])
+BOTH = pytest.mark.parametrize("distort", [on_host, distort_on_device])
 
 
 def digest(image: np.ndarray) -> str:
@@ -71,7 +71,7 @@ def test_the_bytes_of_tensorflow(how: str) -> None:
     sign = -1 if how in MOVES else 1
     for level, expected in zip(LEVELS, DIGESTS[how].split(), strict=True):
         assert digest(published(how, sample(), level, -1, 3, 11)) == expected
-        for distort in (on_host, on_device):
+        for distort in (on_host, distort_on_device):
             assert digest(distort(sample(), how, sign * level / 10, 3, 11)) == expected, (level, distort)
 
 

@@ -3,7 +3,7 @@
 A random pixel op of a preprocessing line (see augment.py). Cubuk et al. 2019; the op set, the scale of the
 magnitudes and the grey that fills what a move uncovers are those of big_vision's autoaugment. A layer draws one
 op and, where the op has a direction, its sign. AugReg uses magnitudes 0, 10, 15 and 20. What is drawn can also be
-carried out on a device, a batch at a time (batched_randaugment.py).
+carried out on a device, a batch at a time (on_device.py).
 
 The arithmetic is TensorFlow's too: single precision, each operation rounded, and fractions of a level cut off. A
 moved pixel comes from the nearest one, halves away from zero, and coordinates are those of pixels, not of their
@@ -29,10 +29,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitrail.data.ops import batched_randaugment
-from vitrail.data.ops.arguments import check_numbers, check_whole
-from vitrail.data.ops.batched_randaugment import DISTORTIONS, GREY
-from vitrail.data.ops.pixel_ops import PixelOp, bytes_only
+from vitrail.data.ops import on_device
+from vitrail.data.ops.on_device import DISTORTIONS, GREY
+from vitrail.data.ops.pixel_ops import PixelOp, bytes_only, check_numbers, check_whole
 from vitrail.data.ops.resize import Pixels
 
 Bytes: TypeAlias = NDArray[np.uint8]  # an image (H, W, 3), or a table of values (256,)
@@ -56,7 +55,7 @@ class RandAugment(PixelOp):
         check_numbers(self.name, 0, 100, reach=self.reach)
 
     def draw(self, height: int, width: int, rng: np.random.Generator) -> NDArray[np.float64]:
-        """All that is random about one image: per layer, the number of its distortion in DISTORTIONS, its
+        """Draw all that is random about one image: per layer, the number of its distortion in DISTORTIONS, its
         strength with its sign, and the pixel (x, y) that a cutout covers; 0 where a distortion has no such thing.
         """
         row: list[float] = []
@@ -79,16 +78,16 @@ class RandAugment(PixelOp):
         return True
 
     def batched(self, x: Tensor, drawn: Tensor) -> Tensor:
-        return batched_randaugment.distorted(x, drawn, self.reach)
+        return on_device.distorted(x, drawn, self.reach)
 
-    def kind(self, given: str) -> str:
-        return bytes_only(self.name, given)
+    def kind(self, before: str) -> str:
+        return bytes_only(self.name, before)
 
 
 def drawn(
     how: str, strength: float, height: int, width: int, rng: np.random.Generator
 ) -> tuple[float, int, int]:
-    """(strength, x, y): moves go one way or the other, and a cutout has a place."""
+    """Draw (strength, x, y): moves go one way or the other, and a cutout has a place."""
     if how in MOVES:
         return strength * (-1, 1)[rng.integers(2)], 0, 0
     if how == "cutout":
@@ -130,13 +129,13 @@ def distorted(image: Bytes, how: str, strength: float, x: int = 0, y: int = 0, r
 
 
 def _by_channel(image: Bytes, table: Callable[[NDArray[np.int64]], Bytes]) -> Bytes:
-    """What `table` makes of a channel's histogram, (256,) -> (256,), looked up for its values."""
+    """Look up each channel in the table that `table` makes of its histogram, (256,) -> (256,)."""
     channels = [image[..., c] for c in range(3)]
     return np.stack([table(np.bincount(c.ravel(), minlength=256))[c] for c in channels], axis=-1)
 
 
 def _stretched(counts: NDArray[np.int64]) -> Bytes:
-    """From the darkest to the lightest value to 0 ... 255."""
+    """Stretch the darkest to the lightest value to 0 ... 255."""
     v = np.arange(256, dtype=np.float32)
     low, high = v[counts > 0][[0, -1]]
     if low == high:
@@ -146,7 +145,7 @@ def _stretched(counts: NDArray[np.int64]) -> Bytes:
 
 
 def _equalized(counts: NDArray[np.int64]) -> Bytes:
-    """Each value by how many pixels are below it; an image of few pixels besides its lightest stays as it is."""
+    """Map each value by how many pixels are below it; an image of few pixels besides its lightest stays as it is."""
     step = (counts.sum() - counts[counts > 0][-1]) // 255
     if step == 0:
         return np.arange(256, dtype=np.uint8)
@@ -155,21 +154,21 @@ def _equalized(counts: NDArray[np.int64]) -> Bytes:
 
 
 def _blended(plainer: Bytes | np.uint8, image: Bytes, factor: float) -> Bytes:
-    """`factor` is the image's own share, and above 1 exaggerates what distinguishes it from the plainer one."""
+    """Blend; `factor` is the image's own share, and above 1 exaggerates its difference from the plainer one."""
     plain = np.float32(plainer)
     return (plain + np.float32(factor) * (image - plain)).clip(0, 255).astype(np.uint8)
 
 
 def _grey(image: Bytes) -> Bytes:
-    """(H, W, 1), by TensorFlow's weights and its way to fractions and back."""
+    """Convert to grey (H, W, 1), by TensorFlow's weights and its way to fractions and back."""
     weights = np.array([0.2989, 0.587, 0.114], np.float32)
-    parts = image * np.float32(1 / 255) * weights  # (H, W, 3)
-    share = parts[..., 0] + parts[..., 1] + parts[..., 2]
+    shares = image * np.float32(1 / 255) * weights  # (H, W, 3)
+    share = shares[..., 0] + shares[..., 1] + shares[..., 2]
     return (share * np.float32(255.5)).astype(np.uint8)[..., None]
 
 
 def _smooth(image: Bytes) -> Bytes:
-    """The mean of nine pixels where the middle counts five times; the border stays as it is."""
+    """Average nine pixels, the middle one five times; the border stays as it is."""
     height, width, _ = image.shape
     smooth = image.copy()
     if height < 3 or width < 3:
@@ -185,14 +184,14 @@ def _smooth(image: Bytes) -> Bytes:
 
 
 def _cutout(image: Bytes, reach: int, x: int, y: int) -> Bytes:
-    """A grey square of side 2 * reach around the pixel (x, y), cut off at the border."""
+    """Draw a grey square of side 2 * reach around the pixel (x, y), cut off at the border."""
     covered = image.copy()
     covered[max(y - reach, 0) : y + reach, max(x - reach, 0) : x + reach] = GREY
     return covered
 
 
 def _source(how: str, strength: float, height: int, width: int, reach: float) -> NDArray[np.float32]:
-    """(a, b, c, d, e, f): the output pixel (x, y) comes from (a x + b y + c, d x + e y + f)."""
+    """Return (a, b, c, d, e, f): the output pixel (x, y) comes from (a x + b y + c, d x + e y + f)."""
     shear, shift = 0.3 * strength, 100 * strength * reach
     turn = np.float32(30 * strength) * np.float32(math.pi / 180)
     cos, sin = np.float32(math.cos(turn)), np.float32(math.sin(turn))
@@ -211,7 +210,7 @@ def _source(how: str, strength: float, height: int, width: int, reach: float) ->
 
 
 def _moved(image: Bytes, source: NDArray[np.float32]) -> Bytes:
-    """Each pixel is the nearest one to where it comes from, and grey where that is outside."""
+    """Take for each pixel the nearest one to where it comes from, grey where that is outside."""
     height, width, _ = image.shape
     a, b, c, d, e, f = source
     x, y = np.arange(width, dtype=np.float32), np.arange(height, dtype=np.float32)[:, None]

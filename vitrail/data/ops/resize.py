@@ -43,11 +43,11 @@ KEPT = 512  # taps of so many pairs of lengths: crops of an image have at most a
 
 
 def resize(image: Pixels, size: tuple[int, int], method: str, window: Box | None = None) -> Pixels:
-    """The image at `size` (height, width), by one of METHODS; or only a window of that, with the same bits."""
+    """Resize to `size` (height, width), by one of METHODS; or compute only a window of that, with the same bits."""
     height, width = size
     if height * width > MAX_PIXELS:
-        given = f"{image.shape[0]} x {image.shape[1]}"
-        raise ImageError(f"an image of {given} would become {height} x {width}: over {MAX_PIXELS:,} pixels")
+        before = f"{image.shape[0]} x {image.shape[1]}"
+        raise ImageError(f"an image of {before} would become {height} x {width}: over {MAX_PIXELS:,} pixels")
     top, left, h, w = window or (0, 0, height, width)
     if method in TENSORFLOW:
         taps = TENSORFLOW[method]
@@ -71,7 +71,7 @@ def _part(taps: Taps, start: int, length: int) -> Taps:
 
 
 def _from_taps(image: Pixels, vertical: Taps, horizontal: Taps) -> NDArray[np.float32]:
-    """Both directions as sums of whole rows, which is fast; (h, w, 3), with the memory in planes (3, h, w)."""
+    """Resize in both directions by sums of whole rows, which is fast; (h, w, 3), in memory as planes (3, h, w)."""
     columns, weight = horizontal
     first, last = int(columns[0, 0]), int(columns[-1, -1])  # they grow from tap to tap, pixel to pixel
     h, w, W = vertical[0].shape[1], columns.shape[1], last + 1 - first
@@ -82,7 +82,7 @@ def _from_taps(image: Pixels, vertical: Taps, horizontal: Taps) -> NDArray[np.fl
 
 
 def _sum_of_rows(rows: Pixels, taps: Taps) -> NDArray[np.float32]:
-    """sum over taps t of weight[t] * rows[index[t]]."""
+    """Return the sum over taps t of weight[t] * rows[index[t]]."""
     index, weight = taps
     total: NDArray[np.float32] = rows[index[0]] * weight[0][:, None]
     for t in range(1, len(index)):
@@ -92,7 +92,7 @@ def _sum_of_rows(rows: Pixels, taps: Taps) -> NDArray[np.float32]:
 
 @lru_cache(maxsize=KEPT)
 def _bilinear_taps(length: int, new: int) -> Taps:
-    """Each output pixel's two neighbours and their weights, both (2, new); in float32, as TensorFlow does."""
+    """Return each output pixel's two neighbours and their weights, both (2, new); in float32, as TensorFlow does."""
     scale = np.float32(length) / np.float32(new)
     centre = (np.arange(new, dtype=np.float32) + np.float32(0.5)) * scale - np.float32(0.5)
     low = np.floor(centre)
@@ -103,7 +103,7 @@ def _bilinear_taps(length: int, new: int) -> Taps:
 
 @lru_cache(maxsize=KEPT)
 def _area_taps(length: int, new: int) -> Taps:
-    """The inputs that each output pixel covers, and the share of it that each fills: both (taps, new)."""
+    """Return the inputs that each output pixel covers, and the share of it that each fills: both (taps, new)."""
     scale = np.float32(length) / np.float32(new)
     start = np.arange(new, dtype=np.float32) * scale
     end = np.arange(1, new + 1, dtype=np.float32) * scale

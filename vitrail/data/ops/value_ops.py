@@ -13,14 +13,16 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from vitrail.data.ops.arguments import check_numbers
+from vitrail.data.ops.pixel_ops import check_numbers
 from vitrail.errors import ConfigError
 
 
 @dataclass(frozen=True)
 class ValueOp:
-    """A float32 tensor (..., 3, H, W) in 0..255 to one of the same shape, in place: a new one of a whole batch for
-    each step of the arithmetic costs ten times the arithmetic."""
+    """Maps a float32 tensor (..., 3, H, W) in 0..255 to the range of the model.
+
+    In place: a new tensor of a whole batch for each step of the arithmetic costs ten times the arithmetic.
+    """
 
     name: ClassVar[str]
 
@@ -64,6 +66,6 @@ class Normalize(ValueOp):
 
 
 def _channels(value: float | tuple[float, ...], x: Tensor) -> Tensor:
-    """A number for each channel of x, or one for all: (3, 1, 1) or (1, 1, 1)."""
+    """Return a number for each channel of x, or one for all: (3, 1, 1) or (1, 1, 1)."""
     numbers = value if isinstance(value, tuple) else (value,)
     return torch.tensor(numbers, dtype=x.dtype).to(x.device, non_blocking=True)[:, None, None]  # (3, 1, 1)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vitrail.data.ops import randaugment
-from vitrail.data.ops.batched_randaugment import DISTORTIONS, distorted
+from vitrail.data.ops.on_device import DISTORTIONS, distorted
 from vitrail.data.ops.randaugment import RandAugment
 
 MAGNITUDES = (0, 5, 10, 15, 20)

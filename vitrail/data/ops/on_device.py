@@ -1,14 +1,16 @@
-"""RandAugment of a batch of equal sizes on its device, by what RandAugment.draw decided for each of its images.
+"""Pixel ops on a whole batch where it lies, each image with numbers of its own: resident.py runs them on a device.
 
-Stands beside randaugment.py, which distorts one image by numpy and is the reference: the bytes are the same. Every
-image goes through the same steps (a move, a table of values, a blend, a grey box), with numbers that leave it as it
-is where a step was not drawn. No shape and no branch depends on the data, so all of it compiles whole.
+A batch is (B, 3, H, W), bytes or float32 in 0..255. Every function is one chain of tensor operations of fixed
+shapes, without a word to the host, so that it compiles whole. They give what the ops of pixel_ops.py and augment.py
+give image by image, but for the last bit of a float32 sum where a compiler fuses a product into it.
 
-Symbols: x the images (B, 3, H, W), bytes; v the values 0 ... 255; what belongs to an image is (B, 1, 1, 1).
+RandAugment's bytes are exactly those of randaugment.py, which distorts one image by numpy and is the reference.
+Every image goes through the same steps (a move, a table of values, a blend, a grey box), with numbers that leave it
+as it is where a step was not drawn. The reference rounds each product and each sum to single precision; compilers
+fuse a product into the sum after it, and round once. So these numbers are whole here, in units of a power of two:
+exact in int64, and rounded by `_single` alone, into which nothing can be fused.
 
-The reference rounds each product and each sum to single precision; compilers fuse a product into the sum after it,
-and round once. So these numbers are whole here, in units of a power of two: exact in int64, and rounded by `_single`
-alone, into which nothing can be fused.
+Symbols: x the images (B, 3, H, W), bytes; v the values 0 ... 255; per-image numbers are (B, 1, 1, 1).
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ GREY = 128  # fills what a move uncovers, and a cutout
 
 
 def _whole(value: float, bits: int) -> int:
-    """A constant in single precision, in units of 2^-bits."""
+    """Return a constant in single precision, in units of 2^-bits."""
     return int(float(np.float32(value)) * 2**bits)
 
 
@@ -37,11 +39,51 @@ LEVEL = _whole(1 / 255, 31)
 LUMA = tuple(_whole(weight, 27) for weight in (0.2989, 0.587, 0.114))
 KERNEL = tuple(_whole(weight / 13, 27) for weight in (1, 1, 1, 1, 5, 1, 1, 1, 1))
 
-Chosen: TypeAlias = dict[str, Tensor]  # of each of DISTORTIONS: which images drew it, (B, 1, 1, 1)
+Chosen: TypeAlias = dict[str, Tensor]  # for each of DISTORTIONS: which images drew it, (B, 1, 1, 1)
+
+
+def squashed(x: Tensor, box: Tensor, size: tuple[int, int]) -> Tensor:
+    """Resize the rectangle `box` (B, 4), top, left, height, width, by TensorFlow's bilinear (resize.py); float32."""
+    rows, columns = taps(box[:, 0], box[:, 2], size[0]), taps(box[:, 1], box[:, 3], size[1])
+    return two_taps(two_taps(x, rows, 2), columns, 3)  # (B, 3, h, w)
+
+
+def taps(start: Tensor, length: Tensor, new: int) -> tuple[Tensor, Tensor]:
+    """Return each output pixel's two neighbours, and the weight of the second; both begin with (B,)."""
+    # In float64 first: a GPU divides by a number as by its rounded reciprocal, which in float32 would be one bit off.
+    scale = (length.to(torch.float64) / new).to(torch.float32)[:, None]  # (B, 1)
+    centre = (torch.arange(new, dtype=torch.float32, device=start.device) + 0.5) * scale - 0.5  # (B, new)
+    low = centre.floor()
+    index = torch.stack([low, centre.ceil()], 1).to(torch.int64)  # (B, 2, new)
+    last = (length.to(torch.int64) - 1)[:, None, None]  # (B, 1, 1)
+    return start.to(torch.int64)[:, None, None] + index.minimum(last).clamp(min=0), centre - low
+
+
+def two_taps(x: Tensor, neighbours: tuple[Tensor, Tensor], dim: int) -> Tensor:
+    """Return (1 - weight) x[first] + weight x[second] along `dim` of (B, 3, H, W), 2 or 3."""
+    index, weight = neighbours
+    shape = (len(x), 1, -1, 1) if dim == 2 else (len(x), 1, 1, -1)
+    weight = weight.reshape(shape)  # (B, 1, new, 1) or (B, 1, 1, new)
+    full = list(x.shape)
+    full[dim] = index.shape[-1]
+    first, second = (x.gather(dim, at.reshape(shape).expand(full)) for at in index.unbind(1))
+    return first * (1 - weight) + second * weight  # (B, 3, new, W) or (B, 3, H, new)
+
+
+def flipped(x: Tensor, chosen: Tensor) -> Tensor:
+    """Exchange left and right where `chosen` (B,)."""
+    return torch.where(chosen.bool()[:, None, None, None], x.flip(3), x)  # (B, 3, H, W)
+
+
+def to_bytes(x: Tensor, rounding: str) -> Tensor:
+    if x.dtype == torch.uint8:
+        return x
+    whole = x.round() if rounding == "nearest" else x.floor()
+    return whole.clamp(0, 255).to(torch.uint8)
 
 
 def distorted(x: Tensor, drawn: Tensor, reach: float = 1.0) -> Tensor:
-    """The images, bytes (B, 3, H, W), after all layers of `drawn`: (B, layers * 4), an image's RandAugment.draw."""
+    """Apply all layers of `drawn` (B, layers * 4), each image's RandAugment.draw, to bytes (B, 3, H, W)."""
     assert x.dtype == torch.uint8
     for layer in drawn.unflatten(1, (-1, 4)).unbind(1):  # (B, 4)
         number, strength, left, top = layer[:, :, None, None, None].unbind(1)  # (B, 1, 1, 1)
@@ -57,17 +99,17 @@ def distorted(x: Tensor, drawn: Tensor, reach: float = 1.0) -> Tensor:
 
 
 def _single(n: Tensor) -> Tensor:
-    """Whole numbers, int64, to the nearest that single precision has."""
+    """Round whole numbers, int64, to the nearest that single precision has."""
     return n.float().long()
 
 
 def _in_units(value: Tensor, unit: float) -> Tensor:
-    """In single precision, as so many units; a power of two changes no digit."""
+    """Convert to single precision, as a count of units; a power of two changes no digit."""
     return (value.float() / unit).long()
 
 
 def _moved(x: Tensor, chosen: Chosen, strength: Tensor, reach: float) -> Tensor:
-    """Rotated about the centre, sheared from the top left corner, or shifted; grey where nothing comes from."""
+    """Rotate about the centre, shear from the top left corner, or shift; grey where nothing comes from."""
     H, W = x.shape[2:]
     bits = 40  # of the unit: an image of 2^14 pixels, turned by any angle, still is below 2^63
     one, half = 1 << bits, 1 << (bits - 1)
@@ -93,7 +135,7 @@ def _moved(x: Tensor, chosen: Chosen, strength: Tensor, reach: float) -> Tensor:
 
 
 def _table(x: Tensor, chosen: Chosen, strength: Tensor) -> Tensor:
-    """What becomes of each value in each image and channel, bytes (B, 3, 256)."""
+    """Tabulate the new value of each value in each image and channel, bytes (B, 3, 256)."""
     v = torch.arange(256, device=x.device, dtype=torch.int32)
     values = x.flatten(2).long()  # (B, 3, H W)
     counts = torch.zeros(*x.shape[:2], 256, device=x.device, dtype=torch.int32)
@@ -117,7 +159,7 @@ def _table(x: Tensor, chosen: Chosen, strength: Tensor) -> Tensor:
 
 
 def _autocontrast(v: Tensor, low: Tensor, high: Tensor, dtype: torch.dtype) -> Tensor:
-    """From low to high stretched to 0 ... 255; `dtype` that of the division, with digits to spare."""
+    """Stretch low ... high to 0 ... 255; `dtype` is that of the division, with digits to spare."""
     bits = 23  # of the unit: a scale of at least 1 has no more behind the point
     width = (high - low).clamp(min=1).to(dtype)
     white = torch.full_like(width, 255)  # since 255 / width would be by the reciprocal
@@ -127,7 +169,7 @@ def _autocontrast(v: Tensor, low: Tensor, high: Tensor, dtype: torch.dtype) -> T
 
 
 def _equalize(v: Tensor, counts: Tensor, high: Tensor) -> Tensor:
-    """Each value by how many pixels are below it; an image of few pixels besides its lightest stays as it is."""
+    """Map each value by how many pixels are below it; an image of few pixels besides its lightest stays as it is."""
     lightest = counts.gather(-1, high.long())  # (B, 3, 1, 1)
     step = (counts.sum(-1, keepdim=True, dtype=torch.int32) - lightest) // 255
     below = counts.cumsum(-1, dtype=torch.int32) - counts
@@ -135,7 +177,7 @@ def _equalize(v: Tensor, counts: Tensor, high: Tensor) -> Tensor:
 
 
 def _plainer(x: Tensor, chosen: Chosen) -> Tensor:
-    """What an image is blended with: its grey, its smooth version, an even level, or black; int64 (B, 3, H, W)."""
+    """Return the image to blend with: its grey, its smooth version, an even level, or black; int64 (B, 3, H, W)."""
     H, W = x.shape[2:]
     x = x.long()
     level = torch.where(chosen["contrast"], min(H * W // 256, 255), 0)
@@ -144,7 +186,7 @@ def _plainer(x: Tensor, chosen: Chosen) -> Tensor:
 
 
 def _grey(x: Tensor) -> Tensor:
-    """(B, 3, H, W) -> (B, 1, H, W)"""
+    """Convert (B, 3, H, W) to grey (B, 1, H, W)."""
     shares = _single(x * LEVEL).split(1, dim=1)
     red, green, blue = (
         (share * weight).float() * 2.0**-58 for share, weight in zip(shares, LUMA, strict=True)
@@ -153,7 +195,7 @@ def _grey(x: Tensor) -> Tensor:
 
 
 def _smooth(x: Tensor) -> Tensor:
-    """The mean of nine pixels where the middle counts five times; the border stays as it is."""
+    """Average nine pixels, the middle one five times; the border stays as it is."""
     H, W = x.shape[2:]
     rows, columns = _places(x)
     inner = (rows > 0) & (rows < H - 1) & (columns > 0) & (columns < W - 1)  # (H, W)
@@ -166,7 +208,7 @@ def _smooth(x: Tensor) -> Tensor:
 
 
 def _blended(plainer: Tensor, x: Tensor, factor: Tensor) -> Tensor:
-    """plainer + factor (x - plainer), in single precision with each of both operations rounded.
+    """Return plainer + factor (x - plainer), in single precision with both operations rounded.
 
     A factor of at least 1/16 is a whole multiple of 2^-27 in single precision, so that the product is whole and the
     one rounding of it is that from int64.
@@ -176,7 +218,7 @@ def _blended(plainer: Tensor, x: Tensor, factor: Tensor) -> Tensor:
 
 
 def _boxed(x: Tensor, reach: Tensor, left: Tensor, top: Tensor) -> Tensor:
-    """A grey square of side 2 * reach around the pixel (left, top)."""
+    """Draw a grey square of side 2 * reach around the pixel (left, top)."""
     rows, columns = _places(x)
     covered = (columns >= left - reach) & (columns < left + reach)
     covered = covered & (rows >= top - reach) & (rows < top + reach)  # (B, 1, H, W)
@@ -184,6 +226,6 @@ def _boxed(x: Tensor, reach: Tensor, left: Tensor, top: Tensor) -> Tensor:
 
 
 def _places(x: Tensor) -> tuple[Tensor, Tensor]:
-    """The numbers of the rows (H, 1) and of the columns (W,)."""
+    """Return the numbers of the rows (H, 1) and of the columns (W,)."""
     H, W = x.shape[2:]
     return torch.arange(H, device=x.device)[:, None], torch.arange(W, device=x.device)
