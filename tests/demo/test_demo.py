@@ -9,7 +9,7 @@ from PIL import Image
 
 import vitrail
 from tests.demo.small import DATA, small, write_model
-from vitrail.demo.demo import RANDOM, STAGES, fresh, run_demo
+from vitrail.demo.demo import RANDOM, STAGES, run_demo, with_random_weights
 from vitrail.errors import CheckpointError, ConfigError
 
 
@@ -29,10 +29,10 @@ def contents(folder):
 
 def test_every_stage_has_its_results(made, model):
     results = made.results
-    assert list(results) == list(STAGES) and not made.before
+    assert list(results) == list(STAGES) and not made.finished_before
     assert all(results[name]["seconds"] > 0 for name in STAGES)
     first, second = results["pictures"]["pictures"]
-    assert (first["name"], first["meant"], second["name"]) == ("orange", "orange", "banana")
+    assert (first["name"], first["label"], second["name"]) == ("orange", "orange", "banana")
     assert len(first["top"]) == 3 and results["pictures"]["classes"] == 12
     few = results["fewshot"]["scores"]
     assert list(few) == [RANDOM, str(model)] and few[RANDOM] != few[str(model)]
@@ -60,7 +60,7 @@ def test_the_page_and_the_summary(made):
 def test_a_finished_demo_is_shown_and_nothing_is_done(made, model):
     before = contents(made.folder)
     again = run_demo(small(model), made.folder, device="cpu")
-    assert again.before and again.results == made.results
+    assert again.finished_before and again.results == made.results
     assert contents(made.folder) == before
 
 
@@ -99,7 +99,7 @@ def test_a_stage_that_is_finished_is_not_repeated(made, model, tmp_path):
         marked[name] = json.loads((folder / f"{name}.json").read_text()) | {"marked": name}
         (folder / f"{name}.json").write_text(json.dumps(marked[name]))
     again = run_demo(small(model), folder, device="cpu")
-    assert not again.before
+    assert not again.finished_before
     assert {name: again.results[name] for name in marked} == marked
     assert (folder / "demo.png").is_file() and (folder / "report/report.html").is_file()
 
@@ -122,10 +122,10 @@ def test_random_weights_are_always_the_same_and_leave_the_dice_alone(model):
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    one = fresh(loaded)
+    one = with_random_weights(loaded)
     assert torch.equal(torch.rand(3), expected)
     torch.manual_seed(6)
-    other = fresh(loaded)
+    other = with_random_weights(loaded)
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
     assert one.config == loaded.config and one.preprocess == loaded.preprocess
     pairs = zip(one.parameters(), loaded.parameters(), strict=True)

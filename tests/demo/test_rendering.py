@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from vitrail.demo.distances import ball, block, egg, mottled, rod, together, turned
-from vitrail.demo.rendering import FAR, Scene, Thing, View, length, rays_of, render, traced
+from vitrail.demo.rendering import FAR, Scene, Thing, View, camera_rays, length, render, trace
 
 GREY = mottled((128, 128, 128), (128, 128, 128), 1, 1, 1)
 AHEAD = View(eye=(0.0, 1.0, -4.0), at=(0.0, 1.0, 0.0), zoom=2.0)
@@ -16,8 +16,8 @@ def points(n=200):
 
 def test_a_ray_ends_where_it_meets_the_ball():
     thing = Thing(lambda p: ball(p, (0, 1, 0), 0.5), GREY)
-    rays = rays_of(AHEAD, 3)
-    t, met = traced(thing, np.float32(AHEAD.eye), rays, np.full(9, FAR, np.float32))
+    rays = camera_rays(AHEAD, 3)
+    t, met = trace(thing, np.float32(AHEAD.eye), rays, np.full(9, FAR, np.float32))
     assert met.tolist() == [False] * 4 + [True] + [False] * 4
     assert t[4] == pytest.approx(3.5, abs=0.01) and (t[~met] == np.float32(FAR)).all()
 

@@ -21,20 +21,26 @@ import vitrail.cli
 from tests.flow.test_documented_commands_found import BEGINNINGS, COMMANDS, ROOT, Command
 from tests.flow.test_documented_commands_stand_ins import write_stand_ins
 
-TRAINING = {"--steps": "2", "--batch": "8", "--warmup": "0", "--workers": "0"}
+TRAINING = {"--steps": "2", "--batch-size": "8", "--warmup": "0", "--num-workers": "0"}
 # Verb: flags that take the place of the documented ones.
 SMALLER = {
     "pretrain": TRAINING | {"--evaluate-every": "0"},
-    "finetune": TRAINING | {"--rates": "0.003 0.01", "--seeds": "1"},
+    "finetune": TRAINING | {"--lrs": "0.003 0.01", "--seeds": "1"},
     "transfer": {"--steps": "2", "--batch-size": "8", "--num-workers": "0", "--seeds": "1"},
     "vtab": {"--steps": "1", "--batch-size": "4", "--image-size": "32", "--train-examples": "16",
              "--val-examples": "4", "--num-workers": "0"},
-    "demo": {"--steps": "1", "--batch": "8", "--shots": "1", "--seeds": "1", "--most": "30", "--pictures": "2"},
+    "demo": {"--steps": "1", "--batch-size": "8", "--shots": "1", "--seeds": "1", "--max-images": "30", "--pictures": "2"},
     "inspect": {"--closely": "1"},
     "evaluate": {"--num-workers": "0"},
 }  # fmt: skip
-FIELDS = {"steps": 2, "batch": 8, "warmup": 0, "workers": 0, "device": "cpu"}  # likewise, from Python
-PYTHON = {"pretrain": FIELDS, "finetune": FIELDS | {"rates": (0.003, 0.01), "seeds": 1}}
+FIELDS = {
+    "steps": 2,
+    "batch_size": 8,
+    "warmup": 0,
+    "num_workers": 0,
+    "device": "cpu",
+}  # likewise, from Python
+PYTHON = {"pretrain": FIELDS, "finetune": FIELDS | {"lrs": (0.003, 0.01), "seeds": 1}}
 FIRST_SCREEN = 40  # lines of README.md
 # What a command has in it: why it is not run.
 NOT_RUN = {
@@ -236,7 +242,7 @@ KINDS = {"vitrail": by_vitrail, "torchrun": by_torchrun, "make": by_make, "pip":
         "vitrail predict ti8-64 photo.jpg --topp 3",
         "vitrail predict ti8-64 no-such-photo.jpg",
         "vitrail look ti8-64",
-        "vitrail finetune --data photos --model ti8-64 --batch 3o",
+        "vitrail finetune --data photos --model ti8-64 --batch-size 3o",
         "vitrail demo --dato photos",
         "torchrun --nproc-per-node 8 -m vitrail finetune --data photos --model ti8-64 --bach 3",
         "make no-such-target",

@@ -135,7 +135,7 @@ def test_the_demo_runs_from_the_wheel_in_an_empty_environment(tmp_path):
     (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
     where = call(python, "-c", "import vitrail; print(vitrail.__file__)").strip()
     assert Path(where).is_relative_to(packages)
-    quick = ("--steps", "4", "--shots", "1", "--seeds", "1", "--most", "60", "--pictures", "4")
+    quick = ("--steps", "4", "--shots", "1", "--seeds", "1", "--max-images", "60", "--pictures", "4")
     results = json.loads(
         call(tmp_path / "venv" / "bin" / "vitrail", "demo", *quick, "--device", "cpu", "--json")
     )

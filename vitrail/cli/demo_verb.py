@@ -14,26 +14,31 @@ if TYPE_CHECKING:
 
 
 def demo(settings: Demo = DEMO, *, out: str = "vitrail-demo", common: Common = COMMON) -> Shown:
-    """The model in the box at work, offline, in about a minute: classifying, measured, fine-tuned, explained.
+    """Show the included model at work, offline, in about a minute: predictions, accuracy, fine-tuning, attention.
 
     Args:
-        out: the demo's folder; the same command again continues there, or shows what was found
+        out: folder of the demo; the same command again resumes it, or shows its results
     """
     from vitrail.demo.demo import run_demo
 
-    made = run_demo(settings, out, device=common.device)
-    result = {"model": settings.model, "data": settings.data, "folder": str(made.folder), **made.results}
+    finished = run_demo(settings, out, device=common.device)
+    result = {
+        "model": settings.model,
+        "data": settings.data,
+        "folder": str(finished.folder),
+        **finished.results,
+    }
     commands = next_commands(result)
     after = [*places(result), "Next:", *(f"  {command}    # {why}" for command, why in commands.items())]
-    if made.before:
-        again = f"rm -r {quote(str(made.folder))}, or another --out"
-        after.append(f"All of this was found before, and is only shown. To start anew: {again}.")
+    if finished.finished_before:
+        again = f"rm -r {quote(str(finished.folder))}, or choose another --out"
+        after.append(f"These are the results of an earlier run. To run the demo again: {again}.")
     result["next"] = list(commands)
     return Shown(common, [], [], result, tables(result), after)
 
 
 def tables(result: dict[str, Any]) -> Group:
-    """What the model says of the pictures, and how good it is on the data."""
+    """Return the predictions for the pictures, and the accuracy on the data."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Group
     from rich.table import Table
@@ -41,54 +46,55 @@ def tables(result: dict[str, Any]) -> Group:
 
     from vitrail.data.readers.class_names import readable
 
-    model, looked, few, tuned = (result[name] for name in ("model", "pictures", "fewshot", "finetune"))
-    said = Table("picture", box=SIMPLE_HEAD)
-    said.add_column(Text(f"{model} says"))
-    for picture in looked["pictures"]:
+    model, classified, few, tuned = (result[name] for name in ("model", "pictures", "fewshot", "finetune"))
+    predictions = Table("picture", "prediction", box=SIMPLE_HEAD)
+    for picture in classified["pictures"]:
         answers = (f"{readable(one['name'])} {one['probability']:.0%}" for one in picture["top"])
-        said.add_row(Text(readable(picture["meant"] or picture["name"])), Text(", ".join(answers)))
-    scored = Table("", box=SIMPLE_HEAD)
+        predictions.add_row(Text(readable(picture["label"] or picture["name"])), Text(", ".join(answers)))
+    accuracies = Table("model", box=SIMPLE_HEAD)
     for column in (*(one["name"] for one in few["scores"][model]), "fine-tuned"):
-        scored.add_column(column, justify="right")
+        accuracies.add_column(column, justify="right")
     for name, scores in few["scores"].items():
         cells = [f"{one['value']:.1%}" + (f" ± {one['std']:.1%}" if one["std"] else "") for one in scores]
-        scored.add_row(Text(name), *cells, f"{tuned['top1']:.1%}" if name == model else "-")
-    n = len(looked["pictures"])
+        accuracies.add_row(Text(name), *cells, f"{tuned['top1']:.1%}" if name == model else "-")
+    n = len(classified["pictures"])
     return Group(
-        Text(f"What {model}, which knows {looked['classes']:,} classes, says of {n} {looked['of']}:"),
-        said,
         Text(
-            f"Accuracy on {tuned['test_examples']:,} images of {few['test']}: frozen features with a few examples of "
-            f"each class ({few['seeds']} draws), and fine-tuned on {tuned['train_examples']:,} images:"
+            f"Predictions of {model} ({classified['classes']:,} classes) for {n} {classified['description']}:"
         ),
-        scored,
+        predictions,
+        Text(
+            f"Accuracy on {tuned['test_examples']:,} images ({few['test']}), with frozen features and a few examples "
+            f"per class (mean of {few['seeds']} draws), and after fine-tuning on {tuned['train_examples']:,} images:"
+        ),
+        accuracies,
     )
 
 
 def places(result: dict[str, Any]) -> list[str]:
-    """Where everything is, and how long it took."""
+    """Return lines with the places of all files, and the time that each stage took."""
     files = {name: Path(result["folder"], file) for name, file in result["report"]["files"].items()}
     seconds = {name: result[name]["seconds"] for name in ("pictures", "fewshot", "finetune", "report")}
     took = ", ".join(f"{name} {value:.0f}" for name, value in seconds.items())
     return [
         f"Page:       {files['report']} (open it in a browser: what the model looks at)",
-        f"Picture:    {files['summary']} (all of it on one page)",
-        f"Fine-tuned: {Path(result['folder'], 'finetuned')} (model, run, curves, what it gets right and wrong)",
+        f"Picture:    {files['summary']} (everything in one picture)",
+        f"Fine-tuned: {Path(result['folder'], 'finetuned')} (model, results, loss curve, mistakes)",
         f"Seconds:    {sum(seconds.values()):.0f} ({took})",
     ]
 
 
 def next_commands(result: dict[str, Any]) -> dict[str, str]:
-    """Command -> what it is for. Each can be typed as it stands, but for FOLDER where no data was given."""
+    """Return commands to try next, with comments; FOLDER stands for the user's data where none was given."""
     folder = Path(result["folder"])
     picture = str(folder / result["pictures"]["pictures"][0]["path"])
     data, split = result["data"], result["finetune"]["split"]
     tuned, model = quote(str(folder / "finetuned")), quote(result["model"])
-    own, why = quote(data), "in earnest: as many steps as the data calls for"
+    own, why = quote(data), "full fine-tuning, as long as the data needs"
     if result["pictures"]["drawn"]:
-        own, why = "FOLDER", "FOLDER: of your photographs, a folder for each class"
+        own, why = "FOLDER", "FOLDER: your photos, one folder per class"
     return {
-        f"vitrail predict {tuned}/model {quote(picture)}": "what the fine-tuned model says",
-        f"vitrail inspect {tuned} --data {quote(data)} --split {quote(split)} --out {tuned}-page": "its own page",
+        f"vitrail predict {tuned}/model {quote(picture)}": "predictions of the fine-tuned model",
+        f"vitrail inspect {tuned} --data {quote(data)} --split {quote(split)} --out {tuned}-page": "a page about it",
         f"vitrail finetune --data {own} --model {model}": why,
     }

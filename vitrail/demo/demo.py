@@ -1,12 +1,12 @@
-"""The demo: the model in the box at work, in four stages.
+"""The demo: the included model at work, in four stages.
 
-    pictures    what the model says of pictures                                    OUT/pictures/
-    fewshot     1, 5, 10 examples of each class, its features and random weights   OUT/features/
-    finetune    trained on the data by the one loop                                OUT/finetuned/
-    report      what it looks at: a page, and a summary of all                     OUT/report/, OUT/demo.png
+    pictures    classify pictures                                                     OUT/pictures/
+    fewshot     evaluate frozen features, beside those of random weights              OUT/features/
+    finetune    fine-tune on the data                                                 OUT/finetuned/
+    report      show what the model looks at: a page, and a summary of all stages     OUT/report/, OUT/demo.png
 
-A stage is finished when OUT/NAME.json is there. The same call again goes on where it was stopped, in fine-tuning from
-the step that was saved; a finished demo is shown at once. Nothing is fetched, and nothing is written outside OUT.
+A stage is finished when OUT/NAME.json exists. The same call resumes a demo that was stopped, fine-tuning at the step
+that was saved, and returns the results of a finished one at once. Nothing is downloaded or written outside OUT.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from PIL import Image
 from vitrail.checkpoints.json_files import read_object
 from vitrail.checkpoints.run import Run
 from vitrail.checkpoints.torch_files import save_json
-from vitrail.demo.material import Material
+from vitrail.demo.material import Material, is_drawn
 from vitrail.demo.results import KINDS, Results, check_complete
 from vitrail.demo.settings import DEMO, Demo
 from vitrail.demo.summary import draw_summary
@@ -42,24 +42,24 @@ from vitrail.runtime.log import note
 from vitrail.train.results import lacks_model
 from vitrail.transfer.finetune import prepare, run_finetuning
 
-TOP = 3  # classes that are kept of each picture
+TOP = 3  # classes per picture in the results
 RANDOM = "random weights"
-TUNED = "finetuned"  # its folder
+TUNED = "finetuned"  # folder of the fine-tuning
 
 
 @dataclass(frozen=True)
-class Demonstrated:
-    """`results`: of each stage, by its name, with the seconds that it took."""
+class DemoResult:
+    """The folder of a demo, and the results of each stage by its name, with the seconds that it took."""
 
     folder: Path
     results: dict[str, Any]
-    before: bool  # all of it was there already
+    finished_before: bool  # by an earlier call
 
 
 def run_demo(
     settings: Demo = DEMO, out: str | Path = "vitrail-demo", *, device: Device = "auto"
-) -> Demonstrated:
-    """Interrupted, it raises `Interrupted` or KeyboardInterrupt; called again, it continues."""
+) -> DemoResult:
+    """Run the demo, or what is left of it. Raise `Interrupted` or KeyboardInterrupt when it is interrupted."""
     folder = Path(out).expanduser()
     material = Material.open(settings, folder, device)
     data = material.train.fingerprint(), material.train.class_names
@@ -69,29 +69,29 @@ def run_demo(
             check_complete(done, str(settings.model), str(folder))
             if lacks_model(folder / TUNED):
                 fine_tune(material)
-            return Demonstrated(folder, done, before=True)
+            return DemoResult(folder, done, finished_before=True)
         results: dict[str, Any] = {}
         try:
             for name in STAGES:
                 with interruptible():
-                    results[name] = staged(name, material)
+                    results[name] = run_stage(name, material)
         except KeyboardInterrupt as stop:
             raise Interrupted("SIGINT", f"stage {len(results)} of {len(STAGES)}", str(folder)) from stop
         check_complete(results, str(settings.model), str(folder))
         run.finish(results)
-    return Demonstrated(folder, results, before=False)
+    return DemoResult(folder, results, finished_before=False)
 
 
-def staged(name: str, material: Material) -> dict[str, Any]:
-    """What a stage found, computed now where it was not before."""
-    path, number = material.folder / f"{name}.json", list(STAGES).index(name)
+def run_stage(name: str, material: Material) -> dict[str, Any]:
+    """Return the results of a stage; compute and write them first if they are not there."""
+    path = material.folder / f"{name}.json"
     if not path.exists():
-        what, stage = STAGES[name]
-        note(f"{number + 1} of {len(STAGES)}: {what}")
+        description, stage = STAGES[name]
+        note(f"stage {list(STAGES).index(name) + 1} of {len(STAGES)}: {description}")
         start = time.perf_counter()
-        found = stage(material)
+        results = stage(material)
         with atomic_file(path) as temporary:
-            save_json(found | {"seconds": time.perf_counter() - start}, temporary)
+            save_json(results | {"seconds": time.perf_counter() - start}, temporary)
     return read_object(path, KINDS[name])
 
 
@@ -103,19 +103,23 @@ def classify(material: Material) -> dict[str, Any]:
                 Image.fromarray(picture.pixels).save(temporary, "PNG")
     answers = predict(material.model, [picture.pixels for picture in pictures], TOP)
     return {
-        "of": material.pictures_are,
-        "drawn": material.is_drawn,
+        "description": material.description,
+        "drawn": is_drawn(material.settings.data),
         "classes": material.model.config.classes,
         "pictures": [
-            {"name": picture.name, "path": within(picture.path, material.folder), "meant": picture.meant}
+            {
+                "name": picture.name,
+                "path": relative_path(picture.path, material.folder),
+                "label": picture.label,
+            }
             | {"top": [{"name": name, "probability": p} for name, p in answer]}
             for picture, answer in zip(pictures, answers, strict=True)
         ],
     }
 
 
-def within(path: Path, folder: Path) -> str:
-    """Counted from the demo's folder, so that this can be moved; a person's own image: where it is."""
+def relative_path(path: Path, folder: Path) -> str:
+    """Return a path relative to the demo's folder, which may be moved; the absolute path of a user's own image."""
     return str(path.relative_to(folder) if path.is_relative_to(folder) else path.absolute())
 
 
@@ -123,7 +127,7 @@ def few_shot(material: Material) -> dict[str, Any]:
     m = material
     extraction = Extraction(cache=m.folder / "features")
     evaluator = FewShot(m.few, m.test, m.shots, m.settings.seeds, extraction=extraction)
-    models = {RANDOM: fresh(m.model), m.settings.model: m.model}
+    models = {RANDOM: with_random_weights(m.model), m.settings.model: m.model}
     return {
         "train": m.few.name,
         "test": m.test.name,
@@ -133,21 +137,23 @@ def few_shot(material: Material) -> dict[str, Any]:
     }
 
 
-def fresh(model: Model) -> Model:
-    """The same architecture before any training; always the same weights."""
-    device = next(model.parameters()).device
+def with_random_weights(model: Model) -> Model:
+    """Return an untrained model of the same architecture, with the same weights each time."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        made = build(model.config)
-    made.preprocess = model.preprocess
-    return made.to(device)
+        untrained = build(model.config)
+    untrained.preprocess = model.preprocess
+    return untrained.to(next(model.parameters()).device)
 
 
 def fine_tune(material: Material) -> dict[str, Any]:
-    given = material.settings
+    settings = material.settings
+    # A small data set needs a smaller batch, which the protocol of fine-tuning chooses.
+    small = len(material.train) < 8 * settings.batch_size
+    batch_size: dict[str, Any] = {} if small else {"batch_size": settings.batch_size}
     prepared = prepare(
-        given.data, given.model, device=material.device, test=material.test_split, steps=given.steps,
-        batch_size=material.batch, lr=given.rate, image_size=min(material.model.config.image_size),
+        settings.data, settings.model, device=material.device, test=material.test_split, steps=settings.steps,
+        lr=settings.lr, image_size=min(material.model.config.image_size), **batch_size,
     )  # fmt: skip
     tuned = run_finetuning(prepared, material.folder / TUNED, device=material.device, figures=figures)
     names = ("steps", "train_examples", "test_examples")
@@ -159,7 +165,7 @@ def fine_tune(material: Material) -> dict[str, Any]:
 
 
 def explain(material: Material) -> dict[str, Any]:
-    """Pictures and weights of the model as it came; the summary also shows the fine-tuned one."""
+    """Write the report of the model before fine-tuning, and the summary of it and the fine-tuned one."""
     folder, pictures = material.folder / "report", material.pictures
     names = [picture.name for picture in pictures]
     images = [picture.pixels for picture in pictures]
@@ -169,10 +175,10 @@ def explain(material: Material) -> dict[str, Any]:
     return {"files": {"report": "report/report.html", "summary": "demo.png"}}
 
 
-# name: (what it does, in words; how). In this order; each stage may use what those before it have written.
+# name: (description, function), in this order; a stage may use the files of those before it.
 STAGES: dict[str, tuple[str, Callable[[Material], dict[str, Any]]]] = {
-    "pictures": ("the model looks at pictures", classify),
-    "fewshot": ("few-shot: what its frozen features are worth, beside random weights", few_shot),
+    "pictures": ("classifying pictures", classify),
+    "fewshot": ("evaluating frozen features with few examples, beside random weights", few_shot),
     "finetune": ("fine-tuning", fine_tune),
-    "report": ("a page that shows what it looks at", explain),
+    "report": ("showing what the model looks at", explain),
 }

@@ -1,9 +1,8 @@
-"""Pictures that the demo makes for a model to name: things that are in its photographs.
+"""Pictures that the demo renders for a model to name: things that are in its training photographs.
 
     DRAWINGS  name of the thing ──► Scene ──► rendering.py ──► pixels
 
-They are made to look as things do in photographs, since a model of photographs knows nothing else. It does not name
-all of them right.
+They are made to look like photographs, since the model has seen nothing else. It does not name all of them correctly.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from vitrail.demo.distances import (
 )
 from vitrail.demo.rendering import Scene, Thing, Values, View, as_light, at, blend, length, render
 
-SIDE = 128  # pixels: more than the model takes, so that people see them well
+SIDE = 128  # pixels: more than the model needs, so that people can see them well
 
 WOOD = mottled((150, 105, 65), (95, 60, 35), 1.2, 1, 9)
 CLOTH = mottled((238, 235, 228), (215, 210, 204), 6, 6, 6)
@@ -35,8 +34,8 @@ BLACK = mottled((26, 22, 22), (18, 15, 15), 5, 5, 5)
 STEEL = mottled((190, 192, 198), (160, 162, 168), 9, 9, 9)
 
 
-def drawing(name: str) -> np.ndarray:
-    """uint8 (SIDE, SIDE, 3)."""
+def draw(name: str) -> np.ndarray:
+    """Return the pixels of a picture, uint8 (SIDE, SIDE, 3)."""
     return render(DRAWINGS[name], SIDE)
 
 

@@ -1,7 +1,7 @@
-"""What the demo works with: model, data, pictures. All of it is opened and checked before anything is written.
+"""The model, data and pictures of the demo, opened and checked before anything is written.
 
-Data of any size is cut down to what can be measured in seconds: some examples of each class for few-shot, a part of
-the test split in which every class keeps its share. Fine-tuning draws from all of train: there the steps are bounded.
+Data of any size is subsampled, so that evaluating takes seconds: some examples per class for few-shot, and a part of
+the test split in which every class keeps its share. Fine-tuning uses all of train, for a fixed number of steps.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import vitrail
 from vitrail.checkpoints.formats import load
 from vitrail.data.sources import Source, open_source, split_options, test_split_of
-from vitrail.demo.drawings import DRAWINGS, drawing
+from vitrail.demo.drawings import DRAWINGS, draw
 from vitrail.demo.settings import Demo
 from vitrail.errors import ConfigError, DataError, ImageError
 from vitrail.inference.feature_cache import model_digest
@@ -30,12 +30,12 @@ from vitrail.transfer.protocols import check_counts
 
 @dataclass(frozen=True)
 class Picture:
-    """One to classify."""
+    """A picture to classify."""
 
-    name: str  # for people
-    path: Path  # where it is, or will be written
+    name: str  # to show
+    path: Path  # its file, which may not be written yet
     pixels: np.ndarray  # uint8 (H, W, 3)
-    meant: str | None  # what it shows, where that is known
+    label: str | None  # its class, if known
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,10 @@ class Material:
     device: Device
     model: ViT  # on its device
     train: Source
-    few: Source  # the part of train that few-shot draws from
+    few: Source  # part of train for few-shot
     test: Source
     test_split: str
-    shots: tuple[int, ...]  # those that every class has examples for
+    shots: tuple[int, ...]  # those for which every class has enough examples
     pictures: list[Picture]
 
     @classmethod
@@ -63,7 +63,7 @@ class Material:
         check_counts(train)
         few = open_source(settings.data, few_split(train, settings))
         name = test_split_of(settings.data)
-        test_split = share_split(name, open_source(settings.data, name), settings.most)
+        test_split = share_split(name, open_source(settings.data, name), settings.max_images)
         test = open_source(settings.data, test_split)
         if train.class_names != test.class_names:
             raise DataError(f"{train.name} and {test.name} do not have the same classes")
@@ -72,85 +72,76 @@ class Material:
         if not shots:
             raise ConfigError(f"shots {settings.shots}: {train.name} allows at most {least}")
         if dropped := [str(n) for n in settings.shots if n > least]:
-            note(f"{train.name} has a class of {least} images: no {', '.join(dropped)}-shot")
-        pictures = pictures_of(settings, test, folder)
+            note(f"{train.name} has a class with {least} images only; skipping {', '.join(dropped)}-shot")
+        pictures = choose_pictures(settings, test, folder)
         return cls(settings, folder, device, model, train, few, test, test_split, shots, pictures)
 
     @property
-    def is_drawn(self) -> bool:
-        return is_drawn(self.settings.data)
-
-    @property
-    def pictures_are(self) -> str:
-        """In words."""
+    def description(self) -> str:
+        """Describe the pictures in words."""
         if self.settings.images:
-            return "your images"
-        return "pictures that the package drew" if self.is_drawn else f"images of {self.test.name}"
-
-    @property
-    def batch(self) -> int | None:
-        """None: few images, for which the protocol of fine-tuning has a smaller one."""
-        return self.settings.batch if len(self.train) >= 8 * self.settings.batch else None
+            return "of your images"
+        return "rendered pictures" if is_drawn(self.settings.data) else f"images of {self.test.name}"
 
     def identity(self) -> dict[str, Any]:
-        """What has to be the same for a folder to be gone on with."""
+        """Return everything that must be equal for a folder to be resumed."""
         version = {"weights": model_digest(self.model), "vitrail": vitrail.__version__}
         return dataclasses.asdict(self.settings) | version
 
 
 def few_split(train: Source, settings: Demo) -> str:
-    """So many of each class that all have as many: about `most` together, and enough for the most shots."""
+    """Return a part of train with equally many examples per class: about `max_images`, and enough for all shots."""
     classes = len(train.class_names)
     least = int(np.bincount(train.labels, minlength=classes).min())
-    each = min(least, max(settings.most // classes, *settings.shots))
+    each = min(least, max(settings.max_images // classes, *settings.shots))
     return "train" if each * classes == len(train) else f"train[:{each} per class]"
 
 
-def share_split(name: str, source: Source, most: int) -> str:
-    """About `most` of a split, every class in proportion; at least one of the largest class."""
-    if len(source) <= most:
+def share_split(name: str, source: Source, max_images: int) -> str:
+    """Return a part of a split with about `max_images` images, in proportion to its classes, and never none."""
+    if len(source) <= max_images:
         return name
-    part = 100 * max(most / len(source), 1 / int(np.bincount(source.labels).max()))
-    return f"{name}[:{part:.3g}% per class]"
+    percent = 100 * max(max_images / len(source), 1 / int(np.bincount(source.labels).max()))
+    return f"{name}[:{percent:.3g}% per class]"
 
 
-def pictures_of(settings: Demo, test: Source, folder: Path) -> list[Picture]:
-    """The person's own; else, for a data set of drawings, drawings of things; else some of the test split."""
+def choose_pictures(settings: Demo, test: Source, folder: Path) -> list[Picture]:
+    """Return the user's images; without any, rendered pictures if the data are drawings, else test images."""
     if settings.images:
-        found = find_images(settings.images)
-        chosen = [found[i] for i in evenly(len(found), settings.pictures)]
+        paths = find_images(settings.images)
+        chosen = [paths[i] for i in evenly(len(paths), settings.pictures)]
         return [Picture(path.name, path, pixels(path), None) for path in chosen]
     if is_drawn(settings.data):
         places = {name: folder / "pictures" / f"{name}.png" for name in list(DRAWINGS)[: settings.pictures]}
         return [
-            Picture(name, path, pixels(path) if path.is_file() else drawing(name), name)
+            Picture(name, path, pixels(path) if path.is_file() else draw(name), name)
             for name, path in places.items()
         ]
-    shown = some_of(test, settings.pictures)
+    images = read_some(test, settings.pictures)
     return [
         Picture(test.key(i), folder / "pictures" / f"{number:02}.png", x, test.class_names[test.labels[i]])
-        for number, (i, x) in enumerate(shown.items(), 1)
+        for number, (i, x) in enumerate(images.items(), 1)
     ]
 
 
 def is_drawn(data: str) -> bool:
-    """By the package, so that its images show nothing that a model of photographs could name."""
+    """Return whether the package draws the data; a model trained on photographs has no name for such images."""
     return split_options(data)[0].split(":")[0] == "shapes"
 
 
-def some_of(source: Source, most: int) -> dict[int, np.ndarray]:
-    """Index -> pixels of at most `most` examples: the first of each class, then the second; no broken ones."""
+def read_some(source: Source, count: int) -> dict[int, np.ndarray]:
+    """Return index -> pixels of up to `count` readable examples: the first of each class, then the second, ..."""
     labels = source.labels
-    made: dict[int, np.ndarray] = {}
+    images: dict[int, np.ndarray] = {}
     order = np.argsort(labels, kind="stable")  # class by class
     first = np.searchsorted(labels[order], labels[order])  # where the class begins
     for i in order[np.argsort(np.arange(len(labels)) - first, kind="stable")].tolist():
-        if len(made) == most:
+        if len(images) == count:
             break
         try:
-            made[i] = decode_example(source, i)
+            images[i] = decode_example(source, i)
         except (ImageError, DataError):
             continue  # training and evaluation count them
-    if not made:
+    if not images:
         raise DataError(f"{source.name}: none of its images can be read")
-    return made
+    return images

@@ -1,4 +1,4 @@
-"""A thing on the ground -> a picture that looks like a photograph, by sphere tracing (Hart, 1996).
+"""Render a thing on the ground so that it looks like a photograph, by sphere tracing (Hart, 1996).
 
     pixel ──► ray ──► steps of the distance to the nearest surface ──► a point on it ──► its colour in that light
 
@@ -34,7 +34,7 @@ class Thing:
 
 @dataclass(frozen=True)
 class View:
-    """Where a thing is seen from, and in what light."""
+    """The camera and the light."""
 
     eye: Vector
     at: Vector
@@ -53,11 +53,11 @@ class Scene:
 
 
 def render(scene: Scene, side: int, fine: int = 2) -> NDArray[np.uint8]:
-    """(side, side, 3); `fine` x `fine` rays for each pixel."""
+    """Return the picture, (side, side, 3), from `fine` x `fine` rays per pixel."""
     thing, view = scene.thing, scene.view
-    rays, eye = rays_of(view, side * fine), at(view.eye)
+    rays, eye = camera_rays(view, side * fine), at(view.eye)
     down = np.where(rays[:, 1] < -1e-3, -eye[1] / np.minimum(rays[:, 1], -1e-3), FAR)  # to the ground
-    t, met = traced(thing, eye, rays, np.minimum(down, FAR))
+    t, met = trace(thing, eye, rays, np.minimum(down, FAR))
     light = blend(as_light(view.horizon), as_light(view.sky), rays[:, 1] * 1.5 + 0.3)
     for here in (met, ~met & (down < FAR)):
         p = eye + t[here, None] * rays[here]
@@ -70,8 +70,8 @@ def render(scene: Scene, side: int, fine: int = 2) -> NDArray[np.uint8]:
     return (np.clip(light ** (1 / GAMMA) + noise, 0, 1) * 255).astype(np.uint8)
 
 
-def rays_of(view: View, n: int) -> Values:
-    """The directions of n x n rays, row by row, (n n, 3)."""
+def camera_rays(view: View, n: int) -> Values:
+    """Return the directions of n x n rays, row by row, (n n, 3)."""
     forward = unit(at(view.at)[None] - at(view.eye))[0]
     right = unit(np.cross(UP, forward)[None])[0]
     row, column = np.mgrid[0:n, 0:n].astype(np.float32)
@@ -79,8 +79,8 @@ def rays_of(view: View, n: int) -> Values:
     return unit(across[:, None] * right + up[:, None] * np.cross(forward, right) + view.zoom * forward)
 
 
-def traced(thing: Thing, eye: Values, rays: Values, most: Values) -> tuple[Values, NDArray[np.bool_]]:
-    """How far each ray goes, `most` at most, and whether it meets the thing."""
+def trace(thing: Thing, eye: Values, rays: Values, most: Values) -> tuple[Values, NDArray[np.bool_]]:
+    """Return how far each ray goes, `most` at most, and whether it meets the thing."""
     t, met = np.full(len(rays), NEAR, np.float32), np.zeros(len(rays), bool)
     going = np.arange(len(rays))
     for _ in range(80):
@@ -94,7 +94,7 @@ def traced(thing: Thing, eye: Values, rays: Values, most: Values) -> tuple[Value
 
 
 def normals(thing: Thing, p: Values) -> Values:
-    """Out of the surface, (n, 3)."""
+    """Return the normals of the surface at points p, (n, 3)."""
 
     def height(q: Values) -> Values:
         return thing.distance(q) + thing.relief(q)
@@ -103,7 +103,7 @@ def normals(thing: Thing, p: Values) -> Values:
 
 
 def lit(scene: Scene, p: Values, normal: Values, rays: Values, colour: Values, gloss: float) -> Values:
-    """The light that points of a surface send back along the rays that met them."""
+    """Return the light that points of a surface send back along the rays that met them."""
     sun = unit(at(scene.view.sun)[None])[0]
     around = [p + h * normal for h in (0.08, 0.25)]
     clear = [
@@ -117,7 +117,7 @@ def lit(scene: Scene, p: Values, normal: Values, rays: Values, colour: Values, g
 
 
 def sunlit(thing: Thing, p: Values, sun: Values) -> Values:
-    """1 in the sun, 0 in the shadow, something between at its edge."""
+    """Return 1 in the sun, 0 in the shadow, and values between at its edge."""
     seen, t = np.ones(len(p), np.float32), np.full(len(p), 0.03, np.float32)
     for _ in range(16):
         clear = thing.distance(p + t[:, None] * sun)
@@ -127,17 +127,17 @@ def sunlit(thing: Thing, p: Values, sun: Values) -> Values:
 
 
 def at(place: Vector) -> Values:
-    """(3,)"""
+    """Return a point as an array (3,)."""
     return np.array(place, np.float32)
 
 
 def as_light(colour: Vector) -> Values:
-    """Of a colour in bytes."""
+    """Return a colour in bytes as linear light."""
     return (at(colour) / 255) ** GAMMA
 
 
 def blend(one: Values, other: Values, part: Values) -> Values:
-    """`part` of the other, row by row."""
+    """Mix two colours, row by row, with the fraction `part` of the other."""
     part = np.clip(part, 0, 1)[:, None]
     return one * (1 - part) + other * part
 

@@ -1,4 +1,4 @@
-"""What the demo's stages write, and what is read of it again: OUT/NAME.json, and all of it in OUT/run.json."""
+"""Types of the results of the demo: of each stage in OUT/NAME.json, of all stages in OUT/run.json."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Answer(TypedDict):
 class Picture(TypedDict):
     name: str
     path: str
-    meant: str | None
+    label: str | None
     top: list[Answer]
 
 
 class Pictures(Timed):
-    of: str
+    description: str
     drawn: bool
     classes: Count
     pictures: list[Picture]
@@ -70,8 +70,8 @@ KINDS: dict[str, Any] = {"pictures": Pictures, "fewshot": Fewshot, "finetune": F
 
 
 def check_complete(results: dict[str, Any], model: str, where: str) -> None:
-    """There is a picture, and there are scores of the model: what the tables are made of."""
+    """Raise CheckpointError unless there are pictures, and scores of the model, to show."""
     if not results["pictures"]["pictures"] or model not in results["fewshot"]["scores"]:
         raise CheckpointError(
-            f"{where}: no pictures, or no scores of {model}: remove it, and the demo is done anew"
+            f"{where}: no pictures, or no scores of {model}; remove this folder to run the demo again"
         )

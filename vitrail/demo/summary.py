@@ -1,11 +1,11 @@
-"""demo.png, the demo on one page: what the model says and attends to, before and after fine-tuning.
+"""demo.png, the demo on one page: predictions and attention, before and after fine-tuning.
 
-answers of the model         ┐
-pictures                     │ columns: a picture each
-the same, lit by its rollout ┘
-test images                  ┐
-the same, lit by its rollout │ columns: a test image each
-answers, fine-tuned          ┘
+predictions of the model                 ┐
+pictures                                 │ a picture in each column
+pictures, lit by the attention rollout   ┘
+test images                              ┐
+test images, lit by the rollout          │ a test image in each column
+predictions of the fine-tuned model      ┘
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from PIL import Image
 
 from vitrail.checkpoints.formats import load
 from vitrail.data.readers.class_names import readable
-from vitrail.demo.material import Material, some_of
+from vitrail.demo.material import Material, read_some
 from vitrail.inference.predict import Prediction, predict
 from vitrail.inspection import drawing, pictures
 from vitrail.inspection.attention import rollout
@@ -26,45 +26,47 @@ from vitrail.inspection.inspect import Inspection, picture_of
 from vitrail.runtime.device import pick
 
 SIDE = 160  # pixels of a picture on the page
-LETTERS = 18  # of a caption, as wide as a picture
+LETTERS = 18  # letters of a caption as wide as a picture
 
 
 def draw_summary(material: Material, seen: Inspection, path: Path) -> None:
-    """`seen`: the pictures of the material, looked at closely."""
+    """Draw the summary to `path`; `seen`: the inspection of the material's pictures."""
     m = material
     tuned = load(m.folder / "finetuned" / "model").to(pick(m.device))
-    tests = some_of(m.test, m.settings.pictures)
+    tests = read_some(m.test, m.settings.pictures)
     images, labels = list(tests.values()), [m.test.class_names[m.test.labels[i]] for i in tests]
     columns = max(len(images), len(seen.subjects))
     page = np.full((4, columns, SIDE, SIDE, 3), pictures.PAPER, np.uint8)
     for k, one in enumerate(seen.subjects):
         assert one.rollout is not None  # the model is a ViT
-        page[:2, k] = lit_and_unlit(one.picture, one.rollout)
+        page[:2, k] = plain_and_lit(one.picture, one.rollout)
     for k, (image, weights) in enumerate(zip(images, rollout(tuned, images), strict=True)):
-        page[2:, k] = lit_and_unlit(picture_of(tuned, image), weights)
-    shown = [one.meant or one.name for one in m.pictures]
+        page[2:, k] = plain_and_lit(picture_of(tuned, image), weights)
+    names = [one.label or one.name for one in m.pictures]
     drawing.labelled(
         pictures.tiled(page, SIDE),
         path,
-        title=f"{m.settings.model}: what it says and what it looks at; below, fine-tuned on {m.train.name}",
+        title=f"{m.settings.model}: predictions and attention; below, after fine-tuning on {m.train.name}",
         rows=["picture", "attention", "test image", "attention"],
-        above=captions(shown, [one.top for one in seen.subjects], columns),
+        above=captions(names, [one.top for one in seen.subjects], columns),
         columns=captions(labels, predict(tuned, images, 1), columns),
     )
 
 
-def lit_and_unlit(picture: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """uint8 (H, W, 3) and a map over it -> the picture, and the same as bright as the map says: (SIDE, SIDE, 3)."""
+def plain_and_lit(picture: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return a picture, uint8 (H, W, 3), and a copy with the brightness of a map over it: (SIDE, SIDE, 3) each."""
     large = np.asarray(Image.fromarray(picture).resize((SIDE, SIDE), Image.Resampling.BICUBIC))
     return large, pictures.lit(large, weights)
 
 
-def captions(shown: Sequence[str], answers: Sequence[Prediction], columns: int) -> list[str]:
-    """What is there, and in a second line the answer."""
-    made = []
-    for what, ((name, probability), *_) in zip(shown, answers, strict=True):
-        made.append(f"{cut(readable(what), LETTERS)}\n→ {cut(readable(name), LETTERS - 7)} {probability:.0%}")
-    return made + [""] * (columns - len(made))
+def captions(names: Sequence[str], predictions: Sequence[Prediction], columns: int) -> list[str]:
+    """Return a caption for each column: the name of the picture and, in a second line, the prediction."""
+    texts = []
+    for name, ((answer, probability), *_) in zip(names, predictions, strict=True):
+        texts.append(
+            f"{cut(readable(name), LETTERS)}\n→ {cut(readable(answer), LETTERS - 7)} {probability:.0%}"
+        )
+    return texts + [""] * (columns - len(texts))
 
 
 def cut(text: str, most: int) -> str:
