@@ -29,7 +29,8 @@ SMALLER = {
     "transfer": {"--steps": "2", "--batch-size": "8", "--num-workers": "0", "--seeds": "1"},
     "vtab": {"--steps": "1", "--batch-size": "4", "--image-size": "32", "--train-examples": "16",
              "--val-examples": "4", "--num-workers": "0"},
-    "demo": {"--steps": "1", "--batch-size": "8", "--shots": "1", "--seeds": "1", "--max-images": "30", "--pictures": "2"},
+    "demo": {"--steps": "1", "--batch-size": "8", "--shots": "1", "--seeds": "1",
+             "--max-images": "30", "--pictures": "2"},
     "inspect": {"--closely": "1"},
     "evaluate": {"--num-workers": "0"},
 }  # fmt: skip
