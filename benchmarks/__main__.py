@@ -7,4 +7,4 @@ from benchmarks import load, memory
 
 if __name__ == "__main__":
     load.main()
-    memory.main(batches=10_000, workers=2)
+    memory.main(batches=10_000, num_workers=2)

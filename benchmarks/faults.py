@@ -1,8 +1,8 @@
-"""Kill a run again and again, and see that nothing is lost: `python -m benchmarks.faults`.
+"""Kill a run again and again, and check that nothing is lost: `python -m benchmarks.faults`.
 
 A 200-step run with everything random in it (crops, mixup, cutmix, dropout, stochastic depth, an average) is killed
 by SIGKILL at random moments, every other time while a checkpoint is being written, and started again each time. At
-the end its weights and metrics must be those of a run that nobody touched, bit for bit.
+the end its weights and metrics must be those of an uninterrupted run, bit for bit.
 """
 
 from __future__ import annotations
@@ -20,40 +20,48 @@ from pathlib import Path
 import torch
 
 import vitrail
-from vitrail.train.experiment import DataChoice, Experiment, ModelChoice, Training
-from vitrail.train.optim import Optimization
+from vitrail.train.keywords import override
 from vitrail.train.run import run
+from vitrail.train.settings import Experiment
+
+SETTINGS = {
+    "model": "mu/8@16",
+    "dropout": 0.1,
+    "drop_path": 0.1,
+    "data": "shapes?image_size=16&n=96",
+    "train": "train[:80%]",
+    "val": "train[80%:]",
+    "test": "none",
+    "batch_size": 8,
+    "mixup": 0.2,
+    "cutmix": 1.0,
+    "num_workers": 0,
+    "warmup": 5,
+    "weight_decay": 0.1,
+    "ema": 0.99,
+    "log_every": 1,
+    "evaluate_every": 10,
+    "save_every": 2,
+    "compile": "off",
+}
 
 
 def experiment(steps: int) -> Experiment:
-    data = "shapes?image_size=16&n=96"
-    return Experiment(
-        ModelChoice("mu/8@16", dropout=0.1, drop_path=0.1),
-        DataChoice(data, "train[:80%]", "train[80%:]", "none", batch=8, mixup=0.2, cutmix=1.0, workers=0),
-        training=Training(
-            steps=steps,
-            warmup=5,
-            log_every=1,
-            evaluate_every=10,
-            save_every=2,
-            average=0.99,
-            compile="off",
-            optimization=Optimization(weight_decay=0.1),
-        ),
-    )
+    return override(Experiment(), {**SETTINGS, "steps": steps})
 
 
 def survive(folder: Path, kills: int, steps: int, seed: int = 0) -> list[str]:
-    """Kill `kills` times, then let it finish; where each kill came. Raises AssertionError if anything differs."""
+    """Kill a run `kills` times, let it finish, compare; return where each kill came."""
     run(experiment(steps), folder / "whole", device="cpu")
-    rng, told = random.Random(seed), []
-    while len(told) < kills:
+    rng = random.Random(seed)
+    killed: list[str] = []
+    while len(killed) < kills:
         process = begin(folder / "killed", steps)
-        in_saving = len(told) % 2 == 1
-        told.append(kill(process, folder / "killed", in_saving, rng))
+        in_saving = len(killed) % 2 == 1
+        killed.append(kill(process, folder / "killed", in_saving, rng))
     assert begin(folder / "killed", steps).wait() == 0
     compare(folder / "whole", folder / "killed")
-    return told
+    return killed
 
 
 def begin(folder: Path, steps: int) -> subprocess.Popen[bytes]:
@@ -62,7 +70,7 @@ def begin(folder: Path, steps: int) -> subprocess.Popen[bytes]:
 
 
 def kill(process: subprocess.Popen[bytes], folder: Path, in_saving: bool, rng: random.Random) -> str:
-    """Once the run has begun: after a moment, or as soon as a checkpoint is half written."""
+    """Kill a run once it has begun: after a moment, or as soon as a checkpoint is half written; return where."""
     checkpoints = folder / "checkpoints"
     before = newest(folder)
     while newest(folder) == before and process.poll() is None:
@@ -89,8 +97,8 @@ def compare(whole: Path, killed: Path) -> None:
 
 
 def rows(folder: Path) -> list[dict[str, float]]:
-    made = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in row.items() if k != "images_per_second"} for row in made]
+    read = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in row.items() if k != "images_per_second"} for row in read]
 
 
 def main() -> None:
@@ -98,15 +106,15 @@ def main() -> None:
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--kills", type=int, default=20)
-    given = parser.parse_args()
-    if given.folder is not None:
-        run(experiment(given.steps), given.folder, device="cpu")
+    arguments = parser.parse_args()
+    if arguments.folder is not None:
+        run(experiment(arguments.steps), arguments.folder, device="cpu")
         return
     with tempfile.TemporaryDirectory() as folder:
-        told = survive(Path(folder), given.kills, given.steps)
-    print("\n".join(told))
+        killed = survive(Path(folder), arguments.kills, arguments.steps)
+    print("\n".join(killed))
     print(
-        f"{len(told)} kills in {given.steps} steps: weights and metrics bit-identical to the run that was left alone"
+        f"{len(killed)} kills in {arguments.steps} steps: weights and metrics are those of an uninterrupted run"
     )
 
 

@@ -33,11 +33,12 @@ from torch.utils.data import DataLoader
 from benchmarks.peers import import_torchvision
 from vitrail.data.augment import inception_box
 from vitrail.data.decode import JPEG_DECODER
-from vitrail.data.loader import Loader, Loading
+from vitrail.data.loader import Loader
 from vitrail.data.preprocess import parse
+from vitrail.data.settings import DataSettings
 from vitrail.data.sources import open_source
 
-SIZE, BATCH = 224, 32
+SIZE, BATCH_SIZE = 224, 32
 QUEUED = 8  # batches that may have been made ahead
 REST = 0.6  # seconds in which the workers of a loader fill their queue
 AREA, ASPECT = (0.05, 1.0), (0.75, 1.33)
@@ -45,29 +46,30 @@ LINE = f"inception_crop({SIZE}, torch_bilinear)|flip_lr|uint8|to_range(-1, 1)"
 torchvision = import_torchvision()
 
 
-def ours(folder: Path, workers: int) -> Iterator[torch.Tensor]:
-    loader = Loader(open_source(folder, "train"), parse(LINE), Loading(BATCH, workers=workers))
+def ours(folder: Path, num_workers: int) -> Iterator[torch.Tensor]:
+    settings = DataSettings(batch_size=BATCH_SIZE, num_workers=num_workers)
+    loader = Loader(open_source(folder, "train"), parse(LINE), settings)
     for batch in loader.on_host():
         yield batch["image"]
 
 
-def torchvision_pil(folder: Path, workers: int) -> Iterator[torch.Tensor]:
+def torchvision_pil(folder: Path, num_workers: int) -> Iterator[torch.Tensor]:
     from torchvision.datasets import ImageFolder
     from torchvision.transforms import v2
 
     steps = [v2.RandomResizedCrop(SIZE, AREA, ASPECT), v2.RandomHorizontalFlip(), v2.PILToTensor()]
-    yield from endless(ImageFolder(folder / "train", v2.Compose(steps)), workers)
+    yield from endless(ImageFolder(folder / "train", v2.Compose(steps)), num_workers)
 
 
-def torchvision_pil_same(folder: Path, workers: int) -> Iterator[torch.Tensor]:
+def torchvision_pil_same(folder: Path, num_workers: int) -> Iterator[torch.Tensor]:
     from torchvision.datasets import ImageFolder
     from torchvision.transforms import v2
 
     steps = [SameCrop(), v2.RandomHorizontalFlip(), v2.PILToTensor()]
-    yield from endless(ImageFolder(folder / "train", v2.Compose(steps)), workers)
+    yield from endless(ImageFolder(folder / "train", v2.Compose(steps)), num_workers)
 
 
-def torchvision_tensors(folder: Path, workers: int) -> Iterator[torch.Tensor]:
+def torchvision_tensors(folder: Path, num_workers: int) -> Iterator[torch.Tensor]:
     from torchvision.datasets import ImageFolder
     from torchvision.io import ImageReadMode, decode_jpeg, read_file
     from torchvision.transforms import v2
@@ -76,7 +78,7 @@ def torchvision_tensors(folder: Path, workers: int) -> Iterator[torch.Tensor]:
         return decode_jpeg(read_file(path), mode=ImageReadMode.RGB)
 
     steps = [v2.RandomResizedCrop(SIZE, AREA, ASPECT, antialias=True), v2.RandomHorizontalFlip()]
-    yield from endless(ImageFolder(folder / "train", v2.Compose(steps), loader=read), workers)
+    yield from endless(ImageFolder(folder / "train", v2.Compose(steps), loader=read), num_workers)
 
 
 class SameCrop:
@@ -93,18 +95,18 @@ class SameCrop:
         return functional.resized_crop(image, *box, [SIZE, SIZE], antialias=True)
 
 
-def timms(folder: Path, workers: int) -> Iterator[torch.Tensor]:
+def timms(folder: Path, num_workers: int) -> Iterator[torch.Tensor]:
     from timm.data import create_dataset, create_loader
 
     dataset = create_dataset("", str(folder), split="train", is_training=True)
     loader = create_loader(
         dataset,
         (3, SIZE, SIZE),
-        BATCH,
+        BATCH_SIZE,
         is_training=True,
         use_prefetcher=True,
         device=torch.device("cpu"),
-        num_workers=workers,
+        num_workers=num_workers,
         scale=AREA,
         ratio=ASPECT,
         hflip=0.5,
@@ -116,9 +118,14 @@ def timms(folder: Path, workers: int) -> Iterator[torch.Tensor]:
             yield x
 
 
-def endless(dataset: torch.utils.data.Dataset[object], workers: int) -> Iterator[torch.Tensor]:
+def endless(dataset: torch.utils.data.Dataset[object], num_workers: int) -> Iterator[torch.Tensor]:
     loader = DataLoader(
-        dataset, BATCH, shuffle=True, num_workers=workers, drop_last=True, persistent_workers=workers > 0
+        dataset,
+        BATCH_SIZE,
+        shuffle=True,
+        num_workers=num_workers,
+        drop_last=True,
+        persistent_workers=num_workers > 0,
     )
     while True:
         for x, _ in loader:
@@ -164,11 +171,11 @@ def compare_pixels(folder: Path, count: int = 200) -> float:
     return total / min(count, len(source))
 
 
-def started(folder: Path, workers: int) -> dict[str, Iterator[torch.Tensor]]:
+def started(folder: Path, num_workers: int) -> dict[str, Iterator[torch.Tensor]]:
     """Those of the loaders that run on this machine."""
     running = {}
     for name, make in LOADERS.items():
-        batches = make(folder, workers)
+        batches = make(folder, num_workers)
         try:
             next(batches)
         except (RuntimeError, OSError, AttributeError) as error:
@@ -179,7 +186,7 @@ def started(folder: Path, workers: int) -> dict[str, Iterator[torch.Tensor]]:
     return running
 
 
-def rate(batches: Iterator[torch.Tensor], count: int) -> float:
+def images_per_second(batches: Iterator[torch.Tensor], count: int) -> float:
     """Images a second; then its workers are left to fill their queue, and rest while others run."""
     for _ in range(QUEUED):
         next(batches)
@@ -190,21 +197,21 @@ def rate(batches: Iterator[torch.Tensor], count: int) -> float:
     return images / seconds
 
 
-def main(photos: Path, workers: int, rounds: int, count: int) -> None:
+def main(photos: Path, num_workers: int, rounds: int, count: int) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = prepared(photos, Path(temporary), repeat=10)
         difference = compare_pixels(folder)
         assert difference <= 1.0, f"mean |difference| is {difference:.2f}/255"
         print(f"mean |difference| from full decode, crop, antialiased resize: {difference:.3f}/255")
-        running = started(folder, workers)
-        rates: dict[str, list[float]] = {name: [] for name in running}
+        running = started(folder, num_workers)
+        speeds: dict[str, list[float]] = {name: [] for name in running}
         for _ in range(rounds):
             for name, batches in running.items():
-                rates[name].append(rate(batches, count))
+                speeds[name].append(images_per_second(batches, count))
     print(f"JPEG decoder: {JPEG_DECODER}; torch {torch.__version__}; load average {os.getloadavg()[0]:.1f}")
-    print(f"{workers} workers, batches of {BATCH}, {rounds} rounds of {count * BATCH} images")
-    for name, values in rates.items():
-        ratios = [ours / theirs for ours, theirs in zip(rates["vitrail"], values, strict=True)]
+    print(f"{num_workers} workers, batches of {BATCH_SIZE}, {rounds} rounds of {count * BATCH_SIZE} images")
+    for name, values in speeds.items():
+        ratios = [ours / theirs for ours, theirs in zip(speeds["vitrail"], values, strict=True)]
         print(f"  {name:22} images/s {spread(values, 0):24} ours / this {spread(ratios, 2)}")
 
 
@@ -217,7 +224,7 @@ def spread(values: list[float], digits: int) -> str:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("photos", type=Path, nargs="?", default=Path("../shared/data/photos"))
-    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--num-workers", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--count", type=int, default=30, help="batches that are timed in a round")
     main(**vars(parser.parse_args()))

@@ -13,8 +13,9 @@ import multiprocessing
 import os
 from pathlib import Path
 
-from vitrail.data.loader import Loader, Loading
+from vitrail.data.loader import Loader
 from vitrail.data.preprocess import parse
+from vitrail.data.settings import DataSettings
 from vitrail.data.sources import open_source
 
 
@@ -27,10 +28,11 @@ def memory() -> float:
     return total / 1024
 
 
-def main(batches: int, workers: int) -> None:
+def main(batches: int, num_workers: int) -> None:
     source = open_source("shapes?n=2000&image_size=32", "train")
     pipeline = parse("inception_crop(32)|flip_lr|uint8|to_range(-1, 1)")
-    loader = Loader(source, pipeline, Loading(batch=8, workers=workers, mixup=0.2, cutmix=1.0))
+    settings = DataSettings(batch_size=8, num_workers=num_workers, mixup=0.2, cutmix=1.0)
+    loader = Loader(source, pipeline, settings)
     seen = []
     for step, _ in enumerate(loader.batches(0, batches), 1):
         if step % (batches // 10) == 0:
@@ -42,5 +44,5 @@ def main(batches: int, workers: int) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--batches", type=int, default=10_000)
-    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--num-workers", type=int, default=2)
     main(**vars(parser.parse_args()))

@@ -19,12 +19,11 @@ import torch.nn.functional as F
 import vitrail
 from benchmarks.peers import import_torchvision
 from vitrail.models.cost import cost
-from vitrail.objectives.supervised import Supervised
 from vitrail.runtime.device import peak_flops
 from vitrail.train.fit import Loop
-from vitrail.train.optim import Optimization
-from vitrail.train.plan import Plan, Progress
-from vitrail.train.schedule import Schedule
+from vitrail.train.keywords import override
+from vitrail.train.progress import Progress
+from vitrail.train.settings import Experiment
 from vitrail.train.state import TrainState
 
 DEVICE = torch.device("cuda")
@@ -43,11 +42,12 @@ def batch_of(size: int, image_size: int) -> dict[str, torch.Tensor]:
 
 def ours(batch: dict[str, torch.Tensor], name: str, image_size: int) -> Step:
     model = vitrail.create(name, classes=1000, image_size=image_size).to(DEVICE)
-    objective = Supervised(model)
+    settings = {"lr": 1e-3, "warmup": 100, "weight_decay": 0.1, "steps": 10_000, "log_every": 100}
+    experiment = override(Experiment(), settings).resolve(10_000, cuda=True)
+    objective = experiment.objective.build(model)
     objective.compile()
-    plan = Plan(Schedule(1e-3, 10_000, warmup=100), bf16=True, compile=True)
-    state = TrainState(objective, Optimization("adamw", weight_decay=0.1), 0.0, DEVICE)
-    loop = Loop(objective, objective, state, plan, None, [], DEVICE, Progress(), None)
+    state = TrainState(objective, experiment.optimizer, DEVICE)
+    loop = Loop(objective, objective, state, experiment, None, [], DEVICE, Progress(), None, None)
     waiting, count = [], iter(range(10**9))
 
     def step() -> None:
@@ -103,11 +103,11 @@ def memory(make: Callable[[], Step]) -> tuple[Step, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=20)
-    given = parser.parse_args()
-    batch = batch_of(given.batch, 224)
+    arguments = parser.parse_args()
+    batch = batch_of(arguments.batch_size, 224)
     contestants, most = {}, {}
     for name, make in {
         "vitrail": lambda: ours(batch, "B/16", 224),
@@ -115,18 +115,17 @@ def main() -> None:
     }.items():
         contestants[name], most[name] = memory(make)
     times: dict[str, list[float]] = {name: [] for name in contestants}
-    for _ in range(given.rounds):
+    for _ in range(arguments.rounds):
         for name, step in contestants.items():
-            times[name].append(seconds(step, given.steps))
-    flops = cost(vitrail.create("B/16").config).training_flops * given.batch
-    print(
-        f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {given.rounds} rounds of {given.steps} steps"
-    )
+            times[name].append(seconds(step, arguments.steps))
+    flops = cost(vitrail.create("B/16").config).training_flops * arguments.batch_size
+    rounds = f"{arguments.rounds} rounds of {arguments.steps} steps"
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {rounds}")
     for name, each in times.items():
         t = statistics.median(each)
-        low, high = given.batch / max(each), given.batch / min(each)
+        low, high = arguments.batch_size / max(each), arguments.batch_size / min(each)
         print(
-            f"{name:8} {given.batch / t:7,.0f} images/s ({low:,.0f} to {high:,.0f})  {1000 * t:6.1f} ms  "
+            f"{name:8} {arguments.batch_size / t:7,.0f} images/s ({low:,.0f} to {high:,.0f})  {1000 * t:6.1f} ms  "
             f"{most[name]:5.1f} GiB  MFU {flops / t / peak_flops(DEVICE):.1%}"
         )
     ratio = statistics.median(t / v for v, t in zip(times["vitrail"], times["timm"], strict=True))
