@@ -152,7 +152,7 @@ def test_axial_attention_takes_whole_grids_only():
 
 def test_other_sizes_and_kept_patches_train_with_recomputation():
     model = model_of(positions="1d", positions_at="every", dropout=0.0).train()
-    model.encoder.recompute = True
+    model.encoder.activation_checkpointing = True
     keep = torch.tensor([[0, 5, 7], [1, 2, 3]])
     z = model.tokens(model.patches(torch.randn(2, 3, 24, 24)), (3, 3), keep)
     model.pool(model.encode(z, (3, 3), keep)).sum().backward()

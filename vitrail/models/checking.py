@@ -1,4 +1,4 @@
-"""What every config checks of its fields, in words."""
+"""Checks of the fields of a config; each raises ConfigError with the value and what is allowed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from vitrail.errors import ConfigError
 
-# The most that a size may be: far beyond any model, and still what torch can count.
+# Upper bounds of sizes: far beyond any model, and still within what torch can count.
 MOST = {
     "width": 1 << 16,
     "depth": 1000,
@@ -21,19 +21,20 @@ MOST_PIXELS = 1 << 16  # along a side of an image
 MOST_STAGES, MOST_UNITS = 6, 1000  # of a ResNet; units of all its stages together
 
 
-def image_size(given: Any) -> tuple[int, int]:
-    """One number for a square, or (height, width)."""
-    size = (given, given) if is_whole(given) else tuple(given) if isinstance(given, tuple | list) else ()
+def image_size(value: Any) -> tuple[int, int]:
+    """Return (height, width) from one number, for a square, or two."""
+    size = (value, value) if is_whole(value) else tuple(value) if isinstance(value, tuple | list) else ()
     if len(size) != 2 or not all(map(is_whole, size)):
-        raise ConfigError(f"image_size={given!r} is neither a whole number nor (height, width)")
+        raise ConfigError(f"image_size={value!r} is neither a whole number nor (height, width)")
     if min(size) < 1:
-        raise ConfigError(f"image_size={given!r}: a side must have at least 1 pixel")
+        raise ConfigError(f"image_size={value!r}: a side must have at least 1 pixel")
     if max(size) > MOST_PIXELS:
-        raise ConfigError(f"image_size={given!r:.60} is more than {MOST_PIXELS} pixels along a side")
+        raise ConfigError(f"image_size={value!r:.60} is more than {MOST_PIXELS} pixels along a side")
     return size[0], size[1]
 
 
 def whole(config: Any, least: int, *names: str) -> None:
+    """Check that fields are whole numbers of at least `least`."""
     for name in names:
         value = getattr(config, name)
         if not is_whole(value) or value < least:
@@ -43,7 +44,7 @@ def whole(config: Any, least: int, *names: str) -> None:
 
 
 def number(config: Any, least: float, most: float, *names: str) -> None:
-    """least <= value < most"""
+    """Check that fields are numbers with least <= value < most."""
     for name in names:
         value = getattr(config, name)
         if not isinstance(value, int | float) or not least <= value < most:
@@ -51,13 +52,15 @@ def number(config: Any, least: float, most: float, *names: str) -> None:
 
 
 def units(config: Any, least_stages: int) -> tuple[int, ...]:
-    """Bottleneck units in each stage of a ResNet."""
-    given = config.units
-    units = tuple(given) if isinstance(given, tuple | list) else None
+    """Return the numbers of bottleneck units in the stages of a ResNet."""
+    value = config.units
+    units = tuple(value) if isinstance(value, tuple | list) else None
     if units is None or len(units) < least_stages or not all(is_whole(n) and n >= 1 for n in units):
-        raise ConfigError(f"units={given!r}: a whole number of at least 1 for each stage")
+        raise ConfigError(f"units={value!r} must be a whole number of at least 1 for each stage")
     if len(units) > MOST_STAGES or sum(units) > MOST_UNITS:
-        raise ConfigError(f"units={given!r:.60}: at most {MOST_STAGES} stages, and {MOST_UNITS} units in all")
+        raise ConfigError(
+            f"units={value!r:.60} must have at most {MOST_STAGES} stages and {MOST_UNITS} units in all"
+        )
     return units
 
 

@@ -1,11 +1,11 @@
-"""What a model costs, from its config alone: nothing is built, nothing is run.
+"""Cost of a model, from its config alone: nothing is built or run.
 
 Counted as the field counts: 1 multiply-add = 1 MAC = 2 FLOPs; only matrix products and convolutions (norms,
 activations and additions are below 1%); a training step is 3 x forward (backward is twice forward).
 
     MACs of a ViT layer on T tokens:   4 T D^2  (q, k, v, out)  +  2 T^2 D  (q k^T, A v)  +  2 T D mlp_dim
 
-`activation_bytes` is what a training step keeps for the backward pass, for one image, with fused attention: a
+`activation_bytes` counts what a training step keeps for the backward pass, per image, with fused attention: a
 layer keeps the inputs of its two norms (2D), of qkv and fc1 (2D), q, k, v and the attention's output (4D), and
 the MLP's hidden layer before and after the GELU (2 mlp_dim).
 """
@@ -24,7 +24,7 @@ from vitrail.models.vit import ViTConfig
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one image at the config's image size."""
+    """Cost of one image at the config's image size."""
 
     parameters: int
     tokens: int  # 0 for ResNets
@@ -33,20 +33,20 @@ class Cost:
 
     @property
     def flops(self) -> int:
-        """Forward."""
+        """FLOPs of the forward pass."""
         return 2 * self.macs
 
     @property
     def training_flops(self) -> int:
-        """Forward and backward."""
+        """FLOPs of the forward and backward pass."""
         return 3 * self.flops
 
     def activation_bytes(self, bytes_per_value: int = 2) -> int:
-        """2 bytes: bf16."""
+        """Return the bytes kept for the backward pass; 2 per value in bf16."""
         return self.activations * bytes_per_value
 
     def pretraining_flops(self, examples: int, epochs: float) -> float:
-        """Of `epochs` passes over `examples` images; the paper's Table 6 gives these as exaFLOPs (1e18)."""
+        """Return the FLOPs of `epochs` passes over `examples` images; Table 6 gives them as exaFLOPs (1e18)."""
         if examples < 0:
             raise ConfigError(f"examples must be at least 0, not {examples:,}")
         if not 0 <= epochs < float("inf"):
@@ -61,7 +61,7 @@ def cost(config: Config) -> Cost:
 
 
 def accelerator_days(flops: float, peak_flops: float, utilisation: float) -> float:
-    """Days of one accelerator. The paper's TPUv3 core: a peak of 61.5e12 (half a chip's 123e12) in bf16;
+    """Return the days on one accelerator. The paper's TPUv3 core: a peak of 61.5e12 (half a chip's 123e12) in bf16;
     its H/14 took 2,500 core-days for 14 epochs of JFT, a utilisation of 0.32, its L/16 680, 0.43."""
     if not 0 < peak_flops < float("inf"):
         raise ConfigError(f"the peak must be finite and above 0, not {peak_flops / 1e12:g} TFLOP/s")
@@ -99,7 +99,7 @@ def vit_cost(c: ViTConfig) -> Cost:
 
 
 def attention_macs(c: ViTConfig) -> int:
-    """q k^T and A v of all layers: all tokens with all, or within rows and then columns."""
+    """Return the MACs of q k^T and A v in all layers: among all tokens, or within rows and then columns."""
     (rows, columns), T, D = c.grid, c.tokens, c.width
     pairs = rows * columns * (rows + columns) if c.block == "axial" else T * T
     return c.depth * 2 * pairs * D
@@ -119,7 +119,7 @@ def position_parameters(c: ViTConfig) -> int:
 
 @dataclass(frozen=True)
 class Layer:
-    """One convolution of a ResNet, or (kernel 0) one GroupNorm, or (outputs 0) what has no weights."""
+    """A convolution of a ResNet, or (kernel 0) a GroupNorm, or (outputs 0) an operation without weights."""
 
     inputs: int
     outputs: int

@@ -8,8 +8,8 @@ written-out formula instead, so that the weights A exist; a test holds the two e
 `block3.attention` (B, h, T, T), `block3.z` (B, T, D); in axial blocks also `block3.row.attention`, of the columns of
 each of B * rows rows, and `block3.column.attention`, likewise.
 
-B batch, T tokens, D width, h heads, d = D / h, z (B, T, D) the tokens. What the layers know of the tokens besides
-their values (grid, places, mask) is a `Layout`.
+B batch, T tokens, D width, h heads, d = D / h, z (B, T, D) the tokens. `Layout` has what the layers need to know of
+the tokens besides their values: grid, places, mask.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ Activation = Literal["gelu_tanh", "gelu"]
 
 
 class Layout(NamedTuple):
-    """Where the tokens stand, and which of them may be attended to."""
+    """The places of the tokens in the grid, and which of them may be attended to."""
 
     grid: Grid  # rows and columns of patches
-    places: Tensor | None = None  # (B, T): of each token, where not all patches are kept; None: all, in order
-    mask: Tensor | None = None  # bool (B, 1, 1 or T, T): query, key; False: not attended to. None: all are
+    places: Tensor | None = None  # (B, T), if only some patches are kept; None: all, in order
+    mask: Tensor | None = None  # bool (B, 1, 1 or T, T), by query and key; False: not attended to
 
 
 class Block(nn.Module):
@@ -76,7 +76,7 @@ class Block(nn.Module):
         return z
 
     def branch(self, y: Tensor, group: int = 1) -> Tensor:
-        """Stochastic depth: a whole branch is dropped for an example, the others are scaled to keep the mean."""
+        """Apply stochastic depth: drop a whole branch for an example, and scale the others to keep the mean."""
         if not self.training or self.drop_path == 0:
             return y
         keep = 1 - self.drop_path
@@ -193,7 +193,7 @@ class Encoder(nn.Module):
         self.positions = nn.ModuleList(positions)
         self.norm = norm
         self.relative = relative
-        self.recompute = False  # in training, keep only the layers' inputs, and compute the rest again
+        self.activation_checkpointing = False  # keep only the inputs of layers, and compute the rest again
 
     def forward(self, z: Tensor, layout: Layout, record: Record | None = None) -> Tensor:
         for i, block in enumerate(self.blocks):
@@ -202,7 +202,7 @@ class Encoder(nn.Module):
                 E_pos = at_layer(layout.grid)  # (1, prefix + N, D)
                 z = z + (E_pos if layout.places is None else take(E_pos, layout.places))
             relative = at_layer if self.relative else None
-            if self.recompute and self.training and record is None:
+            if self.activation_checkpointing and self.training and record is None:
                 z = checkpoint(block, z, layout, relative, use_reentrant=False)
             else:
                 z = block(z, layout, relative, record, f"block{i}")

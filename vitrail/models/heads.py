@@ -1,4 +1,4 @@
-"""From encoded, normalised tokens to logits: pooling and the classifier (Eq. 4 and section 3.1).
+"""Pooling and the classifier: encoded, normalised tokens -> logits (Eq. 4 and section 3.1).
 
     token       y = z_L^0, the class token
     mean        y = the mean of the patch tokens
@@ -54,5 +54,5 @@ class Head(nn.Module):
         return y if self.classifier is None else self.classifier(y)  # (B, classes)
 
     def representation(self, y: Tensor) -> Tensor:
-        """What the classifier sees: tanh of the hidden layer, where there is one."""
+        """Return the input of the classifier: tanh of the hidden layer, if there is one, else y."""
         return y if self.pre_logits is None else self.pre_logits(y).tanh()  # (B, pre_logits or D)

@@ -3,8 +3,8 @@
 The paper has two ways to take features out of a ResNet-50 (4.2): (i) after stage 4, one token for 32 pixels;
 (ii) stage 4 left out and its layers moved to stage 3, (3, 4, 9), one token for 16 pixels.
 
-R+Ti/16 is the trap among the names: its root halves twice and patches of 8 follow, so its tokens are 32
-pixels apart (50 tokens at 224), as the published parameter count confirms.
+The name R+Ti/16 misleads: its root halves the image twice and patches of 8 follow, so its tokens are 32 pixels
+apart (50 tokens at 224), as the published parameter count confirms.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class HybridConfig(ViTConfig):
                 raise ConfigError(f"the stem has no field {', '.join(unknown)}")
             object.__setattr__(self, "stem", StemConfig(**self.stem))
         if not isinstance(self.stem, StemConfig):
-            raise ConfigError(f"stem={self.stem!r} is not a StemConfig, nor a dict of its fields")
+            raise ConfigError(f"stem={self.stem!r} is neither a StemConfig nor a dict of its fields")
         super().__post_init__()
 
     @property

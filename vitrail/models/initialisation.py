@@ -1,4 +1,4 @@
-"""How every parameter of a fresh model is set: one table, as the published code has it.
+"""Initialisation of every parameter of a fresh model: one table, as in the published code.
 
 Each parameter matches exactly one row (asserted). `lecun_normal` is Flax's: a normal of variance 1 / fan_in,
 truncated at two standard deviations. q, k and v are each Xavier-uniform on (D, D): a Xavier bound taken from
@@ -49,7 +49,7 @@ def constant(value: float) -> Callable[[Tensor], object]:
     return lambda w: nn.init.constant_(w, value)
 
 
-# parameter name (whole, a regular expression): how it is set
+# regular expression for the whole name of a parameter: its initialisation
 INITIALISATION: dict[str, Callable[[Tensor], object]] = {
     # Eq. 1
     r"embedding\.weight": lecun_normal,
@@ -89,11 +89,12 @@ INITIALISATION: dict[str, Callable[[Tensor], object]] = {
 
 @torch.no_grad()
 def initialise(model: nn.Module, *, prefix: str = "", head_bias: float = 0.0) -> None:
-    """Set every parameter of `model` by the table; `prefix`: what its names begin with there."""
+    """Set every parameter of `model` by the table, in which its names begin with `prefix`."""
     for name, parameter in model.named_parameters(prefix=prefix.rstrip(".")):
-        rows = [how for pattern, how in INITIALISATION.items() if re.fullmatch(pattern, name)]
+        rows = [row for pattern, row in INITIALISATION.items() if re.fullmatch(pattern, name)]
         assert len(rows) == 1, f"{name}: {len(rows)} rows of the initialisation table"
-        if not parameter.is_meta:
-            rows[0](parameter)
-        if name == "head.classifier.bias" and not parameter.is_meta:
+        if parameter.is_meta:
+            continue
+        rows[0](parameter)
+        if name == "head.classifier.bias":
             nn.init.constant_(parameter, head_bias)

@@ -5,7 +5,7 @@
     vit_base_patch16_224  vit_base_r50_s16_384  resnetv2_50x1_bit   timm
     google/vit-base-patch16-224-in21k  vit_b_16                     transformers, torchvision
 
-Case does not matter, but for g (giant) and G (gigantic), which differ in nothing else.
+Case does not matter, except for g (giant) and G (gigantic).
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ PLAIN = (
     "Ti/16", "S/32", "S/16", "B-half/32", "B/32", "B/16", "B/8", "L/32", "L/16", "So400m/14", "H/14", "g/14",
     "G/14",
 )  # fmt: skip
-# What `vitrail models` lists; any other variant and patch size can be asked for.
+# Models that `vitrail models` lists; other combinations of variant and patch size work too.
 MODELS: tuple[str, ...] = (*PLAIN, *HYBRIDS, *BITS)
 
-# Models in the box (checkpoints/box.py), which come with weights; here so that a message can point to them.
+# Included models (checkpoints/box.py), which come with weights; here so that a message can point to them.
 BOXED = ("ti8-64",)
 
 TIMM_SIZES = {
@@ -41,21 +41,21 @@ TIMM_SIZES = {
 
 
 def make_config(name: str, **overrides: Any) -> Config:
-    """The config of a named model, with any of its fields replaced."""
+    """Return the config of a named model, with any of its fields replaced."""
     config = parse(name)
     unknown = sorted(set(overrides) - {f.name for f in fields(config)})
     if unknown:
         allowed = ", ".join(f.name for f in fields(config))
         raise ConfigError(f"{name} has no field {', '.join(unknown)}; its fields are {allowed}")
     if "pool" in overrides and "class_token" not in overrides:
-        overrides["class_token"] = None  # follows the pooling, unless asked for
+        overrides["class_token"] = None  # follows the pooling
     if "positions" in overrides and "positions_at" not in overrides:
-        overrides["positions_at"] = None  # follows the kind, unless asked for
+        overrides["positions_at"] = None  # follows the kind of positions
     return replace(config, **overrides)
 
 
 def build(config: Config) -> Model:
-    """A model with fresh weights."""
+    """Return a model with fresh weights."""
     if isinstance(config, BiTConfig):
         return BiT(config)
     return Hybrid(config) if isinstance(config, HybridConfig) else ViT(config)
@@ -72,7 +72,7 @@ def parse(name: str) -> Config:
 
 
 def split_size(text: str) -> tuple[str, tuple[int, int]]:
-    """'L/16@512' -> ('L/16', (512, 512)); 224 where nothing is said."""
+    """Split 'L/16@512' into ('L/16', (512, 512)); the default size is 224."""
     match = re.fullmatch(r"(.*)@(\d+)(?:[xX](\d+))?", text)
     if not match:
         return text, (224, 224)
@@ -82,7 +82,7 @@ def split_size(text: str) -> tuple[str, tuple[int, int]]:
 def variant(text: str) -> str | None:
     if text in VARIANTS:
         return text
-    # "g" and "G": the first of the table that fits, which is g; G matched above.
+    # "G" matched above; other cases of g find "g", which is first in the table.
     return next((known for known in VARIANTS if known.lower() == text.lower()), None)
 
 
@@ -99,8 +99,8 @@ def vit_config(known: str, patch_size: int, size: tuple[int, int]) -> ViTConfig:
 
 def hybrid(text: str, size: tuple[int, int]) -> HybridConfig | None:
     match = re.fullmatch(r"(r\d*)\+(?:vit[-_])?([a-z]+)[/_](\d+)", text, re.IGNORECASE)
-    wanted = f"{match[1]}+{match[2]}/{match[3]}".lower() if match else ""
-    return next((hybrid_config(known, size) for known in HYBRIDS if known.lower() == wanted), None)
+    name = f"{match[1]}+{match[2]}/{match[3]}".lower() if match else ""
+    return next((hybrid_config(known, size) for known in HYBRIDS if known.lower() == name), None)
 
 
 def hybrid_config(known: str, size: tuple[int, int]) -> HybridConfig:
@@ -146,16 +146,16 @@ def timm_bit(text: str, size: tuple[int, int]) -> BiTConfig | None:
 def unknown_model(name: str) -> ConfigError:
     if name in BOXED:
         return ConfigError(
-            f"{name} is a model in the box, with its weights, and no architecture: vitrail.load({name!r}) loads it"
+            f"{name} is an included model with weights, not an architecture: use vitrail.load({name!r})"
         )
     spellings = {
         spelling.lower(): known for known in MODELS for spelling in (known, f"ViT-{known}", f"BiT-{known}")
     }
     for word, short in TIMM_SIZES.items():
         spellings |= {f"vit_{word}_patch{p}": f"{short}/{p}" for p in (8, 14, 16, 32)}
-    spellings |= {boxed: f"{boxed} (in the box)" for boxed in BOXED}
+    spellings |= {boxed: f"{boxed} (included)" for boxed in BOXED}
     near = [spellings[s] for s in difflib.get_close_matches(name.lower(), spellings, n=3, cutoff=0.4)]
     suggestion = f"; did you mean {' or '.join(dict.fromkeys(near))}?" if near else ""
     return ConfigError(
-        f"unknown model {name!r}{suggestion} (a name is as B/16, L/16@512 or R50x1; `vitrail models` lists them)"
+        f"unknown model {name!r}{suggestion} (names look like B/16, L/16@512 or R50x1; `vitrail models` lists them)"
     )

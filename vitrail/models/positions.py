@@ -1,17 +1,17 @@
-"""E_pos: what tells the encoder where a patch was (second half of Eq. 1; the grid of the paper's Table 8).
+"""E_pos: the positions of the patches (second half of Eq. 1; the options of the paper's Table 8).
 
     none        nothing: a bag of patches
     1d          a learned row for each of the T tokens in raster order, the class token's row first
     2d          learned X and Y tables of D/2 each; a patch at (y, x) gets [X[x], Y[y]]
-    sincos      the same idea with fixed sines and cosines
+    sincos      like 2d, with fixed sines and cosines
     relative    a learned key for each offset p_q - p_k; its logits are added to attention before the softmax
 
 The first four are added to the tokens: at the stem (Eq. 1), or again at the input of every layer, with a table
 of its own for each layer or one shared by all. `relative` lives inside attention: every layer, or shared.
 The tokens before the patches (the class token) have learned rows in `1d`; in `2d` and `sincos` they get zeros.
 
-Positions are a function of the grid: on another one than they were made for, tables are resampled as they are when a
-model is loaded at another image size, and sines are computed. Where only some patches are kept, `places` says which.
+Positions are a function of the grid: for another grid, tables are resampled, as when a model is loaded at another
+image size, and sines are computed. If only some patches are kept, `places` are theirs.
 T = prefix + N tokens, N = rows * columns patches, D width, h heads, d = D / h.
 """
 
@@ -28,8 +28,8 @@ from vitrail.errors import ConfigError
 Kind = Literal["none", "1d", "2d", "relative", "sincos"]
 Grid = tuple[int, int]
 
-# How tables are resampled, by whose code does it so. scipy.ndimage.zoom(order=1) of the published code
-# is bilinear with the corners aligned.
+# Methods of resampling tables, by library. The published code uses scipy.ndimage.zoom(order=1), which is bilinear
+# with aligned corners.
 RESAMPLE: dict[str, dict[str, str | bool]] = {
     "official": {"mode": "bilinear", "align_corners": True},
     "bilinear": {"mode": "bilinear", "align_corners": False},
@@ -134,7 +134,7 @@ class Relative1D(nn.Module):
 
 
 def places(keep: Tensor, prefix: int) -> Tensor:
-    """Patches that are kept (B, n) -> the places of their tokens, those before the patches first: (B, prefix + n)."""
+    """Return the places of the tokens of kept patches (B, n), after those of the prefix: (B, prefix + n)."""
     first = torch.arange(prefix, device=keep.device).expand(len(keep), -1)  # (B, prefix)
     return torch.cat([first, keep + prefix], dim=1)
 

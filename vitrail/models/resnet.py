@@ -4,7 +4,7 @@ Both: bottleneck units, GroupNorm of 32 groups, and weight-standardised convolut
 
     w^ = (w - mean(w)) / std(w)         over each output filter
 
-The two published codes differ in small things, all of them values here: BiT divides by sqrt(var + 1e-10),
+The two published codes differ in small things, which are values here: BiT divides by sqrt(var + 1e-10),
 pads by fixed amounts and with zeros before the max-pool; the hybrids' divides by std + 1e-5 and pads as
 TensorFlow's SAME does (the odd pixel goes to the right and the bottom).
 """
@@ -62,7 +62,7 @@ class BiTConfig:
 
     @property
     def width(self) -> int:
-        """D: the width of the features."""
+        """D, the width of the features."""
         return stage_width(self.width_factor, len(self.units) - 1)
 
 
@@ -87,19 +87,19 @@ class StemConfig:
 
     @property
     def width(self) -> int:
-        """Channels that come out."""
+        """Number of output channels."""
         if not self.units:
             return int(64 * self.width_factor)
         return stage_width(self.width_factor, len(self.units) - 1)
 
 
 def stage_width(width_factor: float, stage: int) -> int:
-    """Channels that leave stage 0, 1, 2, 3: 256, 512, 1024, 2048 times the width factor."""
+    """Return the output channels of stage 0, 1, 2, 3: 256, 512, 1024, 2048 times the width factor."""
     return 4 * int(64 * width_factor) * 2**stage
 
 
 def check_resnet(config: BiTConfig | StemConfig) -> None:
-    """What is not allowed in either, in words."""
+    """Reject fields that neither kind of ResNet can have."""
     checking.number(config, 0, 1, "norm_eps", "standardisation_eps")
     checking.number(config, 0.5, 1000, "width_factor")
     if 64 * config.width_factor % GROUPS:
@@ -114,11 +114,11 @@ class BiT(nn.Module):
     def __init__(self, config: BiTConfig) -> None:
         super().__init__()
         self.config = config
-        self.preprocess = ""  # the line of data.preprocess that makes this model's input
+        self.preprocess = ""  # preprocessing line for this model's input
         self.class_names: list[str] | None = None
         self.provenance: dict[str, Any] = {}  # where the weights came from
-        self.metrics: dict[str, Any] = {}  # what was measured of them
-        self.license: dict[str, str] = {}  # of "weights" and "data"; what is left out is unknown
+        self.metrics: dict[str, Any] = {}  # scores of the weights
+        self.license: dict[str, str] = {}  # of "weights" and "data"; missing: unknown
         c = config
 
         def conv(inputs: int, outputs: int, kernel: int, stride: int = 1) -> StdConv:
@@ -173,17 +173,17 @@ Convolution = Callable[..., "StdConv"]
 def stages(
     unit: type[nn.Module], units: tuple[int, ...], width_factor: float, conv: Convolution, norm_eps: float
 ) -> nn.Sequential:
-    """Stage s has units[s] bottlenecks; its first one doubles the width and, from stage 1 on, halves the grid."""
-    made, inputs = [], int(64 * width_factor)
+    """Return stages of units[s] bottlenecks; the first doubles the width and, from stage 1 on, halves the grid."""
+    all_stages, inputs = [], int(64 * width_factor)
     for s, count in enumerate(units):
         outputs = stage_width(width_factor, s)
-        row: list[nn.Module] = []
+        stage: list[nn.Module] = []
         for u in range(count):
             stride = 2 if s > 0 and u == 0 else 1
-            row.append(unit(inputs, outputs, stride, u == 0, conv, norm_eps))
+            stage.append(unit(inputs, outputs, stride, u == 0, conv, norm_eps))
             inputs = outputs
-        made.append(nn.Sequential(*row))
-    return nn.Sequential(*made)
+        all_stages.append(nn.Sequential(*stage))
+    return nn.Sequential(*all_stages)
 
 
 class PreActUnit(nn.Module):
@@ -261,14 +261,14 @@ class StdConv(nn.Conv2d):
 
 
 def standardise(w: Tensor, form: Standardisation, eps: float) -> Tensor:
-    """w^ = (w - mean) / sqrt(var + eps), or / (std + eps), over each output filter; w (out, in, k, k)."""
+    """Return w^ = (w - mean) / sqrt(var + eps), or / (std + eps), over each output filter; w (out, in, k, k)."""
     w = w - w.mean(dim=(1, 2, 3), keepdim=True)
     variance = w.square().mean(dim=(1, 2, 3), keepdim=True)
     return w / ((variance + eps).sqrt() if form == "sqrt_var" else variance.sqrt() + eps)
 
 
 def pad_same(x: Tensor, kernel: int, stride: int, value: float = 0.0) -> Tensor:
-    """TensorFlow's SAME: an output of ceil(n / stride), the odd pixel of padding at the right and bottom."""
+    """Pad as TensorFlow's SAME: an output of ceil(n / stride), the odd pixel at the right and bottom."""
     vertical, horizontal = (
         max((-(-n // stride) - 1) * stride + kernel - n, 0) for n in (x.shape[-2], x.shape[-1])
     )

@@ -6,8 +6,8 @@
     y    = LN(z_L^0)                                    Eq. 4   LN ends encode(), pool() takes the token
 
 The methods are the seams: masking, probes, figures and export use them and never reach deeper. Images may have any
-size that the patches divide; positions follow their grid. Of the patches some may be kept (`keep`), and sequences
-padded (`mask`).
+size that the patches divide; positions follow the grid. One may keep some of the patches (`keep`) and pad sequences
+(`mask`).
 B batch, C channels, H x W pixels, P patch, N = HW / P^2 patches, T = prefix + N tokens (prefix: 1 with a class token,
 else 0), n patches kept, D width.
 """
@@ -95,22 +95,22 @@ class ViTConfig:
 
     @property
     def prefix(self) -> int:
-        """Tokens before those of the patches."""
+        """Number of tokens before those of the patches."""
         return int(bool(self.class_token))
 
     @property
     def tokens(self) -> int:
-        """T: what the encoder sees."""
+        """T, the number of tokens in the encoder."""
         return self.prefix + self.grid[0] * self.grid[1]
 
     @property
     def embedded_channels(self) -> int:
-        """Channels of what the patch embedding is applied to."""
+        """Channels of the input of the patch embedding."""
         return self.channels
 
 
 def check(config: ViTConfig) -> None:
-    """What is not allowed, in words."""
+    """Reject values and combinations of fields that no model can have."""
     choices = {
         "pool": ("token", "mean", "attention"),
         "positions": ("none", "1d", "2d", "relative", "sincos"),
@@ -120,9 +120,9 @@ def check(config: ViTConfig) -> None:
         "norm_at": ("encoder", "pooled"),
     }
     for field, allowed in choices.items():
-        given = getattr(config, field)
-        if given not in allowed:
-            raise ConfigError(f"{field}={given!r} is not one of {', '.join(allowed)}")
+        value = getattr(config, field)
+        if value not in allowed:
+            raise ConfigError(f"{field}={value!r} is not one of {', '.join(allowed)}")
     checking.whole(config, 1, "width", "depth", "mlp_dim", "heads", "patch_size", "channels")
     checking.whole(config, 0, "classes", "pre_logits")
     checking.number(config, 0, 1, "dropout", "attention_dropout", "drop_path", "norm_eps")
@@ -159,11 +159,11 @@ class ViT(nn.Module):
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
         self.config = config
-        self.preprocess = ""  # the line of data.preprocess that makes this model's input
+        self.preprocess = ""  # preprocessing line for this model's input
         self.class_names: list[str] | None = None
         self.provenance: dict[str, Any] = {}  # where the weights came from
-        self.metrics: dict[str, Any] = {}  # what was measured of them
-        self.license: dict[str, str] = {}  # of "weights" and "data"; what is left out is unknown
+        self.metrics: dict[str, Any] = {}  # scores of the weights
+        self.license: dict[str, str] = {}  # of "weights" and "data"; missing: unknown
         c = config
         D = c.width
 
@@ -187,8 +187,8 @@ class ViT(nn.Module):
     def tokens(self, z: Tensor, grid: Grid | None = None, keep: Tensor | None = None) -> Tensor:
         """(B, N, D) -> (B, T, D): prepend x_cls, add E_pos.  Eq. 1
 
-        `grid`: rows and columns of the patches, where they are not the config's. `keep` (B, n): the patches that are
-        kept, by their index in raster order -> (B, prefix + n, D).
+        `grid`: rows and columns of the patches, by default the config's. `keep` (B, n): indices of patches to keep,
+        in raster order -> (B, prefix + n, D).
         """
         grid = self.known_grid(grid, z)
         if self.cls is not None:
@@ -209,9 +209,9 @@ class ViT(nn.Module):
     ) -> Tensor:
         """(B, T, D) -> (B, T, D): the layers, then the LN of Eq. 4.  Eqs. 2, 3
 
-        `grid` and `keep`, as `tokens` had them, are for positions inside the layers. `mask`: (B, T), False for tokens
-        that are not attended to (padding), or (B, T, T) by query and key (packed sequences; a query needs at least
-        one key). `record`: a dict to fill.
+        `grid` and `keep`, as for `tokens`, are for positions inside the layers. `mask`: (B, T), False for tokens that
+        are not attended to (padding), or (B, T, T) by query and key (packed sequences; a query needs at least one
+        key). `record`: a dict to fill.
         """
         if mask is not None:
             mask = mask[:, None] if mask.ndim == 3 else mask[:, None, None]  # (B, 1, 1 or T, T)
@@ -221,7 +221,7 @@ class ViT(nn.Module):
         return self.encoder(z, Layout(self.known_grid(grid), at, mask), record)
 
     def pool(self, z: Tensor, mask: Tensor | None = None) -> Tensor:
-        """(B, T, D) -> (B, D): y.  Eq. 4. `mask` (B, T): False for tokens that do not count."""
+        """(B, T, D) -> (B, D): y.  Eq. 4. `mask` (B, T): False for tokens to leave out."""
         prefix = self.config.prefix
         if self.attention_pool is not None:
             y = self.attention_pool(z, mask)
@@ -240,7 +240,7 @@ class ViT(nn.Module):
         return self.pool(self.encode(self.tokens(self.patches(x), grid), grid))
 
     def feature_map(self, x: Tensor) -> Tensor:
-        """(B, C, H, W) -> (B, D, rows, columns): what the encoder makes of each patch."""
+        """(B, C, H, W) -> (B, D, rows, columns): the encoded patches."""
         grid = self.grid(x)
         z = self.encode(self.tokens(self.patches(x), grid), grid)  # (B, T, D)
         return z[:, self.config.prefix :].transpose(1, 2).unflatten(2, grid)  # (B, D, rows, columns)
@@ -273,7 +273,7 @@ class ViT(nn.Module):
 
 
 def encoder(c: ViTConfig) -> Encoder:
-    """The layers of a config, with what is added or handed to each of them."""
+    """Return the layers of a config, with their positions."""
 
     def block(i: int) -> Block:
         return Block(

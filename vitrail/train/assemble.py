@@ -91,7 +91,7 @@ def assemble(
     objective = experiment.objective.build(model).to(device)
     freeze(model, experiment.optimizer.freeze)
     if isinstance(model, ViT):
-        model.encoder.recompute = experiment.training.activation_checkpointing
+        model.encoder.activation_checkpointing = experiment.training.activation_checkpointing
     loader = build_loader(resolved, sources.train, model, folder, device)
     evaluators = build_evaluators(experiment, objective, sources.val)
     check_monitor(experiment, evaluators)
