@@ -87,7 +87,7 @@ def test_what_stands_on_the_disk_goes_first(tmp_path, monkeypatch):
 
 
 def test_no_name_in_the_box_is_an_architectures(name):
-    with pytest.raises(ConfigError, match="no architecture"):
+    with pytest.raises(ConfigError, match="architecture"):
         make_config(name)
 
 
