@@ -60,7 +60,7 @@ def test_the_same_again_is_not_borne_either(tmp_path):
     path = tmp_path / "bad_files.jsonl"
     with pytest.raises(DataError):
         BadFiles(10, path=path).add([bad(1), bad(2)])
-    with pytest.raises(DataError, match=r"2 of 10 examples.*once they are mended, delete the list"):
+    with pytest.raises(DataError, match=r"2 of 10 examples.*delete the list"):
         BadFiles(10, path=path)
     assert len(BadFiles(10, max_bad=0.2, path=path).found) == 2
 
@@ -70,7 +70,7 @@ def test_the_lists_of_others_count_and_stay_theirs(tmp_path):
         BadFiles(1000, path=tmp_path / f"bad_files.{i}.jsonl").add([bad(i)])
     others = sorted(tmp_path.glob("bad_files.*.jsonl"))
     own = BadFiles(1000, path=tmp_path / "bad_files.jsonl", others=others)
-    assert set(own.found) == {"k1.jpg", "k2.jpg"}
+    assert set(own.examples) == {"k1.jpg", "k2.jpg"}
     own.add([bad(2), bad(3)])
     assert [json.loads(line)["key"] for line in own.path.read_text().splitlines()] == ["k3.jpg"]
     with pytest.raises(DataError, match=r"2 of 10 examples.*bad_files\.1\.jsonl, .*bad_files\.2\.jsonl\)"):

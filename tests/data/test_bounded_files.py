@@ -74,7 +74,7 @@ def test_only_what_is_ours_is_replaced(tmp_path: Path) -> None:
     for name in ("ours", "empty", "absent"):
         check_replaceable(tmp_path / name, b"mark", "list")
     for name in ("theirs", "late", "folder", "nowhere"):
-        with pytest.raises(ConfigError, match=f"{name} is there already and is no list"):
+        with pytest.raises(ConfigError, match=f"{name} exists and is no list"):
             check_replaceable(tmp_path / name, b"mark", "list")
 
 
@@ -87,5 +87,5 @@ def test_json_of_any_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     for text in ("", "[1", "[" * 100):
         monkeypatch.setattr(bounded_files, "MAX_JSON_BYTES", 100)
         (tmp_path / "a").write_text(text)
-        with pytest.raises(DataError, match="a: a list is JSON, and this is not: "):
+        with pytest.raises(DataError, match="a: a list must be JSON: "):
             read_json(tmp_path / "a", "a list")

@@ -119,7 +119,7 @@ def test_files_that_are_not_ours_are_found_before_the_work(
 ) -> None:
     monkeypatch.setattr("vitrail.data.dedup.scan", lambda *_, **__: pytest.fail("the data was read"))
     (data / "mine").write_text("mine")
-    with pytest.raises(ConfigError, match="mine is there already"):
+    with pytest.raises(ConfigError, match="mine exists"):
         dedup_paths(data / "web", [data / "pets"], **{place: data / "mine"})  # type: ignore[arg-type]
     assert (data / "mine").read_text() == "mine"
 

@@ -71,8 +71,9 @@ def compare(source, views=LINE, steps=5, start=0, seed=0, rank=0, world=1, **set
         levels = (x["image"] - y["image"])[good].abs() * 127.5  # mixed images: fractions of a level
         assert levels.max() < 1.01
         assert (levels > 1e-3).float().mean() < 1e-3
-    assert one.bad_files.found.keys() == other.bad_files.found.keys() or steps * settings.batch_size < len(
-        source
+    assert (
+        one.bad_files.examples.keys() == other.bad_files.examples.keys()
+        or steps * settings.batch_size < len(source)
     )
 
 
@@ -102,7 +103,7 @@ def test_broken_images_have_no_weight_and_are_listed():
     loader = ResidentLoader(source, parse(LINE), DataSettings(batch_size=37), bad_files=BadFiles(37, 0.1))
     batch = loader.batch(0)
     assert sorted(batch["index"][batch["weight"] == 0].tolist()) == [3, 4, 20]
-    assert [bad.index for bad in loader.bad_files.found.values()] == [3, 4, 20]
+    assert [bad.index for bad in loader.bad_files.examples.values()] == [3, 4, 20]
     with pytest.raises(DataError, match="3 of 37 examples are broken"):
         ResidentLoader(source, parse(LINE), DataSettings(batch_size=8)).batch(0)
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from vitrail.train.assembly import assemble, model_of
 
 import vitrail
 from tests.randomise import randomise
@@ -9,7 +10,6 @@ from tests.train.small import DATA, experiment
 from vitrail.data.bad_files import BadExample, BadFiles
 from vitrail.data.sources import open_source
 from vitrail.errors import ConfigError
-from vitrail.train.assembly import assemble, model_of
 
 CPU = torch.device("cpu")
 NORMALIZED = {"preprocess": "inception_crop(16)|flip_lr|normalize(0.2, 0.1)"}
@@ -76,4 +76,4 @@ def test_each_process_may_meet_every_broken_example_and_the_first_counts_those_o
         monkeypatch.setattr("vitrail.train.assembly.rank", lambda rank=rank: rank)
         monkeypatch.setattr("vitrail.train.assembly.world", lambda: 2)
         found = assemble(experiment(), CPU, tmp_path).loader.bad_files
-        assert (found.n, set(found.found)) == (64, known)
+        assert (found.n, set(found.examples)) == (64, known)

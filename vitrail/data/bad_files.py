@@ -19,55 +19,55 @@ class BadExample:
 
 
 class BadFiles:
-    """What was found broken among n examples; each is listed once, also over several runs with one file."""
+    """The broken ones of n examples; each is listed once, also over several runs with one file."""
 
     def __init__(
         self, n: int, max_bad: float = 0.01, path: Path | None = None, others: Iterable[Path] = ()
     ) -> None:
-        """`path` is read and written; the lists of `others` are only read."""
+        """Read the lists; `path` is also written, `others` are only read."""
         self.n, self.max_bad, self.path, self.others = n, max_bad, path, list(others)
-        self.found: dict[str, BadExample] = {}
-        self.torn = False  # whether a kill, or a full disk, left a part of a last line
+        self.examples: dict[str, BadExample] = {}
+        self.torn = False  # a kill, or a full disk, left a part of a last line
         for other in self.others:
-            self.found |= _read(other)[0]
+            self.examples |= _read(other)[0]
         if path is not None and path.exists():
-            found, self.torn = _read(path)
-            self.found |= found
+            listed, self.torn = _read(path)
+            self.examples |= listed
         self._check()
 
     def add(self, examples: Iterable[BadExample]) -> None:
-        """One broken example is always borne; above the threshold, the list is the error."""
-        new = {bad.key: bad for bad in examples if bad.key not in self.found}
+        """List more broken examples; DataError above `max_bad`, though one is always tolerated."""
+        new = {bad.key: bad for bad in examples if bad.key not in self.examples}
         if not new:
             return
-        self.found |= new
+        self.examples |= new
         if self.path is not None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            mode, rows = ("w", self.found) if self.torn else ("a", new)
+            mode, rows = ("w", self.examples) if self.torn else ("a", new)
             with self.path.open(mode, encoding="utf-8") as file:
                 file.writelines(json.dumps(asdict(bad)) + "\n" for bad in rows.values())
             self.torn = False
         self._check()
 
     def _check(self) -> None:
-        if len(self.found) > max(1, self.max_bad * self.n):
+        if len(self.examples) > max(1, self.max_bad * self.n):
             lists = ", ".join(map(str, [self.path, *self.others] if self.path else self.others))
             raise DataError(
-                f"{len(self.found)} of {self.n:,} examples are broken, more than the {self.max_bad:.1%} allowed"
+                f"{len(self.examples)} of {self.n:,} examples are broken, more than the {self.max_bad:.1%} allowed"
                 + (f" (all in {lists})" if lists else "")
                 + f": {self.summary(5)}. Remove or replace them, or allow more with --max-bad (max_bad in Python)"
-                + ("; once they are mended, delete the list" if lists else "")
+                + ("; once they are repaired, delete the list" if lists else "")
             )
 
     def summary(self, most: int = 5) -> str:
-        """The first few, for people."""
-        shown = "; ".join(bad.reason for bad in list(self.found.values())[:most])
-        more = len(self.found) - most
-        return shown + (f"; and {more} more" if more > 0 else "")
+        """Join the first few reasons."""
+        reasons = "; ".join(bad.reason for bad in list(self.examples.values())[:most])
+        more = len(self.examples) - most
+        return reasons + (f"; and {more} more" if more > 0 else "")
 
 
 def _read(path: Path) -> tuple[dict[str, BadExample], bool]:
-    """key -> what a list says of it; whether its last line is torn."""
+    """Return {key: broken example} of a list, and whether its last line is torn."""
     *lines, last = read_text(path, "broken examples").split("\n")
     listed = (_parse(line, f"{path}, line {number}") for number, line in enumerate(lines, 1))
     return {bad.key: bad for bad in listed}, bool(last)
@@ -77,5 +77,5 @@ def _parse(line: str, where: str) -> BadExample:
     row = parse_object(line, f"{where}: not a broken example")
     index, key, reason = (row.get(name) for name in ("index", "key", "reason"))
     if type(index) is not int or not isinstance(key, str) or not isinstance(reason, str):
-        raise DataError(f"{where}: not a broken example: {line[:80]!r}; index, key and reason are wanted")
+        raise DataError(f"{where}: not a broken example: {line[:80]!r}; it must have index, key and reason")
     return BadExample(index, key, reason)

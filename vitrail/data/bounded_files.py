@@ -1,4 +1,4 @@
-"""Files that others may have made: read within bounds, and never replaced.
+"""Files that may come from others: read within bounds, and never replaced.
 
 image files (sources.py)                                      ──► read_file
 dedup.py, bad_files.py, shard.py                              ──► read_text, parse_object
@@ -25,14 +25,14 @@ MARKED = 512  # bytes of a file in which its mark has to stand
 
 
 class TooLargeError(OSError):
-    """A file of more bytes than are read."""
+    """A file with more bytes than are read."""
 
     def __init__(self, size: int, most: int) -> None:
         super().__init__(errno.EOVERFLOW, f"{size:,} bytes; at most {most:,} are read")
 
 
 def read_file(path: str | Path, most: int) -> bytes:
-    """All bytes of a regular file; OSError for anything else (devices and pipes have no end), or more bytes."""
+    """Read all bytes of a regular file; OSError for anything else (devices and pipes have no end), or more bytes."""
     with FileIO(path, opener=_open) as file:
         status = os.fstat(file.fileno())
         if stat.S_ISDIR(status.st_mode):
@@ -41,17 +41,17 @@ def read_file(path: str | Path, most: int) -> bytes:
             raise OSError(errno.EINVAL, "not a regular file")
         if status.st_size > most:
             raise TooLargeError(status.st_size, most)
-        parts, size, ask = [], 0, status.st_size + 1
+        chunks, size, ask = [], 0, status.st_size + 1
         while data := file.read(ask):
-            parts.append(data)
+            chunks.append(data)
             size, ask = size + len(data), CHUNK
             if size > most:
                 raise TooLargeError(size, most)
-    return b"".join(parts)
+    return b"".join(chunks)
 
 
 def read_text(path: str | Path, what: str, most: int = MAX_TEXT_BYTES) -> str:
-    """A file of UTF-8 text; `what` it should be, for messages."""
+    """Read a file of UTF-8 text; `what` it should be, for messages."""
     try:
         return read_file(path, most).decode()
     except OSError as error:
@@ -61,16 +61,16 @@ def read_text(path: str | Path, what: str, most: int = MAX_TEXT_BYTES) -> str:
 
 
 def read_json(path: str | Path, what: str) -> Any:
-    """A file that people name beside a model and its data: names, class mappings, labels."""
+    """Read JSON that a user names beside a model and its data: class names, mappings, labels."""
     text = read_text(path, what, MAX_JSON_BYTES)
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: {what} is JSON, and this is not: {error}") from error
+        raise DataError(f"{path}: {what} must be JSON: {error}") from error
 
 
 def parse_object(text: str, where: str) -> dict[str, object]:
-    """JSON of one object."""
+    """Parse one JSON object."""
     try:
         row = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -81,8 +81,10 @@ def parse_object(text: str, where: str) -> dict[str, object]:
 
 
 def check_replaceable(path: Path, mark: bytes, what: str) -> None:
-    """An error where nothing can be written, or there is something that is not ours: a file, not empty, that does not
-    begin with our mark. To be found before the work whose result is to be written there."""
+    """Raise where nothing can be written, or a file is not ours to replace: it is not empty and lacks our mark.
+
+    To be called before the work whose result is to be written there.
+    """
     check_writable(path.parent)
     if not path.exists() and not path.is_symlink():
         return
@@ -91,8 +93,8 @@ def check_replaceable(path: Path, mark: bytes, what: str) -> None:
             start = file.read(MARKED)
         if not start or mark in start:
             return
-    raise ConfigError(f"{path} is there already and is no {what}: choose another name, or move it away")
+    raise ConfigError(f"{path} exists and is no {what}: choose another name, or move it away")
 
 
 def _open(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # which does not wait for somebody to write into a pipe
+    return os.open(path, flags | os.O_NONBLOCK)  # do not wait for somebody to write into a pipe

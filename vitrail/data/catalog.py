@@ -1,4 +1,4 @@
-"""Data sets by name: one table of what each holds, where it lies, and how torchvision is asked for it.
+"""Data sets by name: a table of what each holds, where it lies, and how torchvision reads it.
 
     name ──► torchvision's layout under root, else root/name in any layout that sources.py reads ──► Source
 
@@ -40,7 +40,7 @@ class Entry:
     torchvision: str = ""  # its class in torchvision.datasets; empty: not read through torchvision
     found_by: str = ""  # what exists under root where torchvision keeps it; {split} is the name of the split
     splits: dict[str, dict[str, Any]] = field(default_factory=dict)  # our split -> torchvision's arguments
-    holds: str = "files"  # how to get at the examples of torchvision's object: see _examples
+    holds: str = "files"  # how to get at the examples of torchvision's data set: see _examples
     get: str = "in Python, vitrail.data.sources.open_source({name!r}, download=True) fetches it"
 
 
@@ -75,7 +75,7 @@ CATALOG: dict[str, Entry] = {
 
 
 def data_root(root: str | Path | None = None) -> Path:
-    """The folder that data sets are looked up in by name."""
+    """Return the folder in which data sets are looked up by name."""
     return Path(root or os.environ.get("VITRAIL_DATA") or Path.home() / ".cache/vitrail/data").expanduser()
 
 
@@ -93,13 +93,13 @@ def open_catalog(
     seed, validation, test = read_split_options(name, options)
     source = _open_torchvision(name, "all", {}, folder, download=download)
     assert isinstance(source, FolderSource)  # what comes in one piece comes as files
-    parts = stratified(list(source.files), source.labels, seed=seed, validation=validation, test=test)
-    files = Names([source.files[i] for i in parts[split]])
-    return FolderSource(f"{name}:{split}", folder, files, source.labels[parts[split]], source.class_names)
+    chosen = stratified(list(source.files), source.labels, seed=seed, validation=validation, test=test)[split]
+    files = Names([source.files[i] for i in chosen])
+    return FolderSource(f"{name}:{split}", folder, files, source.labels[chosen], source.class_names)
 
 
 def catalog_splits(name: str, *, root: str | Path | None = None, download: bool = False) -> list[str]:
-    """The splits of a data set of the catalog: as torchvision has them, else those of root/name."""
+    """List the splits of a data set of the catalog: as torchvision has them, else those of root/name."""
     entry, folder = CATALOG[name], data_root(root).absolute()
     if not _by_torchvision(name, folder, download=download):
         return path_splits(folder / name, {})
@@ -107,7 +107,7 @@ def catalog_splits(name: str, *, root: str | Path | None = None, download: bool 
 
 
 def _by_torchvision(name: str, folder: Path, *, download: bool) -> bool:
-    """Whether torchvision is to open the set; else it lies in folder/name; DataError: it is nowhere."""
+    """Tell whether torchvision opens the set; else it lies in folder/name; DataError: it is in neither place."""
     entry = CATALOG[name]
     if any((folder / entry.found_by.format(split=split)).exists() for split in entry.splits):
         return True
@@ -116,16 +116,12 @@ def _by_torchvision(name: str, folder: Path, *, download: bool) -> bool:
         return True
     if (folder / name).is_dir():
         return False
-    raise _missing(name, entry, folder)
-
-
-def _missing(name: str, entry: Entry, folder: Path) -> DataError:
     places = [f"{folder / name} (a folder of images, Parquet or tar shards)"]
     if entry.torchvision:
         places.insert(0, f"{folder / entry.found_by.format(split='train')} (as torchvision keeps it)")
-    return DataError(
-        f"data set {name!r} is not there: looked for {' and '.join(places)}. The variable VITRAIL_DATA says in which "
-        f"folder data sets lie; {entry.get.format(name=name)}"
+    raise DataError(
+        f"data set {name!r} not found; looked for {' and '.join(places)}. Set VITRAIL_DATA to the folder of data "
+        f"sets; {entry.get.format(name=name)}"
     )
 
 
@@ -141,12 +137,12 @@ def _open_torchvision(
     except ImportError as error:
         raise DataError(f"data set {name!r}: torchvision needs a package to read it: {error}") from error
     except (RuntimeError, OSError, ValueError) as error:
-        raise DataError(f"data set {name!r} under {folder}: torchvision says: {error}") from error
+        raise DataError(f"data set {name!r} under {folder}: torchvision failed: {error}") from error
     return _examples(dataset, entry.holds, f"{name}:{split}", folder)
 
 
 def _torchvision_datasets(name: str) -> ModuleType:
-    """torchvision.datasets; DataError where it is not installed, or is for another torch than the one here."""
+    """Import torchvision.datasets; DataError where it is not installed, or is built for another torch."""
     try:
         import torchvision.datasets
     except ModuleNotFoundError as error:
@@ -165,7 +161,7 @@ def _torchvision_datasets(name: str) -> ModuleType:
 
 
 def _examples(dataset: Any, holds: str, title: str, folder: Path) -> FolderSource | ArraySource:
-    """What one of torchvision's objects holds, as a source."""
+    """Make a source of one of torchvision's data sets."""
     match holds:
         case "files":
             return _files(title, folder, (dataset[i] for i in range(len(dataset))), dataset.classes)
@@ -174,8 +170,8 @@ def _examples(dataset: Any, holds: str, title: str, folder: Path) -> FolderSourc
         case "caltech":  # takes no loader either
             images, names = Path(dataset.root, "101_ObjectCategories"), dataset.categories
             numbered = zip(dataset.index, dataset.y, strict=True)
-            found = ((images / names[label] / f"image_{number:04d}.jpg", label) for number, label in numbered)
-            return _files(title, folder, found, names)
+            files = ((images / names[label] / f"image_{number:04d}.jpg", label) for number, label in numbered)
+            return _files(title, folder, files, names)
         case "pixels":
             return ArraySource(title, dataset.data, np.array(dataset.targets), list(dataset.classes))
         case "tensor":
@@ -191,7 +187,7 @@ def _examples(dataset: Any, holds: str, title: str, folder: Path) -> FolderSourc
 def _files(
     title: str, folder: Path, pairs: Iterable[tuple[str | Path, int]], class_names: list[str]
 ) -> FolderSource:
-    """A source of files below `folder`, sorted by path: some of torchvision's lists follow the file system."""
-    found = sorted((os.fsencode(os.path.relpath(path, folder)), int(label)) for path, label in pairs)
-    labels = np.array([label for _, label in found], dtype=np.int64)
-    return FolderSource(title, folder, Names([name for name, _ in found]), labels, list(class_names))
+    """Make a source of files below `folder`, sorted by path: some of torchvision's lists follow the file system."""
+    files = sorted((os.fsencode(os.path.relpath(path, folder)), int(label)) for path, label in pairs)
+    labels = np.array([label for _, label in files], dtype=np.int64)
+    return FolderSource(title, folder, Names([name for name, _ in files]), labels, list(class_names))

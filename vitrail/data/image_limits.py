@@ -11,8 +11,8 @@ file. Ordinary files stay far below each bound:
     PPM         comments between plain numbers, each of which costs Pillow a copy of a megabyte
     JPEG 2000   tiles, code-blocks and precincts, for each of which OpenJPEG keeps hundreds of bytes
 
-Readers that Pillow has in Python (chunks, tags, plain PPM, run lengths of BMP) are stopped by `MeteredFile` when they
-have taken too long.
+Readers that Pillow has in Python (chunks, tags, plain PPM, run lengths of BMP) are stopped by `MeteredFile` when
+they have taken too long.
 """
 
 from __future__ import annotations

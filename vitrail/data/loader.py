@@ -4,10 +4,10 @@
 
 Step s of a global batch of B is the positions s B ... s B + B - 1: the first epoch's permutation of the data, then
 the second's, with nothing dropped between. The order comes from (seed, epoch); crop, flip, RandAugment and patch
-mask of an example from (seed, epoch, index), further views of it from (seed, epoch, index, view); mixing partners and
-weights from (seed, step), over the global batch. So a batch is the same whoever makes it: with any number of workers,
-at the start of a run or in the middle, and on R processes, of which process r makes the slots r B/R to
-(r + 1) B/R - 1.
+mask of an example from (seed, epoch, index), further views of it from (seed, epoch, index, view); mixing partners
+and weights from (seed, step), over the global batch. So a batch is the same whoever makes it: with any number of
+workers, at the start of a run or in the middle, and on R processes, of which process r makes the slots r B/R to (r +
+1) B/R - 1.
 
 A batch is a dict of tensors. b = B / R; h x w the image size of a view.
     image    (b, 3, h, w)   one entry for each view, by its name; (b, count, 3, h, w) for a view with several draws

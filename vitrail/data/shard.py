@@ -2,11 +2,11 @@
 
     Source ──plan──► ranges of examples ──one shard at a time──► DST/train-00002-of-00010.parquet
 
-The number of shards is planned from the sizes of some examples; each shard is a range of examples. A shard is written
-under a hidden name, flushed to the disk and then renamed, so that a file with its final name is whole. The manifest
-`.shard-train.json` records the fingerprint of the source and every finished shard; a second run with the same source
-continues where the first one stopped, and the files are equal, byte for byte, to those of an uninterrupted run. A
-folder made from other data, or with other settings, or that holds anything else, is an error.
+The number of shards is planned from the sizes of some examples; each shard is a range of examples. A shard is
+written under a hidden name, flushed to the disk and then renamed, so that a file with its final name is whole. The
+manifest `.shard-train.json` records the fingerprint of the source and every finished shard; a second run with the
+same source continues where the first one stopped, and the files are equal, byte for byte, to those of an
+uninterrupted run. A folder made from other data, or with other settings, or that holds anything else, is an error.
 
 Encoded images keep their bytes. Arrays become PNG, which is lossless and read everywhere (lossless WebP is smaller,
 but slower to write). Every image is decoded once to check it; a broken one is left out and listed in
@@ -72,8 +72,8 @@ def shard(
 ) -> Report:
     """Write a source, or a split of the data set of that name, to Parquet shards of about `shard_mb` MB.
 
-    `check` decodes every image, in `num_workers` threads (None: one per core); without it only what cannot be read is
-    found. The files are named after the split, without what follows its name: `train[:98%]` is train.
+    `check` decodes every image, in `num_workers` threads (None: one per core); without it only what cannot be read
+    is found. The files are named after the split, without what follows its name: `train[:98%]` is train.
     """
     folder = Path(folder).expanduser()
     name = parse_split(split)[0].name

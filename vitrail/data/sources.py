@@ -137,7 +137,7 @@ def splits_of(where: str | Path, *, root: str | Path | None = None, download: bo
     base, options = split_options(str(where))
     options.pop("exclude", None)
     if _is_shapes(base):
-        from vitrail.data.drawn.shapes import SPLITS
+        from vitrail.data.readers.shapes import SPLITS
 
         return list(SPLITS)
     if base.startswith("hf:"):
@@ -238,7 +238,7 @@ def _open_split(
     base: str, split: str, options: dict[str, str], *, root: str | Path | None, download: bool
 ) -> Source:
     if _is_shapes(base):
-        from vitrail.data.drawn.shapes import open_shapes
+        from vitrail.data.readers.shapes import open_shapes
 
         return open_shapes(base, split, options)
     if base.startswith("hf:"):

@@ -3,8 +3,9 @@
     owner ──► fork server ──► workers
 
 A server that forks the workers is safe beside threads and CUDA, unlike a fork of the owner. Ctrl-C and SIGTERM often
-go to the whole process group (a terminal, SLURM, docker, `kill -- -PGID`), and then the owner may still want batches,
-to end its step and save. So the others let both pass. They end when the owner says so, or when it is no more.
+go to the whole process group (a terminal, SLURM, docker, `kill -- -PGID`), and then the owner may still want
+batches, to end its step and save. So the others let both pass. They end when the owner says so, or when it is no
+more.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vitrail.data.drawn.shapes import ShapesSource
 from vitrail.data.preprocess import parse
+from vitrail.data.readers.shapes import ShapesSource
 from vitrail.data.sources import Source
 from vitrail.inference.engine import evaluation_loader, evaluation_pipeline, outputs
 from vitrail.models.names import Model
@@ -40,7 +40,7 @@ def measure_change(model: Model, line: str, images: Source) -> Change:
             largest = max(largest, float((p - q).abs().max()))
             labels += int((p.argmax(dim=1) != q.argmax(dim=1)).sum())
             n += len(y)
-    return Change(n, largest, labels, [bad.reason for bad in ours.bad_files.found.values()])
+    return Change(n, largest, labels, [bad.reason for bad in ours.bad_files.examples.values()])
 
 
 def drawn_pictures() -> Source:

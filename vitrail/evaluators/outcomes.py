@@ -69,10 +69,10 @@ def judge(
     predictions = join(gather(judge_own(model, loader, mapping, precision, task)))
     own = loader.bad_files
     broken = BadFiles(own.n, own.max_bad)  # of all processes: together too many, where those of each are not
-    broken.add(bad for found in gather(list(own.found.values())) for bad in found)
+    broken.add(bad for found in gather(list(own.examples.values())) for bad in found)
     if not len(predictions):
         raise DataError(f"no example could be used: {broken.summary()}")
-    return predictions, sorted(broken.found.values(), key=lambda bad: bad.index)
+    return predictions, sorted(broken.examples.values(), key=lambda bad: bad.index)
 
 
 def judge_own(

@@ -83,7 +83,7 @@ def image_outputs(
 
 
 def raise_broken(loader: Loader) -> None:
-    for bad in loader.bad_files.found.values():
+    for bad in loader.bad_files.examples.values():
         raise ImageError(bad.reason)
 
 

@@ -69,7 +69,7 @@ def predict_each(
 
         def broken(start: int, stop: int) -> Iterator[ImageError]:
             for i in range(start, stop):
-                yield ImageError(loader.bad_files.found[source.key(i)].reason)  # noqa: B023 - used in this turn
+                yield ImageError(loader.bad_files.examples[source.key(i)].reason)  # noqa: B023 - used in this turn
 
         done = 0
         for logits, batch in outputs(model, loader, task=task):

@@ -162,7 +162,7 @@ def train(parts: Assembled, run: Run, figures: Figures | None) -> dict[str, Any]
         assert figures is not None
         figures.draw_gallery(gallery, run.path / "figures")
 
-    with TrainingDisplay(work, shown=first, broken=lambda: len(bad.found), board=board) as display:
+    with TrainingDisplay(work, shown=first, broken=lambda: len(bad.examples), board=board) as display:
         outcome = fit(
             objective,
             parts.loader,
@@ -233,7 +233,7 @@ def evaluate_and_publish(
 ) -> dict[str, Any]:
     """Evaluate the test split, once, and write the bundle with its scores; return the results."""
     sources, test = parts.sources, parts.sources.test
-    broken = {key for keys in gather(list(parts.loader.bad_files.found)) for key in keys}
+    broken = {key for keys in gather(list(parts.loader.bad_files.examples)) for key in keys}
     results: dict[str, Any] = {
         "steps": outcome.steps,
         "kept_step": outcome.kept,

@@ -88,17 +88,17 @@ def test_names_of_classes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("members", "reason"),
     [
-        ({"a": PIXELS}, "arrays a; pairs like images and labels"),
+        ({"a": PIXELS}, "arrays a; .*images and labels"),
         ({"x": PIXELS.astype(np.float32), "y": LABELS}, r"images are float32 \(6, 4, 5, 3\)"),
         ({"x": PIXELS.transpose(0, 3, 1, 2), "y": LABELS}, r"images are uint8 \(6, 3, 4, 5\)"),
         ({"x": PIXELS, "y": LABELS[:5]}, r"6 images but labels of shape \(5,\)"),
-        ({"x": PIXELS, "y": LABELS.astype(float)}, "labels 'y' are float64"),
+        ({"x": PIXELS, "y": LABELS.astype(float)}, "'y' is float64"),
         ({"x": PIXELS[:0], "y": LABELS[:0]}, "no examples"),
         ({"x": PIXELS, "y": LABELS - 1}, "labels are none of the"),
-        ({"x": PIXELS, "y": LABELS, "class_names": np.array("cat")}, r"class_names are <U3 \(\); strings or"),
+        ({"x": PIXELS, "y": LABELS, "class_names": np.array("cat")}, r"class_names' is <U3 \(\)"),
         (
             {"x": PIXELS, "y": LABELS, "class_names": np.array([["a"], ["b"], ["c"]])},
-            r"class_names are <U1 \(3, 1\)",
+            r"class_names' is <U1 \(3, 1\)",
         ),
         ({"x": PIXELS, "y": LABELS, "class_names": np.array(list("aba"))}, "name more than one class: a$"),
         ({"x": PIXELS, "y": LABELS, "images": PIXELS, "labels": LABELS}, "two pairs of arrays for 'train'"),
@@ -146,13 +146,13 @@ def says(descr: str, shape: str, data: bytes = b"") -> bytes:
         ("y", says("<i8", "(1000000000000,)"), r"\(1000000000000,\) of int64.* 128 bytes"),
         ("y", says("<U0", "(1000000000,)"), r"\(1000000000,\) of <U0"),
         ("y", npy("{'descr': ((((("), "not an array"),
-        ("y", says("<U1", "(6,)", b"\xff" * 24), "labels 'y' hold what is no Unicode text"),
-        ("y", says("<U1", "(6,)", b"\x00\xd8\x00\x00" * 6), "no Unicode text"),
+        ("y", says("<U1", "(6,)", b"\xff" * 24), "'y' is not Unicode text"),
+        ("y", says("<U1", "(6,)", b"\x00\xd8\x00\x00" * 6), "not Unicode text"),
         ("y", b"\x93NUMPY\x09\x00\x10\x00", "version"),
         ("y", b"\x93NUMPY\x02\x00\xff\xff\xff\xff", "not an array"),
         ("x", says("|u1", "(6, True, True, 3)", bytes(18)), r"\(6, True, True, 3\)"),
         ("x", says("|u1", "(6, -4, -5, 3)", bytes(360)), r"\(6, -4, -5, 3\)"),
-        ("class_names", says("<U1", "(3,)", b"\xff" * 12), "class_names hold what is no Unicode text"),
+        ("class_names", says("<U1", "(3,)", b"\xff" * 12), "'class_names' is not Unicode text"),
     ],
 )
 def test_members_that_lie(tmp_path: Path, method: int, member: str, content: bytes, reason: str) -> None:
@@ -200,7 +200,7 @@ def test_labels_and_images_are_bounded(tmp_path: Path, monkeypatch: pytest.Monke
         open_arrays(path, "train")
     monkeypatch.undo()
     monkeypatch.setattr(arrays, "MAX_PIXELS", 19)
-    with pytest.raises(DataError, match="images of 4 x 5 pixels; at most 19 are read"):
+    with pytest.raises(DataError, match=r"images of 4 x 5 pixels; .*19"):
         open_arrays(path, "train")
 
 

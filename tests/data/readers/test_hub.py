@@ -106,7 +106,7 @@ def test_the_network_only_when_asked(package: SimpleNamespace) -> None:
 
 def test_columns_that_are_not_clear(package: SimpleNamespace) -> None:
     with pytest.raises(
-        DataError, match=r"which column is the label\? Columns of kind ClassLabel: fine, coarse"
+        DataError, match=r"which column is the label. Columns of kind ClassLabel: fine, coarse"
     ):
         open_source("hf:owner/name")
     with pytest.raises(DataError, match=r"which column is the image\? Columns of kind Image: img"):

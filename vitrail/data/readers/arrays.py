@@ -2,31 +2,49 @@
 
     x_train, y_train, x_test, y_test, ..   train_images, train_labels, val_images, ..   images, labels   x, y
 
-Images are uint8, (n, H, W), (n, H, W, 1) or (n, H, W, 3); labels are integers or strings, (n,) or (n, 1). A
-pair without a split word is the split `train`. An array `class_names` names the classes; else the integers,
-or the strings sorted, over all splits. Nothing is unpickled.
-Where the pixels stay, on the disk or in memory, is said in array_file.py.
+Images are uint8, (n, H, W), (n, H, W, 1) or (n, H, W, 3); labels are integers or strings, (n,) or (n, 1). A pair
+without a split word is the split `train`. An array `class_names` names the classes; else the integers, or the
+strings sorted, over all splits. Nothing is unpickled.
+
+    saved with np.savez              ──read──────► one image     nothing is kept in memory
+    saved with np.savez_compressed   ──unpack────► all of them   in memory, in each process that reads
+    an array in Fortran's order      ──copy──────► all of them   for there an image is spread over all of the file
+
+Nothing is mapped into memory: a process ends (SIGBUS) when a file that it has mapped is cut by somebody else. The
+checksum of an array is verified when it is opened, or unpacked; a file that was changed since is an error. The
+memory that an array may take is bounded before anything is unpacked.
 """
 
 from __future__ import annotations
 
+import os
+import struct
 import zipfile
 from collections import Counter
+from io import FileIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from vitrail.data.decode import MAX_PIXELS
-from vitrail.data.readers.array_file import ArrayFile
 from vitrail.data.readers.class_names import check_labels, labels_of, number_names
-from vitrail.data.readers.fingerprint import digest, digest_files
+from vitrail.data.readers.fingerprint import digest, digest_files, stamp_of
 from vitrail.data.readers.split_names import WORDS, find_split, in_order
 from vitrail.data.sources import Example
 from vitrail.errors import DataError
-from vitrail.runtime.npz_members import DAMAGE, read_member
+from vitrail.runtime.npz_members import DAMAGE, read_member, read_member_header
 
 MAX_LABEL_BYTES = 256 << 20  # of an array of labels or class names
-PAIRS = (("images", "labels"), ("x", "y"), ("data", "labels"))  # their names, with or without a split word
+FREE_BYTES = 1 << 30  # that images of any file may unpack to; beyond that
+MAX_RATIO = 20  # they may be this many times the size of their file,
+MAX_BYTES = 8 << 30  # up to this
+PIECE = 1 << 20  # bytes read at a time for the checksum
+PAIRS = (
+    ("images", "labels"),
+    ("x", "y"),
+    ("data", "labels"),
+)  # names of arrays, with or without a split word
 
 
 class ArraySource:
@@ -40,15 +58,10 @@ class ArraySource:
         shape, dtype = images.shape, images.dtype
         if dtype != np.uint8 or len(shape) not in (3, 4) or (len(shape) == 4 and shape[3] not in (1, 3)):
             raise DataError(
-                f"{name}: images are {dtype} {tuple(shape)}; uint8 (n, H, W), (n, H, W, 1) or (n, H, W, 3) "
-                "is read"
+                f"{name}: images are {dtype} {tuple(shape)}; supported: uint8 (n, H, W), (n, H, W, 1) or (n, H, W, 3)"
             )
-        if 0 in shape[1:3]:
-            raise DataError(f"{name}: images of {shape[1]} x {shape[2]} have no pixels")
-        if shape[1] * shape[2] > MAX_PIXELS:
-            raise DataError(
-                f"{name}: images of {shape[1]} x {shape[2]} pixels; at most {MAX_PIXELS:,} are read"
-            )
+        if not 0 < shape[1] * shape[2] <= MAX_PIXELS:
+            raise DataError(f"{name}: images of {shape[1]} x {shape[2]} pixels; allowed: 1 to {MAX_PIXELS:,}")
         if self.labels.shape != shape[:1]:
             raise DataError(f"{name}: {shape[0]} images but labels of shape {self.labels.shape}")
         if not len(self.labels):
@@ -80,102 +93,152 @@ class ArraySource:
         return digest(images, self.labels, *self.class_names)
 
 
+class ArrayFile:
+    """Images in a `.npz` file: uint8 (n, ..), read one by one, or unpacked when the first is asked for."""
+
+    def __init__(self, path: Path, member: str) -> None:
+        self.path, self.member = path, member
+        self._array: np.ndarray | None = None
+        self._broken: str | None = None  # unpacking takes long: it is tried once
+        self._start: int | None = None  # of the pixels in the file; None: they are unpacked
+        try:
+            with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+                info = archive.getinfo(f"{member}.npy")
+                header = read_member_header(archive, info)
+                self._stamp = stamp_of(os.fstat(file.fileno()))
+                if info.compress_type == zipfile.ZIP_STORED and not header.fortran:
+                    self._start = _data_start(file.fileno(), info) + header.start
+                    with archive.open(info) as stream:
+                        while stream.read(PIECE):  # which compares the checksum at the end
+                            pass
+                else:
+                    self._check_unpacked(info.file_size)
+        except zipfile.BadZipFile as error:
+            raise DataError(f"{path}, array {member!r}: damaged: {error}") from error
+        except DAMAGE as error:
+            raise DataError(f"{path}, array {member!r}: not an array of numbers or text: {error}") from error
+        self.shape, self.dtype = header.shape, header.dtype
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_array": None}
+
+    def read(self, index: int) -> np.ndarray:
+        """Return the image `index`, 0 to n - 1: an array of its own, or a view of all where they are in memory."""
+        if self._broken is not None:
+            raise DataError(self._broken)
+        try:
+            if self._array is not None:
+                return self._array[index]
+            with FileIO(self.path) as file:
+                if stamp_of(os.fstat(file.fileno())) != self._stamp:
+                    raise ValueError("the file was changed since it was opened as a data set")
+                if self._start is None:
+                    with zipfile.ZipFile(file) as archive:
+                        self._array = read_member(archive, archive.getinfo(f"{self.member}.npy"))
+                    return self._array[index]
+                image = np.empty(self.shape[1:], self.dtype)
+                file.seek(self._start + index * image.nbytes)
+                if file.readinto(image.data) != image.nbytes:
+                    raise ValueError("the file ends inside this image")
+                return image
+        except DAMAGE as error:
+            reason = f"{self.path}, array {self.member!r}: cannot be read: {error or 'no memory for it'}"
+            self._broken = reason if self._start is None else None
+            raise DataError(reason) from error
+
+    def _check_unpacked(self, unpacked: int) -> None:
+        """Refuse, before anything is unpacked, more memory than photographs in so small a file would take."""
+        size = self._stamp[0]
+        most = min(MAX_BYTES, max(FREE_BYTES, MAX_RATIO * size))
+        if unpacked > most:
+            raise DataError(
+                f"{self.path}, array {self.member!r}: takes {unpacked:,} bytes of memory; allowed for a file of "
+                f"{size:,} bytes: {most:,}. Save it with np.savez, uncompressed and in C order, to read it from the "
+                "disk as needed"
+            )
+
+
+def _data_start(descriptor: int, info: zipfile.ZipInfo) -> int:
+    """Return where the data of a stored member begin: after a local header of 30 bytes, a name and an extra field."""
+    lengths = os.pread(descriptor, 4, info.header_offset + 26)
+    start = info.header_offset + 30 + sum(struct.unpack("<HH", lengths))
+    if start + info.file_size > os.fstat(descriptor).st_size:
+        raise ValueError(f"{info.file_size:,} bytes, more than the file has")
+    return start
+
+
 def open_arrays(path: Path, split: str) -> ArraySource:
     """Open one split of a `.npz` file."""
-    pairs = _pairs(path)
+    pairs, named = _find_pairs(path)
     split = find_split(split, list(pairs), str(path))
-    values = {name: _labels(path, member) for name, (_, member) in pairs.items()}
-    class_names = _class_names(path, values, pairs)
-    images, _ = pairs[split]
+    values = {name: _read_small(path, labels, column=True) for name, (_, labels) in pairs.items()}
+    texts = [labels for labels in values.values() if labels.dtype.kind == "U"]
+    if named:
+        class_names = [str(name) for name in _read_small(path, "class_names").tolist()]
+        twice = [name for name, count in Counter(class_names).items() if count > 1]
+        if twice:
+            raise DataError(f"{path}: class_names that name more than one class: {', '.join(twice[:8])}")
+    elif texts:
+        class_names = sorted({name for labels in texts for name in np.unique(labels).tolist()})
+    else:
+        class_names = number_names(list(values.values()))
     labels = values[split]
     if labels.dtype.kind == "U":
         # Each label once: a file may have many millions.
         names, inverse = np.unique(labels, return_inverse=True)
         labels = labels_of(names.tolist(), class_names, f"{path}, split {split!r}")[inverse]
-    return ArraySource(f"{path.stem}:{split}", ArrayFile(path, images), labels, class_names)
+    return ArraySource(f"{path.stem}:{split}", ArrayFile(path, pairs[split][0]), labels, class_names)
 
 
 def array_splits(path: Path) -> list[str]:
-    """The splits that a `.npz` file has."""
-    return list(_pairs(path))
+    """List the splits that a `.npz` file has."""
+    return list(_find_pairs(path)[0])
 
 
-def _pairs(path: Path) -> dict[str, tuple[str, str]]:
-    """Split -> the names of its arrays of images and of labels."""
+def _find_pairs(path: Path) -> tuple[dict[str, tuple[str, str]], bool]:
+    """Return {split: names of its arrays of images and of labels}, and whether there is an array class_names."""
     try:
         with zipfile.ZipFile(path) as archive:
             members = {name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")}
     except DAMAGE as error:
         raise DataError(f"{path}: not a whole .npz file: {error}") from error
-    found: dict[str, tuple[str, str]] = {}
+    pairs: dict[str, tuple[str, str]] = {}
     for x, y in PAIRS:
         candidates = {(x, y): "train"}
         for word, split in WORDS.items():
             candidates[f"{x}_{word}", f"{y}_{word}"] = split
             candidates[f"{word}_{x}", f"{word}_{y}"] = split
         for pair, split in candidates.items():
-            if members.issuperset(pair) and found.setdefault(split, pair) != pair:
-                raise DataError(f"{path}: two pairs of arrays for {split!r}: {found[split]} and {pair}")
-    if not found:
+            if members.issuperset(pair) and pairs.setdefault(split, pair) != pair:
+                raise DataError(f"{path}: two pairs of arrays for {split!r}: {pairs[split]} and {pair}")
+    if not pairs:
         raise DataError(
-            f"{path}: arrays {', '.join(sorted(members)) or 'none'}; pairs like images and labels, x_train and "
-            "y_train, or train_images and train_labels are read"
+            f"{path}: arrays {', '.join(sorted(members)) or 'none'}; supported are pairs such as images and labels, "
+            "x_train and y_train, or train_images and train_labels"
         )
-    return {split: found[split] for split in in_order(list(found))}
+    return {split: pairs[split] for split in in_order(list(pairs))}, "class_names" in members
 
 
-def _labels(path: Path, member: str) -> np.ndarray:
-    """Labels of one split, integers or text, (n,)."""
-    labels = _load(path, member)
-    if labels.ndim == 2 and labels.shape[1] == 1:
-        labels = labels[:, 0]  # (n,)
-    if labels.ndim != 1 or labels.dtype.kind not in "iuU":
-        raise DataError(
-            f"{path}: labels {member!r} are {labels.dtype} {labels.shape}; integers or strings (n,) are read"
-        )
-    _check_text(labels, f"{path}: labels {member!r}")
-    return labels if labels.dtype.kind == "U" else labels.astype(np.int64)
-
-
-def _load(path: Path, member: str) -> np.ndarray:
-    """An array of labels or names, whole."""
+def _read_small(path: Path, member: str, *, column: bool = False) -> np.ndarray:
+    """Read an array of labels or of class names whole: int64 or text, (n,); with `column` (n, 1) will do too."""
     try:
         with zipfile.ZipFile(path) as archive:
             info = archive.getinfo(f"{member}.npy")
             if info.file_size > MAX_LABEL_BYTES:
                 raise ValueError(f"{info.file_size:,} bytes; at most {MAX_LABEL_BYTES:,} are read")
-            return read_member(archive, info)
+            array = read_member(archive, info)
     except DAMAGE as error:
         raise DataError(f"{path}, array {member!r}: not an array of numbers or text: {error}") from error
-
-
-def _check_text(names: np.ndarray, where: str) -> None:
-    """numpy does not look whether the numbers that it takes for characters are some."""
-    if names.dtype.kind == "U":
-        codes = np.ascontiguousarray(names).view(np.dtype(np.uint32).newbyteorder(names.dtype.byteorder))
-        if ((codes > 0x10FFFF) | ((codes >= 0xD800) & (codes <= 0xDFFF))).any():
-            raise DataError(f"{where} hold what is no Unicode text")
-
-
-def _class_names(path: Path, values: dict[str, np.ndarray], pairs: dict[str, tuple[str, str]]) -> list[str]:
-    with zipfile.ZipFile(path) as archive:
-        named = "class_names.npy" in archive.namelist()
-    if named:
-        return _named(path, _load(path, "class_names"))
-    text = [split for split in pairs if values[split].dtype.kind == "U"]
-    if text:
-        return sorted({name for split in text for name in np.unique(values[split]).tolist()})
-    return number_names(list(values.values()))
-
-
-def _named(path: Path, names: np.ndarray) -> list[str]:
-    if names.ndim != 1 or names.dtype.kind not in "iuU":
+    if array.ndim == 2 and array.shape[1] == 1 and column:
+        array = array[:, 0]  # (n,)
+    if array.ndim != 1 or array.dtype.kind not in "iuU":
         raise DataError(
-            f"{path}: class_names are {names.dtype} {names.shape}; strings or integers (classes,) are read"
+            f"{path}: array {member!r} is {array.dtype} {array.shape}; supported: integers or strings (n,)"
         )
-    _check_text(names, f"{path}: class_names")
-    listed = [str(name) for name in names.tolist()]
-    twice = [name for name, count in Counter(listed).items() if count > 1]
-    if twice:
-        raise DataError(f"{path}: class_names that name more than one class: {', '.join(twice[:8])}")
-    return listed
+    if array.dtype.kind != "U":
+        return array.astype(np.int64)
+    # numpy does not check that the numbers that it takes for characters are characters.
+    codes = np.ascontiguousarray(array).view(np.dtype(np.uint32).newbyteorder(array.dtype.byteorder))
+    if ((codes > 0x10FFFF) | ((codes >= 0xD800) & (codes <= 0xDFFF))).any():
+        raise DataError(f"{path}: array {member!r} is not Unicode text")
+    return array

@@ -21,7 +21,7 @@ MAX_BYTES = 16 << 20  # of a file of class names
 
 
 def read_class_names(folder: Path) -> list[str] | None:
-    """The names in the order of the labels; None where there is no file of names."""
+    """Return the names in the order of the labels; None where there is no file of names."""
     text, source = _read(folder, "classes.txt")
     if text is not None:
         return [line.strip().replace("\t", " ") for line in text.splitlines() if line.strip()]
@@ -34,9 +34,9 @@ def read_class_names(folder: Path) -> list[str] | None:
     try:
         by_label = {int(label): name for label, name in table.items()}
     except ValueError as error:
-        raise DataError(f"{source}: the keys have to be labels 0, 1, ...: {error}") from error
+        raise DataError(f"{source}: the keys must be labels 0, 1, ...: {error}") from error
     if sorted(by_label) != list(range(len(by_label))):
-        raise DataError(f"{source}: the labels have to be 0 to {len(by_label) - 1}, each once")
+        raise DataError(f"{source}: the labels must be 0 to {len(by_label) - 1}, each once")
     return [by_label[label] for label in range(len(by_label))]
 
 
@@ -44,7 +44,7 @@ MOST_UNNAMED = 1_000_000  # classes that nothing names
 
 
 def with_titles(ids: list[str], folder: Path) -> list[str]:
-    """Classes stored under an id, by the name that a file in `folder` gives; two of one name keep the id."""
+    """Rename classes stored under an id by the file of names in `folder`; two of one name keep the id."""
     titles = _read_titles(folder)
     named = [titles.get(name, name) for name in ids]
     times = Counter(named)
@@ -54,29 +54,29 @@ def with_titles(ids: list[str], folder: Path) -> list[str]:
 
 
 def readable(class_name: str) -> str:
-    """As people say it: without the WordNet number that names of ImageNet's classes may begin with."""
+    """Return a class name without the WordNet number that names of ImageNet's classes may begin with."""
     return re.sub(r"^n\d{8}[ _]", "", class_name)
 
 
 def forms(class_name: str) -> list[str]:
-    """What a class may be called, the most exact first: "n01443537 goldfish" is n01443537, and goldfish too."""
+    """List the names of a class, the most exact first: "n01443537 goldfish" is n01443537, and goldfish too."""
     number = re.match(r"(n\d{8})[ _]", class_name)
     title = readable(class_name)
     return [class_name, number[1], f"{title} ({number[1]})", title] if number else [class_name]
 
 
 def number_names(labels: list[np.ndarray]) -> list[str]:
-    """0, 1, ... as names, for integer labels that nothing names, over all splits."""
+    """Return 0, 1, ... as names, for integer labels that nothing names, over all splits."""
     top = max((int(split.max()) for split in labels if len(split)), default=-1)
     if top > MOST_UNNAMED:
         raise DataError(
-            f"a label {top:,}, and no class names: labels count from 0 to {MOST_UNNAMED:,} at most"
+            f"a label is {top:,}, and there are no class names; allowed: labels from 0 to {MOST_UNNAMED:,}"
         )
     return [str(label) for label in range(top + 1)]
 
 
 def labels_of(texts: Sequence[str], class_names: list[str], where: str) -> np.ndarray:
-    """Labels int64 (n,) of examples that are stored with the name of their class."""
+    """Return the labels int64 (n,) of examples that are stored with the name of their class."""
     number = {name: label for label, name in enumerate(class_names)}
     unknown = sorted(set(texts) - set(number))
     if unknown:
@@ -87,7 +87,7 @@ def labels_of(texts: Sequence[str], class_names: list[str], where: str) -> np.nd
 
 
 def check_labels(labels: np.ndarray, class_names: list[str], where: str) -> None:
-    """Every label has to be one of the classes."""
+    """Raise DataError unless every label is one of the classes."""
     wrong = np.flatnonzero((labels < 0) | (labels >= len(class_names)))
     if len(wrong):
         raise DataError(
@@ -97,18 +97,18 @@ def check_labels(labels: np.ndarray, class_names: list[str], where: str) -> None
 
 
 def check_names(names: object, where: str) -> list[str]:
-    """Class names that others wrote: a list of text that can be stored again."""
+    """Raise DataError unless class names are a list of text that can be stored again."""
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise DataError(f"{where}: class names are {str(names)[:80]!r}; a list of strings is read")
+        raise DataError(f"{where}: class names are {str(names)[:80]!r}; they must be a list of strings")
     try:
         "".join(names).encode()
     except UnicodeEncodeError as error:
-        raise DataError(f"{where}: a class name is no Unicode text: {error}") from error
+        raise DataError(f"{where}: a class name is not Unicode text: {error}") from error
     return names
 
 
 def _read_titles(folder: Path) -> dict[str, str]:
-    """id -> name; empty where nothing says so."""
+    """Read {id: name}; empty where no file has any."""
     text, source = _read(folder, "classes.txt")
     if text is not None:
         pairs = [line.split("\t", 1) for line in text.splitlines() if "\t" in line]
@@ -127,7 +127,7 @@ def _read(folder: Path, name: str) -> tuple[str | None, Path]:
     try:
         return path.read_text(encoding="utf-8-sig"), path
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}: class names have to be UTF-8 text: {error}") from error
+        raise DataError(f"{path}: class names must be UTF-8 text: {error}") from error
 
 
 def _parse_json(text: str, source: Path) -> list[str] | dict[str, str]:

@@ -1,4 +1,4 @@
-"""Short digests that tell whether data is what was seen before: shards, caches and runs compare them."""
+"""Short digests that tell whether data has changed: shards, caches and runs compare them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 
 def digest(*parts: str | bytes | int | np.ndarray) -> str:
-    """32 hexadecimal digits that depend on every part and on where one part ends and the next begins."""
+    """Return 32 hexadecimal digits that depend on every part and on where one ends and the next begins."""
     state = hashlib.blake2b(digest_size=16)
     for part in parts:
         data = part.tobytes() if isinstance(part, np.ndarray) else part
@@ -22,7 +22,7 @@ def digest(*parts: str | bytes | int | np.ndarray) -> str:
 
 
 def digest_files(files: Iterable[tuple[str | bytes, Path | bytes]]) -> str:
-    """A digest of (name, size, modification time) of every file; one that is gone counts as gone."""
+    """Digest (name, size, modification time) of every file, and whether it exists."""
     state = hashlib.blake2b(digest_size=16)
     for name, path in files:
         try:
@@ -36,5 +36,5 @@ def digest_files(files: Iterable[tuple[str | bytes, Path | bytes]]) -> str:
 
 
 def stamp_of(stat: os.stat_result) -> tuple[int, int]:
-    """Size and modification time: what tells one state of a file from another."""
+    """Return size and modification time, which tell one state of a file from another."""
     return stat.st_size, stat.st_mtime_ns

@@ -68,7 +68,7 @@ def open_hub(where: str, split: str, options: dict[str, str], *, download: bool 
 
 
 def hub_splits(where: str, *, download: bool = False) -> list[str]:
-    """The splits of `hf:owner/name`."""
+    """List the splits of `hf:owner/name`."""
     return in_order([canonical(name) for name in _load(_datasets(where), where, download=download)])
 
 
@@ -110,14 +110,14 @@ def _offline(datasets: Any, wanted: bool) -> Iterator[None]:
 def _column(
     where: str, role: str, options: dict[str, str], features: Any, kind: type, usual: tuple[str, ...]
 ) -> str:
-    """The column for `role`: the one asked for, else the only one of its kind, else the usual name."""
-    of_kind = [name for name, feature in features.items() if isinstance(feature, kind)]
+    """Return the column for `role`: the one asked for, else the only one of its kind, else the usual name."""
+    named = [name for name, feature in features.items() if isinstance(feature, kind)]
     asked = options.get(role)
-    candidates = [asked] if asked is not None else of_kind if len(of_kind) == 1 else list(usual)
+    candidates = [asked] if asked is not None else named if len(named) == 1 else list(usual)
     for name in candidates:
-        if name in of_kind:
+        if name in named:
             return name
     raise DataError(
-        f"{where!r}: which column is the {role}? Columns of kind {kind.__name__}: "
-        f"{', '.join(of_kind) or 'none'}; say ?{role}=NAME behind the name"
+        f"{where!r}: cannot tell which column is the {role}. Columns of kind {kind.__name__}: "
+        f"{', '.join(named) or 'none'}; name one with ?{role}=NAME"
     )

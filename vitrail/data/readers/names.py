@@ -21,7 +21,7 @@ class Names:
 
     @classmethod
     def from_arrays(cls, data: np.ndarray, ends: np.ndarray) -> Names:
-        """The names whose arrays `bytes` and `ends` were kept in a file."""
+        """Restore names from the arrays `bytes` and `ends` that were kept in a file."""
         kinds = data.dtype == np.uint8 and ends.dtype == np.int64 and data.ndim == ends.ndim == 1
         spans = kinds and len(ends) > 0 and ends[0] == 0 and ends[-1] == len(data)
         if not spans or (ends[1:] < ends[:-1]).any():
@@ -44,5 +44,5 @@ class Names:
 
 
 def printable(name: bytes) -> str:
-    """A file name as text that can always be printed and stored: bytes that are not UTF-8 become \\\\xNN."""
+    """Return a file name as text that can always be printed and stored: bytes that are not UTF-8 become \\\\xNN."""
     return name.decode("utf-8", "backslashreplace")

@@ -10,8 +10,8 @@ sorted into classes. The columns are those that the metadata calls Image and Cla
 Parquet is made to be read by row group. The first touch of a row group decodes it with pyarrow. Where the column is
 stored as it is (uncompressed, plain), the decoded values are then searched for in the raw bytes, and only their
 places are kept: from there on a read costs one system call, which makes shuffled reading fast. Each was compared
-with its value, so nothing depends on what pages look like. Otherwise the row groups read last are kept decoded, up to
-CACHE_BYTES in each process. `vitrail data shard` writes the first kind.
+with its value, so nothing depends on what pages look like. Otherwise the row groups read last are kept decoded, up
+to CACHE_BYTES in each process. `vitrail data shard` writes the first kind.
 """
 
 from __future__ import annotations

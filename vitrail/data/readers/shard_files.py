@@ -31,12 +31,12 @@ class Shards:
 
 
 def has_shards(folder: Path, suffix: str) -> bool:
-    """Whether `folder` is a set of shards that end in `suffix`."""
+    """Tell whether `folder` is a set of shards that end in `suffix`."""
     return bool(_files(folder, suffix))
 
 
 def find_shards(path: Path, suffix: str) -> dict[str, Shards]:
-    """Split -> its shards, train first. `path` is a folder, or one file that is a split by itself."""
+    """Return {split: its shards}, train first. `path` is a folder, or one file that is a split by itself."""
     stems: dict[str, list[tuple[int, int, Path]]] = defaultdict(list)
     for stem, file in [("", path)] if path.is_file() else _files(path, suffix):
         name, number, total = _parse_name(file.name[: -len(suffix)])
@@ -52,7 +52,7 @@ def find_shards(path: Path, suffix: str) -> dict[str, Shards]:
 
 
 def shards_of(path: Path, suffix: str, split: str) -> tuple[str, Shards]:
-    """The split that is meant by `split`, by its name or by the stem of its files, and its shards."""
+    """Return the split that `split` means, by its name or by the stem of its files, and its shards."""
     splits = find_shards(path, suffix)
     for name, shards in splits.items():
         if shards.stem == split:
@@ -62,7 +62,7 @@ def shards_of(path: Path, suffix: str, split: str) -> tuple[str, Shards]:
 
 
 def names_in(folder: Path) -> list[str]:
-    """The names in a folder that are not hidden, sorted; none where there is no such folder."""
+    """List the names in a folder that are not hidden, sorted; none where there is no such folder."""
     try:
         return sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
     except FileNotFoundError:
@@ -72,13 +72,13 @@ def names_in(folder: Path) -> list[str]:
 
 
 def _files(folder: Path, suffix: str) -> list[tuple[str, Path]]:
-    """(name of the split folder or empty, file), from the first place that has any."""
+    """List (name of the split folder or empty, file), from the first place that has any."""
     names = names_in(folder)
-    found = _shards(folder, names, suffix)
-    if not found and "data" in names and (folder / "data").is_dir():
-        found = _shards(folder / "data", names_in(folder / "data"), suffix)
-    if found:
-        return [("", file) for file in found]
+    files = _shards(folder, names, suffix)
+    if not files and "data" in names and (folder / "data").is_dir():
+        files = _shards(folder / "data", names_in(folder / "data"), suffix)
+    if files:
+        return [("", file) for file in files]
     places = [folder / name for name in names if name.lower() in WORDS and (folder / name).is_dir()]
     return [(place.name, file) for place in places for file in _shards(place, names_in(place), suffix)]
 
@@ -92,7 +92,7 @@ _NUMBER = re.compile(r"((?P<stem>.+?)[-_])?(?P<number>\d+)")
 
 
 def _parse_name(name: str) -> tuple[str, int, int]:
-    """`train-00001-of-00004` -> (train, 1, 4); total 0: not said."""
+    """Parse `train-00001-of-00004` to (train, 1, 4); total 0: unknown."""
     match = _OF.fullmatch(name)
     if match is not None:
         return match["stem"], int(match["number"]), int(match["total"])

@@ -13,13 +13,13 @@ import numpy as np
 
 
 def class_members(labels: np.ndarray, classes: int) -> list[np.ndarray]:
-    """The examples of each class, in the order of the data."""
+    """Return the examples of each class, in the order of the data."""
     counts = np.bincount(labels, minlength=classes)
     return np.split(np.argsort(labels, kind="stable"), np.cumsum(counts)[:-1])
 
 
 def shuffled_classes(labels: np.ndarray, classes: int, seed: int) -> list[np.ndarray]:
-    """The examples of each class, in an order by (seed, class)."""
+    """Return the examples of each class, in an order by (seed, class)."""
     # Raw words of a bit generator stay the same from one numpy to the next; its permutations need not.
     return [
         members[np.argsort(np.random.PCG64([seed, c]).random_raw(len(members)), kind="stable")]

@@ -2,9 +2,9 @@
 
     shard.tar ──tar_headers.py──► Index(keys, offsets, sizes, labels) ──► shard.tar.index.npz ──► bytes of an example
 
-A key is a member's name up to the first dot of its last part, as in WebDataset: `a/000123.jpg` and `a/000123.cls` are
-one example. Its image is the member with the extension of an image; its label is in `.cls` (a number or a class name)
-or in `.json` (field `label` or `cls`). Labels that are numbers in all splits are class numbers, named by a
+A key is a member's name up to the first dot of its last part, as in WebDataset: `a/000123.jpg` and `a/000123.cls`
+are one example. Its image is the member with the extension of an image; its label is in `.cls` (a number or a class
+name) or in `.json` (field `label` or `cls`). Labels that are numbers in all splits are class numbers, named by a
 `classes.txt` or `classes.json` beside the shards, else by their digits. Other labels are names, and the classes are
 the names sorted: those of train where there is such a split, else of all splits.
 

@@ -4,9 +4,9 @@
 
 Supported are ustar, the older V7, GNU's long names (L), and pax records (x) for names and sizes; folders, links and
 devices are skipped. A header is believed only when its checksum is right and its data lie inside the archive, so
-every step leads forward and the walk ends after at most one step per 512 bytes. That is why this walk is written out:
-Python's tarfile trusts a size before it is checked (a negative one leads back, for ever), reads as many bytes as a
-name claims to have, and stops without an error at a damaged header.
+every step leads forward and the walk ends after at most one step per 512 bytes. That is why this walk is written
+out: Python's tarfile trusts a size before it is checked (a negative one leads back, for ever), reads as many bytes
+as a name claims to have, and stops without an error at a damaged header.
 
 The walk goes to the end of the archive, a block of zeros. Without one the archive was cut; other bytes after it mean
 that a header was lost, or that two archives were concatenated. Each of these is a ValueError.

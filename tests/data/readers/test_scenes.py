@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vitrail.data.drawn.scenes import COLOURS, QUESTIONS, Scene, hsv_to_rgb, sample_scene
+from vitrail.data.readers.scenes import COLOURS, QUESTIONS, Scene, hsv_to_rgb, sample_scene
 
 
 def scene(question: str, label: int, seed: int) -> Scene:

@@ -1,9 +1,9 @@
-"""`shapes`: a data set that the package draws itself, at any size and resolution; for the demo and the tests.
+"""`shapes`: a data set that the package draws itself, of any size and resolution; for the demo and the tests.
 
     shapes   shapes:count   shapes:position   shapes:orientation   shapes:colour   shapes:shape
     shapes:shape?n=2000&image_size=64&seed=0
 
-The word behind the colon is what the label says (scenes.py has the classes); plain `shapes` is
+The word after the colon is what the label tells (scenes.py has the classes); plain `shapes` is
 `shapes:shape`. `n` is the number of training examples; validation and test have a quarter of it each. Every
 example is a function of (question, seed, split, index) alone, so it does not depend on `n`, and at another
 `image_size` it is the same scene. The three splits are disjoint by construction: each draws from random
@@ -18,9 +18,8 @@ from functools import cached_property
 
 import numpy as np
 
-from vitrail.data.drawn.scene_drawing import draw
-from vitrail.data.drawn.scenes import QUESTIONS, Scene, sample_scene
 from vitrail.data.readers.fingerprint import digest
+from vitrail.data.readers.scenes import QUESTIONS, Scene, draw, sample_scene
 from vitrail.data.readers.split_names import find_split
 from vitrail.data.sources import Example, take_options
 from vitrail.errors import ConfigError
@@ -68,7 +67,7 @@ class ShapesSource:
         return f"{self.split}:{index}"
 
     def scene(self, index: int) -> Scene:
-        """What is drawn as example `index`."""
+        """Return the scene of example `index`."""
         rng = np.random.default_rng([*self._stream(1), index])
         return sample_scene(self.question, int(self.labels[index]), rng)
 
@@ -80,7 +79,7 @@ class ShapesSource:
         return digest("shapes", DRAWING, self.question, self.split, self.count, self.image_size, self.seed)
 
     def _stream(self, purpose: int) -> list[int]:
-        """Seeds a random stream; `purpose` parts that of the labels from those of the scenes."""
+        """Return the seed of a random stream; `purpose` separates that of the labels from those of the scenes."""
         return [1 + purpose, list(QUESTIONS).index(self.question), self.seed, SPLITS.index(self.split)]
 
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitrail.data.drawn.scene_drawing import draw, outlines
-from vitrail.data.drawn.scenes import (
+from vitrail.data.readers.scenes import (
     BACKGROUNDS,
     POINTED,
     QUESTIONS,
@@ -15,6 +14,8 @@ from vitrail.data.drawn.scenes import (
     Background,
     Scene,
     Thing,
+    draw,
+    outlines,
     sample_scene,
 )
 

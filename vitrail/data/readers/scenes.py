@@ -1,27 +1,157 @@
-"""Scenes to pixels, at any size: the same picture at 32 and at 224 pixels, edges smooth at both.
+"""Scenes of the procedural data set: things with a shape, a colour and a place, on a background; and their pixels.
 
-    Scene ──► background (numpy) ──► strokes ──► for each thing: shadow, then colour, through its mask ──► (S, S, 3)
+    (question, label, rng) ──sample_scene──► Scene, in units of the picture's side ──draw──► pixels at any size
 
-A mask is drawn by Pillow at SUPERSAMPLE times the size and reduced by averaging, which is what smooths the
-edges.
+A question is what the label tells about the scene (QUESTIONS); everything else is drawn at random, so that no
+shortcut leads to the answer: sizes hardly tell the count, colours do not tell the shape.
+
+A scene is the same picture at 32 and at 224 pixels: background, strokes, then for each thing its shadow and its
+colour through a mask. A mask is drawn by Pillow at SUPERSAMPLE times the size and reduced by averaging, which
+smooths edges.
 """
 
 from __future__ import annotations
 
+import colorsys
 import math
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFilter
 
-from vitrail.data.drawn.scenes import RGB, Background, Scene, Thing
+SHAPES = ("circle", "square", "triangle", "star", "cross", "ring", "heart", "crescent", "drop", "arrow")
+POINTED = ("arrow", "drop", "dart")  # for the orientation: no other direction could be meant
+UPRIGHT = ("arrow", "drop", "triangle")  # for the shape: drawn pointing to the right, shown pointing up
+BACKGROUNDS = ("plain", "slope", "glow", "stripes", "checks", "clouds")
+COLOURS = {  # name -> hue in degrees, its spread, range of saturation, range of value
+    "red": (358, 7, (0.75, 0.95), (0.65, 0.95)),
+    "orange": (27, 5, (0.80, 1.00), (0.85, 1.00)),
+    "yellow": (53, 5, (0.75, 1.00), (0.85, 1.00)),
+    "green": (125, 18, (0.55, 0.90), (0.45, 0.80)),
+    "cyan": (184, 7, (0.55, 0.90), (0.75, 0.95)),
+    "blue": (222, 10, (0.65, 0.95), (0.60, 0.95)),
+    "purple": (274, 9, (0.55, 0.85), (0.55, 0.85)),
+    "pink": (332, 7, (0.35, 0.60), (0.90, 1.00)),
+}
+QUESTIONS: dict[str, tuple[str, ...]] = {
+    "shape": SHAPES,
+    "colour": tuple(COLOURS),
+    "count": ("one", "two", "three", "four", "five", "six", "seven", "eight"),
+    "position": (
+        "top left", "top", "top right", "left", "centre", "right", "bottom left", "bottom", "bottom right",
+    ),
+    "orientation": ("right", "up right", "up", "up left", "left", "down left", "down", "down right"),
+}  # fmt: skip
 
+RGB = tuple[int, int, int]
 SUPERSAMPLE = 4
 Points = list[tuple[float, float]]
 
 
+@dataclass(frozen=True)
+class Thing:
+    """One object. Lengths in units of the picture's side, y downwards; angle in degrees, against the clock."""
+
+    shape: str
+    rgb: RGB
+    x: float
+    y: float
+    radius: float
+    angle: float
+
+
+@dataclass(frozen=True)
+class Background:
+    """Two muted colours, a pattern that leads from one to the other, and some thin strokes."""
+
+    kind: str
+    rgb: tuple[RGB, RGB]
+    angle: float  # of the pattern, in degrees
+    period: float  # of stripes, checks and clouds, in units of the picture's side
+    clouds: tuple[tuple[float, ...], ...]  # 5 x 5 heights in [0, 1]
+    strokes: tuple[tuple[float, float, float, float], ...]  # x0, y0, x1, y1
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One picture."""
+
+    background: Background
+    things: tuple[Thing, ...]
+
+
+def sample_scene(question: str, label: int, rng: np.random.Generator) -> Scene:
+    """Draw a scene at random to which `label` is the answer to `question`."""
+    background = _background(rng)
+    if question == "count":
+        return Scene(background, _scattered(label + 1, rng))
+    shape = SHAPES[label] if question == "shape" else str(rng.choice(SHAPES))
+    colour = tuple(COLOURS)[label] if question == "colour" else str(rng.choice(tuple(COLOURS)))
+    angle = rng.uniform(0, 360)
+    radius = rng.uniform(0.15, 0.34)
+    x, y = rng.uniform(radius, 1 - radius, size=2)
+    if question == "position":
+        radius = rng.uniform(0.08, 0.16)
+        cell = np.array([label % 3, label // 3])  # one of 3 x 3
+        x, y = np.clip((cell + 0.5 + rng.uniform(-0.25, 0.25, size=2)) / 3, radius, 1 - radius)
+    elif question == "orientation":
+        shape = str(rng.choice(POINTED))
+        angle = 45 * label + rng.uniform(-14, 14)
+    elif question == "shape":
+        # Any angle would do, but a square on its corner is a rhombus to most people: keep within 30 degrees.
+        angle = rng.uniform(-30, 30) + (90 if shape in UPRIGHT else 0)
+    return Scene(background, (Thing(shape, _colour(colour, rng), float(x), float(y), radius, angle),))
+
+
+def _scattered(count: int, rng: np.random.Generator) -> tuple[Thing, ...]:
+    """Place `count` things that do not touch; their sizes hardly depend on how many they are."""
+    things: list[Thing] = []
+    shape, colour = str(rng.choice(SHAPES)), str(rng.choice(tuple(COLOURS)))
+    alike = rng.random() < 0.5  # all of one kind, or each its own
+    limit = 0.13
+    while len(things) < count:
+        radius = rng.uniform(0.06, limit)
+        x, y = rng.uniform(radius, 1 - radius, size=2)
+        if any(math.hypot(x - other.x, y - other.y) < 1.15 * (radius + other.radius) for other in things):
+            limit = max(limit * 0.98, 0.06)  # crowded: the next try is smaller
+            continue
+        if not alike:
+            shape, colour = str(rng.choice(SHAPES)), str(rng.choice(tuple(COLOURS)))
+        things.append(Thing(shape, _colour(colour, rng), float(x), float(y), radius, rng.uniform(0, 360)))
+    return tuple(things)
+
+
+def _background(rng: np.random.Generator) -> Background:
+    value = rng.uniform(0.12, 0.95)
+    step = rng.uniform(0.06, 0.25) * (1 if value < 0.5 else -1)
+    hue = rng.uniform(0, 360)
+    near = hsv_to_rgb(hue, rng.uniform(0, 0.3), value)
+    far = hsv_to_rgb(hue + rng.uniform(-60, 60), rng.uniform(0, 0.3), value + step)
+    strokes = rng.uniform(0, 1, size=(int(rng.integers(0, 6)), 4))
+    return Background(
+        kind=str(rng.choice(BACKGROUNDS)),
+        rgb=(near, far),
+        angle=rng.uniform(0, 360),
+        period=rng.uniform(0.08, 0.3),
+        clouds=tuple(tuple(map(float, row)) for row in rng.uniform(0, 1, size=(5, 5))),
+        strokes=tuple((float(a), float(b), float(c), float(d)) for a, b, c, d in strokes),
+    )
+
+
+def _colour(name: str, rng: np.random.Generator) -> RGB:
+    hue, spread, saturation, value = COLOURS[name]
+    return hsv_to_rgb(hue + rng.uniform(-spread, spread), rng.uniform(*saturation), rng.uniform(*value))
+
+
+def hsv_to_rgb(hue: float, saturation: float, value: float) -> RGB:
+    """Convert hue in degrees, saturation and value in [0, 1] to bytes."""
+    red, green, blue = colorsys.hsv_to_rgb(hue % 360 / 360, saturation, value)
+    return round(255 * red), round(255 * green), round(255 * blue)
+
+
 def draw(scene: Scene, image_size: int) -> np.ndarray:
-    """uint8 (S, S, 3), S = image_size."""
+    """Draw a scene: uint8 (S, S, 3), S = image_size."""
     canvas = _draw_background(scene.background, image_size)
     for thing in scene.things:
         _draw_thing(canvas, thing)
@@ -43,7 +173,7 @@ def _draw_thing(canvas: Image.Image, thing: Thing) -> None:
 
 
 def _mask(thing: Thing, centre: tuple[float, float], radius: float, side: int) -> Image.Image:
-    """How much of each pixel the thing covers, 0..255, in a window of side x side pixels."""
+    """Return how much of each pixel the thing covers, 0..255, in a window of side x side pixels."""
     fine = Image.new("L", (side * SUPERSAMPLE, side * SUPERSAMPLE))
     pen = ImageDraw.Draw(fine)
     turn = math.radians(thing.angle)
@@ -110,7 +240,7 @@ def _arc(radius: float, steps: int) -> Points:
 
 
 def _star(points: int, inner: float) -> Points:
-    """The first point is at the top."""
+    """Return the corners of a star; the first point is at the top."""
     corners = []
     for corner in range(2 * points):
         turn, radius = math.pi / 2 + math.pi * corner / points, 1.0 if corner % 2 == 0 else inner
@@ -148,12 +278,12 @@ def _draw_background(background: Background, size: int) -> Image.Image:
 
 
 def _smooth_step(wave: np.ndarray, period: float) -> np.ndarray:
-    """A wave in [-1, 1] to bands of 0 and 1 with edges about a pixel wide; `period` in pixels."""
+    """Turn a wave in [-1, 1] into bands of 0 and 1 with edges about a pixel wide; `period` in pixels."""
     return np.clip(wave * period / (2 * math.pi) + 0.5, 0, 1)
 
 
 def _draw_strokes(canvas: Image.Image, background: Background) -> Image.Image:
-    """Thin lines in the second colour of the background, made stronger: clutter that is no thing."""
+    """Draw thin lines in the second colour of the background, made stronger: clutter that is no thing."""
     if not background.strokes:
         return canvas
     fine = Image.new("L", (canvas.width * SUPERSAMPLE, canvas.height * SUPERSAMPLE))

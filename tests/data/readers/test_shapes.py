@@ -8,8 +8,8 @@ import pickle
 import numpy as np
 import pytest
 
-from vitrail.data.drawn.scenes import QUESTIONS
-from vitrail.data.drawn.shapes import ShapesSource, open_shapes
+from vitrail.data.readers.scenes import QUESTIONS
+from vitrail.data.readers.shapes import ShapesSource, open_shapes
 from vitrail.data.sources import open_source, splits_of
 from vitrail.errors import ConfigError, DataError
 
