@@ -20,7 +20,7 @@ def test_each_is_listed_once_also_after_a_restart(tmp_path):
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     assert [row["key"] for row in rows] == ["k1.jpg", "k2.jpg", "k3.jpg"]
     assert rows[0] == {"index": 1, "key": "k1.jpg", "reason": "k1.jpg: reason 1"}
-    assert len(second.found) == 3
+    assert len(second.examples) == 3
 
 
 def test_any_name_and_a_torn_last_line_are_borne(tmp_path):
@@ -30,10 +30,10 @@ def test_any_name_and_a_torn_last_line_are_borne(tmp_path):
     with path.open("a") as file:
         file.write('{"index": 2, "ke')
     again = BadFiles(1000, path=path)
-    assert again.found == {strange.key: strange}
+    assert again.examples == {strange.key: strange}
     again.add([bad(3)])
     again.add([bad(4)])
-    assert list(BadFiles(1000, path=path).found) == [strange.key, "k3.jpg", "k4.jpg"]
+    assert list(BadFiles(1000, path=path).examples) == [strange.key, "k3.jpg", "k4.jpg"]
     path.write_text("nonsense\n")
     with pytest.raises(DataError, match="line 1: not a broken example"):
         BadFiles(1000, path=path)
@@ -62,7 +62,7 @@ def test_the_same_again_is_not_borne_either(tmp_path):
         BadFiles(10, path=path).add([bad(1), bad(2)])
     with pytest.raises(DataError, match=r"2 of 10 examples.*delete the list"):
         BadFiles(10, path=path)
-    assert len(BadFiles(10, max_bad=0.2, path=path).found) == 2
+    assert len(BadFiles(10, max_bad=0.2, path=path).examples) == 2
 
 
 def test_the_lists_of_others_count_and_stay_theirs(tmp_path):

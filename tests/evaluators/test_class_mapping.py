@@ -109,8 +109,8 @@ def test_a_file_may_use_imagenets_names_for_a_model_of_1000_classes(tmp_path):
         ({"insect": ["bee"], "inscet": ["ant"]}, "1 of its 2 names are no class of pictures:test: 'inscet'"),
         ({}, "is an object"),
         (["bee"], "is an object"),
-        ("{", "is JSON, and this is not"),
-        ("[" * 100_000, "is JSON, and this is not"),
+        ("{", "must be JSON"),
+        ("[" * 100_000, "must be JSON"),
     ],
 )
 def test_a_file_that_makes_no_sense(tmp_path, table, said):

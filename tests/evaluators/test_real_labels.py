@@ -60,7 +60,7 @@ def test_a_number_that_the_file_does_not_have(path):
         ("[0, 1]", "a list of lists"),
         ("[]", "a list of lists"),
         ('{"a": [0]}', "a list of lists"),
-        ("real", "is JSON, and this is not"),
+        ("real", "must be JSON"),
     ],
 )
 def test_a_file_that_makes_no_sense(path, content, said):

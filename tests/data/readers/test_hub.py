@@ -109,7 +109,7 @@ def test_columns_that_are_not_clear(package: SimpleNamespace) -> None:
         DataError, match=r"which column is the label. Columns of kind ClassLabel: fine, coarse"
     ):
         open_source("hf:owner/name")
-    with pytest.raises(DataError, match=r"which column is the image\? Columns of kind Image: img"):
+    with pytest.raises(DataError, match=r"which column is the image. Columns of kind Image: img"):
         open_source("hf:owner/name?image=id&label=fine")
     with pytest.raises(ConfigError, match="a name is expected"):
         open_source("hf:")
