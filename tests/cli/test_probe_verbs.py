@@ -11,10 +11,9 @@ from tests.evaluators.split import small_model
 from vitrail.cli.evaluate_verbs import Passing, evaluate
 from vitrail.cli.inspect_verbs import evaluated
 from vitrail.cli.probe_verbs import Probing, fewshot, knn, linear
-from vitrail.cli.transfer_verbs import transfer
 from vitrail.cli.verb import Common
 from vitrail.errors import ConfigError, DataError
-from vitrail.transfer.settings import SuiteSettings
+from vitrail.transfer.suite import transfer
 
 DATA = "shapes:colour?n=60&image_size=16"
 CPU = Common(device="cpu")
@@ -123,8 +122,6 @@ def test_evaluate_and_transfer_allow_them_likewise(some_broken, tmp_path):
         evaluate(model, some_broken, common=CPU)
     shown = evaluate(model, some_broken, passing=Passing(max_bad=0.5), common=CPU)
     assert (shown.result["n"], shown.result["broken"]) == (8, 4)
-    settings = SuiteSettings(k=(1,), steps=2, batch_size=4, seeds=1, max_bad=0.5)
-    made = transfer(
-        model, data=(some_broken,), out=out, methods=("knn", "finetune"), settings=settings, common=CPU
-    ).result
+    tiny = {"k": (1,), "steps": 2, "batch_size": 4, "seeds": 1, "max_bad": 0.5, "device": "cpu"}
+    made = transfer(model, (some_broken,), out, methods=("knn", "finetune"), **tiny)
     assert {row["test_examples"] for row in made["rows"]} == {8}

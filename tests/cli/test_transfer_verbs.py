@@ -3,12 +3,11 @@
 import json
 
 import pytest
-import tyro
 
 import vitrail
 from tests.evaluators.split import small_model
 from tests.transfer.stand_in import SIZES, write_all
-from vitrail.cli.transfer_verbs import transfer, vtab
+from vitrail.cli import run
 from vitrail.cli.verb import show
 from vitrail.errors import ConfigError, DataError
 
@@ -16,11 +15,7 @@ DATA = "shapes:colour?n=60&image_size=16"
 
 
 def command(*words):
-    return tyro.extras.subcommand_cli_from_dict(
-        {"vtab": vtab, "transfer": transfer},
-        args=[str(word) for word in words],
-        config=(tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes),
-    )
+    return run([str(word) for word in words])
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from vitrail.evaluators import accuracy, fewshot, knn, linear
 from vitrail.inference.feature_cache import Extraction
 from vitrail.runtime import device
 from vitrail.train import estimate
-from vitrail.transfer import protocols, settings, suite
+from vitrail.transfer import protocols, suite
 
 CLIPBOARD = "\x1b]52;c;cm0gLXJmIH4=\x1b\\"
 HOSTILE = [CLIPBOARD, "\x1b[31m", "\x9b31m", "\u202e", "\udce9", "\ud800"]
@@ -87,24 +87,23 @@ TWICE = {
     "seeds of fewshot": (3, default(probe_verbs.fewshot, "seeds"), default(fewshot.FewShot, "seeds")),
     "k": ((20,), default(probe_verbs.knn, "k"), default(knn.KNN, "k")),
     "temperature": (0.07, default(probe_verbs.knn, "temperature"), knn.TEMPERATURE),
-    "l2 of linear": (PENALTIES, default(probe_verbs.linear, "l2"), linear.SWEEP, settings.SUITE.l2),
+    "l2 of linear": (PENALTIES, default(probe_verbs.linear, "l2"), linear.SWEEP, suite.SUITE.l2),
     "peak": (61.5e12, default(model_verbs.cost, "peak_tflops") * 1e12, estimate.TPU_V3_CORE),
     "utilisation": (0.4, default(model_verbs.cost, "utilisation"), estimate.UTILISATION),
     "broken images": (
         0.01,
         default(probe_verbs.Probing, "max_bad"),
         default(evaluate_verbs.Passing, "max_bad"),
-        settings.SUITE.max_bad,
         default(BadFiles, "max_bad"),
         default(Extraction, "max_bad"),
         default(accuracy.evaluate, "max_bad"),
     ),
     "devices": (("auto", "cpu", "cuda", "mps"), get_args(Device), get_args(device.Device)),
     "formats": (("bundle", "npz", "timm", "huggingface", "torchvision"), get_args(Format), tuple(FORMATS)),
-    "methods": (("fewshot", "linear", "knn", "finetune"), get_args(settings.Method), tuple(suite.METHODS)),
+    "methods": (("fewshot", "linear", "knn", "finetune"), get_args(suite.Method), tuple(suite.METHODS)),
     "protocols": (
         ("default", "paper", "augreg", "bit"),
-        get_args(inspect.get_annotations(settings.SuiteSettings, eval_str=True)["protocol"]),
+        get_args(inspect.get_annotations(suite.SuiteSettings, eval_str=True)["protocol"]),
         tuple(protocols.PROTOCOLS),
     ),
     "precisions": (

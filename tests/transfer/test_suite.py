@@ -12,13 +12,14 @@ from tests.evaluators.split import small_model
 from vitrail.data.shard import shard
 from vitrail.errors import CheckpointError, ConfigError, DataError
 from vitrail.evaluators.fewshot import SWEEP
-from vitrail.transfer.settings import SuiteSettings
 from vitrail.transfer.suite import best_by_mean_rank, choose_l2, name_data, transfer
 from vitrail.transfer.vtab import vtab
 
 COLOURS = "shapes:colour?n=60&image_size=16"  # 8 classes, of which the fewest has 7 images to train on
 SHAPES = "shapes?n=60&image_size=16"
-TINY = SuiteSettings(seeds=2, image_size=16, steps=2, batch_size=8, l2=(10.0, 1.0), k=(1, 3))
+TINY = {
+    "seeds": 2, "image_size": 16, "steps": 2, "batch_size": 8, "l2": (10.0, 1.0), "k": (1, 3), "device": "cpu",
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def scores(result, data):
 
 def test_every_method_on_every_data_set(bundle, tmp_path):
     out = tmp_path / "out"
-    result = transfer(bundle, [COLOURS, SHAPES], out, settings=TINY, device="cpu")
+    result = transfer(bundle, [COLOURS, SHAPES], out, **TINY)
     made = scores(result, "shapes-colour")
     assert list(made) == ["1-shot", "5-shot", "linear", "knn", "finetune"]
     assert all(0 <= row["mean"] <= 1 and row["test_examples"] == 15 for row in made.values())
@@ -56,7 +57,7 @@ def test_every_method_on_every_data_set(bundle, tmp_path):
 
 
 def test_what_is_done_is_not_done_again(bundle, tmp_path, monkeypatch):
-    out, given = tmp_path / "out", {"settings": TINY, "device": "cpu"}
+    out, given = tmp_path / "out", {**TINY}
     first = transfer(bundle, [COLOURS], out, methods=("fewshot",), **given)
     monkeypatch.setattr("vitrail.transfer.suite.FewShot", None)  # would fail if it were called
     again = transfer(bundle, [COLOURS], out, methods=("fewshot", "knn"), **given)
@@ -68,7 +69,7 @@ def test_what_is_done_is_not_done_again(bundle, tmp_path, monkeypatch):
 
 
 def test_the_model_of_a_finished_fine_tuning_is_written_again(bundle, tmp_path):
-    given = {"methods": ("finetune",), "settings": TINY, "device": "cpu"}
+    given = {"methods": ("finetune",), **TINY}
     first = transfer(bundle, [COLOURS], tmp_path / "out", **given)
     run = tmp_path / "out/shapes-colour/finetune/run"
     before = (run / "model/model.safetensors").read_bytes()
@@ -82,7 +83,7 @@ def test_the_model_of_a_finished_fine_tuning_is_written_again(bundle, tmp_path):
 
 @pytest.mark.parametrize("scores", [[], "x", [{}], [{"score": "knn"}], None, {"a": 1}])
 def test_results_that_were_changed_by_hand_are_an_error_in_words(bundle, tmp_path, scores):
-    given = {"methods": ("knn",), "settings": TINY, "device": "cpu"}
+    given = {"methods": ("knn",), **TINY}
     transfer(bundle, [COLOURS], tmp_path / "out", **given)
     path = tmp_path / "out/shapes-colour/knn/run.json"
     card = json.loads(path.read_text())
@@ -98,12 +99,12 @@ def test_links_inside_the_results_are_not_followed(bundle, tmp_path, name):
     place.parent.mkdir(parents=True)
     place.symlink_to(tmp_path / "mine")
     with pytest.raises(ConfigError, match="is a link"):
-        transfer(bundle, [COLOURS], tmp_path / "out", methods=("knn",), settings=TINY, device="cpu")
+        transfer(bundle, [COLOURS], tmp_path / "out", methods=("knn",), **TINY)
     assert not list((tmp_path / "mine").iterdir())
 
 
 def test_another_preprocessing_line_is_not_the_same_piece(bundle, tmp_path):
-    given = {"methods": ("knn",), "settings": TINY, "device": "cpu"}
+    given = {"methods": ("knn",), **TINY}
     transfer(bundle, [COLOURS], tmp_path / "out", **given)
     model = vitrail.load(bundle)
     model.preprocess = model.preprocess.replace("|", "|flip_lr(0)|", 1)
@@ -113,7 +114,7 @@ def test_another_preprocessing_line_is_not_the_same_piece(bundle, tmp_path):
 
 
 def test_other_test_images_are_not_the_same_piece(bundle, tmp_path):
-    data, given = tmp_path / "data", {"methods": ("knn",), "settings": TINY, "device": "cpu"}
+    data, given = tmp_path / "data", {"methods": ("knn",), **TINY}
     for split in ("train", "test"):
         shard(COLOURS, data, split=split)
     transfer(bundle, [str(data)], tmp_path / "out", **given)
@@ -136,7 +137,7 @@ def test_the_papers_number_stands_beside_fine_tuning(bundle, tmp_path):
     data = tmp_path / "cifar100"
     for split in ("train", "test"):
         shard(COLOURS, data, split=split)
-    given = {"methods": ("knn", "finetune"), "settings": TINY, "device": "cpu"}
+    given = {"methods": ("knn", "finetune"), **TINY}
     made = scores(transfer(bundle, [str(data)], tmp_path / "out", **given), "cifar100")
     assert made["finetune"]["paper"] == pytest.approx(0.9167)
     assert made["knn"]["paper"] is None
@@ -145,9 +146,8 @@ def test_the_papers_number_stands_beside_fine_tuning(bundle, tmp_path):
 
 
 def test_fewer_examples_in_a_class_than_shots(bundle, tmp_path):
-    settings = SuiteSettings(shots=(1, 11))
     with pytest.raises(DataError, match=r"11-shot: class .* at most 7 shots are possible"):
-        transfer(bundle, [COLOURS], tmp_path / "out", settings=settings, device="cpu")
+        transfer(bundle, [COLOURS], tmp_path / "out", shots=(1, 11), device="cpu")
     assert not (tmp_path / "out").exists()
 
 
@@ -159,7 +159,7 @@ def test_the_k_of_knn_are_those_that_the_data_has_examples_for(bundle, tmp_path)
     assert card["config"]["k"] == [1, 5, 10, 20]
     for k in ((1, 60), (0, 1)):
         with pytest.raises(ConfigError, match=r"k .*(60|0)"):
-            transfer(bundle, [COLOURS], tmp_path / "other", settings=SuiteSettings(k=k), device="cpu")
+            transfer(bundle, [COLOURS], tmp_path / "other", k=k, device="cpu")
     assert not (tmp_path / "other").exists()
 
 
@@ -171,7 +171,7 @@ def test_the_k_of_knn_are_those_that_the_data_has_examples_for(bundle, tmp_path)
         (["nowhere"], {}, "no data set 'nowhere'"),
         (
             [COLOURS],
-            {"settings": SuiteSettings(train_split="train+val+test")},
+            {"train_split": "train+val+test"},
             r"beside train\+val\+test; it has",
         ),
         ([COLOURS], {"methods": ("guess",)}, "unknown method guess; methods: fewshot, linear, knn, finetune"),
@@ -183,9 +183,24 @@ def test_bad_input(bundle, tmp_path, data, given, said):
         transfer(bundle, data, tmp_path / "out", device="cpu", **given)
 
 
-def test_settings_that_make_no_sense():
-    with pytest.raises(ConfigError, match="seeds 0"):
-        SuiteSettings(seeds=0)
+@pytest.mark.parametrize(
+    "wrong", [{"seeds": 0}, {"fewshot_l2": "best"}, {"learning_rate": 1.0}, {"train": "all"}]
+)
+def test_settings_that_make_no_sense(wrong, bundle, tmp_path):
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        transfer(bundle, [COLOURS], tmp_path / "out", **wrong)
+    assert not (tmp_path / "out").exists()
+
+
+def test_any_setting_of_fine_tuning(bundle, tmp_path):
+    changes = {"optimizer": "adamw", "weight_decay": 0.1, "cutmix": 1.0}
+    given = {"methods": ("finetune",), **TINY, "seeds": 1, **changes}
+    transfer(bundle, [COLOURS], tmp_path / "out", **given)
+    config = json.loads((tmp_path / "out/shapes-colour/finetune/run/run.json").read_text())["config"]
+    assert (config["optimizer"]["optimizer"], config["optimizer"]["weight_decay"]) == ("adamw", 0.1)
+    assert config["data"]["cutmix"] == 1.0
+    with pytest.raises(ConfigError, match=r"cutmix is 1\.0"):
+        transfer(bundle, [COLOURS], tmp_path / "out", **{**given, "cutmix": 0.5})
 
 
 def test_results_of_the_users_are_not_replaced(tmp_path):
@@ -248,8 +263,8 @@ def test_each_number_of_shots_is_chosen_by_the_data_sets_that_have_it():
 
 def test_one_l2_for_all_data_sets(bundle, tmp_path):
     """Over seeds the means are ranked; one more data set may change the choice for all."""
-    settings = SuiteSettings(seeds=2, shots=(1, 4), draws="big_vision", fewshot_l2="test-rank")
-    given = {"methods": ("fewshot",), "settings": settings, "device": "cpu"}
+    rule = {"seeds": 2, "shots": (1, 4), "draws": "big_vision", "fewshot_l2": "test-rank"}
+    given = {"methods": ("fewshot",), **rule, "device": "cpu"}
     for data in (THREE[:2], THREE):
         made = transfer(bundle, data, tmp_path / "out", **given)
         assert json.loads((tmp_path / "out" / "results.json").read_text()) == json.loads(json.dumps(made))
@@ -263,7 +278,7 @@ def test_one_l2_for_all_data_sets(bundle, tmp_path):
 
 
 def test_by_default_nothing_is_chosen(bundle, tmp_path):
-    given = {"methods": ("fewshot",), "settings": SuiteSettings(seeds=2, shots=(1,)), "device": "cpu"}
+    given = {"methods": ("fewshot",), "seeds": 2, "shots": (1,), "device": "cpu"}
     made = transfer(bundle, THREE[:1], tmp_path / "out", **given)
     assert made["fewshot_l2"] is None and [row["l2"] for row in made["rows"]] == [1024.0]
     assert "TEST" not in (tmp_path / "out" / "results.md").read_text()

@@ -1,5 +1,4 @@
 import csv
-import dataclasses
 import json
 import os
 import shutil
@@ -11,18 +10,17 @@ import pytest
 import vitrail
 from tests.transfer.stand_in import SIZES, N, write_all
 from vitrail.errors import ConfigError, DataError
-from vitrail.transfer.settings import VTABSettings
 from vitrail.transfer.vtab import vtab
 from vitrail.transfer.vtab_tasks import TASKS
 
-TINY = VTABSettings(image_size=16, steps=2, batch_size=8, num_workers=0, **SIZES)
+TINY = {"image_size": 16, "steps": 2, "batch_size": 8, "num_workers": 0, "device": "cpu", **SIZES}
 TWO = """
 import sys
-from vitrail.transfer.settings import VTABSettings
 from vitrail.transfer.vtab import vtab
-tiny = VTABSettings(image_size=16, steps=2, batch_size=8, num_workers=0, train_examples=16, val_examples=4)
-vtab("mu/8@16", sys.argv[1], sys.argv[2], settings=tiny, device="cpu")
+tiny = {"image_size": 16, "steps": 2, "batch_size": 8, "num_workers": 0}
+vtab("mu/8@16", sys.argv[1], sys.argv[2], device="cpu", train_examples=16, val_examples=4, **tiny)
 """
+LINE = "resize(16)|flip_lr|to_range(-1, 1)"
 PAIR = ("oxford_iiit_pet", "svhn_cropped")
 
 
@@ -45,7 +43,7 @@ def rows(result):
 def test_all_19_tasks(tmp_path):
     write_all(tmp_path / "data")
     out = tmp_path / "out"
-    result = vtab("mu/8@16", tmp_path / "data", out, settings=TINY, paper="L/16 i21k", device="cpu")
+    result = vtab("mu/8@16", tmp_path / "data", out, paper="L/16 i21k", **TINY)
     made = rows(result)
     assert list(made) == list(TASKS)
     assert all(row["status"] == "done" and 0 <= row["accuracy"] <= 1 for row in made.values())
@@ -68,7 +66,7 @@ def test_all_19_tasks(tmp_path):
 
 
 def test_absent_tasks_enter_no_mean(pair, tmp_path):
-    result = vtab("mu/8@16", pair, tmp_path, tasks=("natural", "dmlab"), settings=TINY, device="cpu")
+    result = vtab("mu/8@16", pair, tmp_path, tasks=("natural", "dmlab"), **TINY)
     made = rows(result)
     assert {name for name, row in made.items() if row["status"] == "done"} == {"pets", "svhn"}
     assert made["dmlab"]["status"] == "absent" and made["dmlab"]["accuracy"] is None
@@ -79,20 +77,20 @@ def test_absent_tasks_enter_no_mean(pair, tmp_path):
 
 
 def test_the_same_call_continues(pair, bundle, tmp_path):
-    first = vtab(bundle, pair, tmp_path, tasks=("pets",), settings=TINY, device="cpu")
+    first = vtab(bundle, pair, tmp_path, tasks=("pets",), **TINY)
     card = tmp_path / "tasks" / "pets" / "run.json"
     before = card.stat().st_mtime_ns
-    again = vtab(bundle, pair, tmp_path, tasks=("pets", "svhn"), settings=TINY, device="cpu")
+    again = vtab(bundle, pair, tmp_path, tasks=("pets", "svhn"), **TINY)
     assert card.stat().st_mtime_ns == before
     assert rows(again)["pets"] == rows(first)["pets"]
     assert rows(again)["svhn"]["status"] == "done"
     vitrail.save(vitrail.create("mu/8@16", classes=4), bundle)
     with pytest.raises(ConfigError, match="weights is"):
-        vtab(bundle, pair, tmp_path, tasks=("pets",), settings=TINY, device="cpu")
+        vtab(bundle, pair, tmp_path, tasks=("pets",), **TINY)
 
 
 def test_a_model_that_was_kept_and_is_damaged_is_said(pair, tmp_path, caplog):
-    given = {"tasks": ("pets",), "settings": dataclasses.replace(TINY, keep_models=True), "device": "cpu"}
+    given = {"tasks": ("pets",), **TINY, "keep_models": True}
     first = vtab("mu/8@16", pair, tmp_path, **given)
     assert vtab("mu/8@16", pair, tmp_path, **given) == first and "damaged" not in caplog.text
     os.truncate(tmp_path / "tasks/pets/final/0/model/model.safetensors", 500)
@@ -101,7 +99,7 @@ def test_a_model_that_was_kept_and_is_damaged_is_said(pair, tmp_path, caplog):
 
 
 def test_other_data_under_the_same_name_is_refused(pair, tmp_path):
-    given = {"tasks": ("pets",), "settings": TINY, "device": "cpu"}
+    given = {"tasks": ("pets",), **TINY}
     data = shutil.copytree(pair / "oxford_iiit_pet", tmp_path / "data" / "pets")
     vtab("mu/8@16", tmp_path / "data", tmp_path / "out", **given)
     os.utime(next(data.rglob("*.parquet")), (1, 1))
@@ -110,11 +108,8 @@ def test_other_data_under_the_same_name_is_refused(pair, tmp_path):
 
 
 def test_the_lr_is_chosen_on_val_and_seeds_have_a_spread(pair, tmp_path):
-    settings = VTABSettings(
-        image_size=16, steps=2, batch_size=8, num_workers=0, lrs=(0.01, 1e-9), seeds=2, augment="none",
-        keep_models=True, **SIZES,
-    )  # fmt: skip
-    result = vtab("mu/8@16", pair, tmp_path, tasks=("svhn",), settings=settings, device="cpu")
+    sweep = {"lrs": (0.01, 1e-9), "seeds": 2, "augment": "none", "keep_models": True}
+    result = vtab("mu/8@16", pair, tmp_path, tasks=("svhn",), **TINY, **sweep)
     row = rows(result)["svhn"]
     assert set(row["val"]) == {"0.01", "1e-09"}
     best = max(row["val"].values())
@@ -131,9 +126,9 @@ def test_the_lr_is_chosen_on_val_and_seeds_have_a_spread(pair, tmp_path):
 
 
 def test_a_manifest_that_another_wrote(pair, tmp_path):
-    vtab("mu/8@16", pair, tmp_path / "a", tasks=("pets",), settings=TINY, device="cpu")
+    vtab("mu/8@16", pair, tmp_path / "a", tasks=("pets",), **TINY)
     manifests = tmp_path / "a" / "manifests"
-    again = {"tasks": ("pets",), "settings": TINY, "device": "cpu", "manifests": manifests}
+    again = {"tasks": ("pets",), **TINY, "manifests": manifests}
     assert rows(vtab("mu/8@16", pair, tmp_path / "b", **again))["pets"]["status"] == "done"
     text = (manifests / "pets.csv").read_text().splitlines()
     text[1] = "train,0000000000000000,0"
@@ -150,7 +145,7 @@ def test_a_manifest_beside_the_data(pair, tmp_path):
     shutil.copytree(pair / "oxford_iiit_pet", tmp_path / "data" / "pets")
     (tmp_path / "data" / "pets" / "manifest.csv").write_text("split,pixels,label\ntrain,0000000000000000,0\n")
     with pytest.raises(DataError, match=r"train .*manifest.csv .* 16 of 16 examples"):
-        vtab("mu/8@16", tmp_path / "data", tmp_path / "out", tasks=("pets",), settings=TINY, device="cpu")
+        vtab("mu/8@16", tmp_path / "data", tmp_path / "out", tasks=("pets",), **TINY)
 
 
 @pytest.mark.long
@@ -173,24 +168,35 @@ def test_two_processes_share_the_tasks(tmp_path):
 
 def test_what_is_wrong_is_said_before_anything_is_computed(pair, tmp_path):
     with pytest.raises(DataError, match="holds the data of none of the tasks; their folders are called: dtd"):
-        vtab("mu/8@16", pair, tmp_path / "out", tasks=("dtd",), settings=TINY, device="cpu")
+        vtab("mu/8@16", pair, tmp_path / "out", tasks=("dtd",), **TINY)
     shutil.copytree(pair / "oxford_iiit_pet", tmp_path / "data" / "pets")
     shutil.copytree(pair / "svhn_cropped", tmp_path / "data" / "clevr")
     with pytest.raises(DataError, match="no column objects; columns: image, label"):
-        vtab("mu/8@16", tmp_path / "data", tmp_path / "out", settings=TINY, device="cpu")
+        vtab("mu/8@16", tmp_path / "data", tmp_path / "out", **TINY)
     assert not (tmp_path / "out").exists()
 
 
 def test_a_mistake_can_be_corrected(pair, tmp_path):
-    wrong = dataclasses.replace(TINY, batch_size=1000)
     with pytest.raises(ConfigError, match=r"1000 .* 20 examples"):
-        vtab("mu/8@16", pair, tmp_path, tasks=("pets",), settings=wrong, device="cpu")
-    result = vtab("mu/8@16", pair, tmp_path, tasks=("pets",), settings=TINY, device="cpu")
+        vtab("mu/8@16", pair, tmp_path, tasks=("pets",), **{**TINY, "batch_size": 1000})
+    result = vtab("mu/8@16", pair, tmp_path, tasks=("pets",), **TINY)
     assert rows(result)["pets"]["status"] == "done"
 
 
-def test_settings_that_make_no_sense():
-    with pytest.raises(ConfigError, match="seeds 0 must be at least 1"):
-        VTABSettings(seeds=0)
-    with pytest.raises(ConfigError, match="positive"):
-        VTABSettings(lrs=(0.0,))
+def test_any_setting_of_training(pair, tmp_path):
+    changes = {"optimizer": "adamw", "weight_decay": 0.1, "label_smoothing": 0.2, "preprocess": LINE}
+    vtab("mu/8@16", pair, tmp_path, tasks=("pets",), **TINY, **changes, dropout=0.5, seed=3)
+    config = json.loads((tmp_path / "tasks/pets/final/3/run.json").read_text())["config"]
+    assert (config["optimizer"]["optimizer"], config["optimizer"]["weight_decay"]) == ("adamw", 0.1)
+    assert config["objective"]["label_smoothing"] == 0.2
+    assert (config["model"]["dropout"], config["model"]["drop_path"]) == (0.5, 0.0)
+    assert config["data"]["preprocess"] == LINE and config["seed"] == 3
+    with pytest.raises(ConfigError, match=r"weight_decay is 0\.1"):
+        vtab("mu/8@16", pair, tmp_path, tasks=("pets",), **TINY, **{**changes, "weight_decay": 0.2})
+
+
+@pytest.mark.parametrize("wrong", [{"seeds": 0}, {"lr": -1.0}, {"learning_rate": 1.0}, {"steps": 0.5}])
+def test_settings_that_make_no_sense(wrong, pair, tmp_path):
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        vtab("mu/8@16", pair, tmp_path / "out", **{**TINY, **wrong})
+    assert not (tmp_path / "out").exists()

@@ -9,11 +9,10 @@ import pytest
 from PIL import Image
 
 from tests.evaluators.split import Split, named
-from tests.transfer.stand_in import SIZES, N, write_all
+from tests.transfer.stand_in import N, write_all
 from vitrail.data.decode import decode
 from vitrail.data.sources import Example, open_source
 from vitrail.errors import ConfigError, DataError
-from vitrail.transfer.settings import VTAB, VTABSettings
 from vitrail.transfer.vtab_data import (
     check_manifest,
     check_task,
@@ -29,7 +28,7 @@ from vitrail.transfer.vtab_data import (
 )
 from vitrail.transfer.vtab_tasks import TASKS, clevr_count, dsprites_orientation
 
-SMALL = VTABSettings(**SIZES)
+SMALL, FULL = (16, 4), (800, 200)
 # As the definitions give them, for TFDS's numbers of examples: train, val, test as (split, first, last).
 OFFICIAL = {
     "caltech101": (
@@ -67,7 +66,7 @@ OFFICIAL = {
 @pytest.mark.parametrize("name", OFFICIAL)
 def test_the_examples_are_those_of_the_definitions(name, tmp_path):
     lengths, wanted = OFFICIAL[name]
-    assert slice_splits(TASKS[name], lengths, tmp_path, VTAB) == wanted
+    assert slice_splits(TASKS[name], lengths, tmp_path, FULL) == wanted
 
 
 @pytest.fixture(scope="module")
@@ -163,11 +162,9 @@ def test_annotations_out_of_range_are_named(root, tmp_path):
 
 def test_too_few_examples(root, tmp_path):
     with pytest.raises(DataError, match=r"cifar100: train has 40 examples; the task takes 800"):
-        open_task(root / "cifar100", "cifar100", VTAB)
+        open_task(root / "cifar100", "cifar100", FULL)
     with pytest.raises(DataError, match=r"clevr: train\[90%:\] has 4 examples; the task takes 5"):
-        write_cut(
-            root / "clevr", "clevr_count", VTABSettings(train_examples=16, val_examples=5), tmp_path / "made"
-        )
+        write_cut(root / "clevr", "clevr_count", (16, 5), tmp_path / "made")
 
 
 def test_another_number_of_classes(root, tmp_path):
@@ -179,7 +176,7 @@ def test_another_number_of_classes(root, tmp_path):
 def test_a_folder_without_parquet_files(tmp_path):
     (tmp_path / "dtd").mkdir()
     with pytest.raises(DataError, match=r"no Parquet files.* train800"):
-        open_task(tmp_path / "dtd", "dtd", VTAB)
+        open_task(tmp_path / "dtd", "dtd", FULL)
     with pytest.raises(DataError, match="no such folder"):
         find_folder(tmp_path / "nowhere", "dtd")
 

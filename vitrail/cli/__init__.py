@@ -26,7 +26,7 @@ from vitrail.cli.out_of_memory import out_of_memory
 from vitrail.cli.probe_verbs import fewshot, knn, linear
 from vitrail.cli.run_verbs import runs
 from vitrail.cli.train_verbs import finetune_command, pretrain_command
-from vitrail.cli.transfer_verbs import transfer, vtab
+from vitrail.cli.transfer_verbs import transfer_command, vtab_command
 from vitrail.cli.verb import COMMON, Shown, show
 from vitrail.errors import ConfigError, Interrupted, VitrailError
 from vitrail.runtime.interrupts import interruptible
@@ -50,6 +50,16 @@ def pretrain() -> Shown:
 def finetune() -> Shown:
     """Fine-tune a checkpoint on labelled images: new head, new resolution, and a report of the mistakes."""
     raise AssertionError("its flags depend on --recipe: train_verbs.py parses them")
+
+
+def transfer() -> Shown:
+    """Run few-shot, linear probe, kNN and fine-tuning on a list of data sets, in one table."""
+    raise AssertionError("its flags depend on --protocol: transfer_verbs.py parses them")
+
+
+def vtab() -> Shown:
+    """Fine-tune on the 19 tasks of VTAB-1k."""
+    raise AssertionError("transfer_verbs.py parses its flags")
 
 
 DATA_VERBS: dict[str, Verb] = {"inspect": data_inspect, "dedup": data_dedup, "shard": data_shard}
@@ -77,6 +87,8 @@ VERBS: dict[str, Verb] = {
 COMMANDS: dict[str, Callable[[list[str]], Shown]] = {
     "pretrain": pretrain_command,
     "finetune": finetune_command,
+    "transfer": transfer_command,
+    "vtab": vtab_command,
 }
 # Verbs that the processes of torchrun do together.
 TOGETHER = {"pretrain", "finetune", "evaluate"}

@@ -46,8 +46,8 @@ def parse(
     words: list[str], options: T, experiment: Experiment, more: dict[str, Any], prog: str, description: str
 ) -> tuple[T, Experiment, dict[str, Any], Common]:
     """Parse all flags over the options, the experiment and `more` groups of settings."""
-    groups = {name: getattr(experiment, name) for name in ("model", "data", "optimizer", "training")}
-    groups |= {"loss": experiment.objective, **more}
+    groups = more | {name: getattr(experiment, name) for name in ("model", "data", "optimizer", "training")}
+    groups |= {"loss": experiment.objective}
     fields: list[Any] = [("command", type(options), dataclasses.field(default=options))]
     fields += [(name, type(value), dataclasses.field(default=value)) for name, value in groups.items()]
     fields += [("seed", SEED, dataclasses.field(default=experiment.seed))]
@@ -57,11 +57,21 @@ def parse(
         args=words,
         prog=prog,
         description=description,
-        config=(tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes),
+        config=(tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes, tyro.conf.SuppressFixed),
     )
     changed = {name: getattr(flags, name) for name in ("model", "data", "optimizer", "training", "seed")}
     experiment = dataclasses.replace(experiment, **changed, objective=flags.loss)
     return flags.command, experiment, {name: getattr(flags, name) for name in more}, flags.common
+
+
+def facts_in(words: list[str]) -> dict[str, Any]:
+    """Return the facts of `Facts` that the flags tell."""
+    return {
+        "image_size": whole_number_after("--image-size", words),
+        "optimizer": word_after("--optimizer", words) or None,
+        "schedule": word_after("--schedule", words) or None,
+        "sweep": "--sweep" in words,
+    }
 
 
 def word_after(flag: str, words: list[str]) -> str:

@@ -92,7 +92,7 @@ def finetune_command(words: list[str]) -> Shown:
     from pathlib import Path
 
     from vitrail.api import run_prepared
-    from vitrail.cli.train_flags import FinetuneOptions, parse, whole_number_after, word_after
+    from vitrail.cli.train_flags import FinetuneOptions, facts_in, parse, word_after
     from vitrail.recipes.names import finetuning_recipe
     from vitrail.train.folders import default_folder
     from vitrail.transfer.finetune import check_sweep, prepare
@@ -108,12 +108,7 @@ def finetune_command(words: list[str]) -> Shown:
     named = word_after("--protocol", words) or "default"
     protocol = recipe.make if recipe is not None else PROTOCOLS.get(named, PROTOCOLS["default"])
     data, model = word_after("--data", words), word_after("--model", words)
-    asked: dict[str, Any] = {
-        "image_size": whole_number_after("--image-size", words),
-        "optimizer": word_after("--optimizer", words) or None,
-        "schedule": word_after("--schedule", words) or None,
-        "sweep": "--sweep" in words,
-    }
+    asked = facts_in(words)
     prepared = None
     if {"--help", "-h"}.intersection(words) and not (data and model):
         text += "\n\nThe values below are for 1,000 photographs; with --data and --model, those for yours."

@@ -2,78 +2,95 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
-from vitrail.cli.verb import COMMON, Common, ModelPath, Shown
-from vitrail.train.folders import default_folder
-from vitrail.transfer.settings import SUITE, VTAB, Method, SuiteSettings, VTABSettings
+from vitrail.cli.verb import Shown
 
 
-def vtab(
-    model: ModelPath,
-    *,
-    data: str,
-    out: str | None = None,
-    tasks: tuple[str, ...] = (),
-    manifests: str | None = None,
-    paper: str | None = None,
-    settings: VTABSettings = VTAB,
-    common: Common = COMMON,
-) -> Shown:
-    """Fine-tune on the 19 tasks of VTAB-1k. Repeat the command to continue, or run several at once on one --out.
+def vtab_command(words: list[str]) -> Shown:
+    """Fine-tune on the 19 tasks of VTAB-1k, by default as the paper does. Repeat the command to continue; several at
+    once on one --out share the tasks. Left unset, the image size is 384 or the nearest that the patches divide,
+    dropout is 0, and the preprocessing depends on the task."""
+    from vitrail.cli.train_flags import parse
+    from vitrail.cli.transfer_flags import TaskData, TaskModel, VTABOptions
+    from vitrail.inspection import figures
+    from vitrail.train.folders import default_folder
+    from vitrail.transfer.vtab import VTAB, VTABSettings, remarks, table, vtab
 
-    Args:
-        model: a name in the box (ti8-64), a bundle, a run, any supported checkpoint, or an architecture
-        data: folder with a folder of Parquet files for each task or data set (see docs/transfer.md)
-        out: folder for the results (default: runs/vtab-MODEL)
-        tasks: names of tasks, or groups: natural, specialized, structured (default: all 19)
-        manifests: folder of TASK.csv from another run; other examples are refused
-        paper: model of the paper's Table 9 to compare with: "H/14 JFT", "L/16 JFT" or "L/16 i21k"
-    """
-    from vitrail.transfer import vtab as work
-
-    folder = Path(out) if out else default_folder("vtab", model)
-    result = work.vtab(
-        model, data, folder, tasks=tasks, settings=settings, manifests=manifests, paper=paper,
-        device=common.device,
-    )  # fmt: skip
-    columns, rows = work.table(result)
-    return Shown(common, aligned(columns, 2), rows, result, after=[*work.remarks(result), written(folder)])
-
-
-def transfer(
-    model: ModelPath,
-    *,
-    data: tuple[str, ...],
-    out: str | None = None,
-    methods: tuple[Method, ...] = ("fewshot", "linear", "knn", "finetune"),
-    paper: str | None = None,
-    settings: SuiteSettings = SUITE,
-    common: Common = COMMON,
-) -> Shown:
-    """Run few-shot, linear probe, kNN and fine-tuning on a list of data sets. Repeat the command to continue.
-
-    Args:
-        model: a name in the box (ti8-64), a bundle, a run, or any supported checkpoint
-        data: folders of images, Parquet or tar shards, .npz files, or names of the catalog
-        out: folder for the results (default: runs/transfer-MODEL)
-        methods: methods to run
-        paper: model of the paper's Tables 5 and 6 to compare with, such as "B/16 i21k" (default: by the model's name)
-    """
-    from vitrail.transfer import suite as work
-
-    folder = Path(out) if out else default_folder("transfer", model)
-    result = work.transfer(
-        model, data, folder, methods=methods, settings=settings, paper=paper, device=common.device
+    experiment = VTAB.experiment
+    experiment = replace(
+        experiment,
+        model=TaskModel(**vars(experiment.model) | {"model": ""}),
+        data=TaskData(**vars(experiment.data)),
     )
-    columns, rows = work.table(result["rows"])
-    return Shown(common, aligned(columns, 2), rows, result, after=[*work.remarks(result), written(folder)])
+    text = " ".join((vtab_command.__doc__ or "").split())
+    options, experiment, more, common = parse(
+        words, VTABOptions(), experiment, {"protocol": VTAB.protocol}, "vitrail vtab", text
+    )
+    folder = Path(options.out) if options.out else default_folder("vtab", options.model)
+    result = vtab(
+        options.model,
+        options.data,
+        folder,
+        tasks=options.tasks,
+        manifests=options.manifests,
+        paper=options.paper,
+        device=common.device,
+        figures=figures,
+        settings=VTABSettings(experiment, more["protocol"]),
+    )
+    columns, rows = table(result)
+    return Shown(common, align(columns), rows, result, after=[*remarks(result), name_results(folder)])
 
 
-def aligned(columns: list[str], words: int) -> list[str]:
-    """Mark the columns after the first `words` as numbers, which are right-aligned."""
-    return [*columns[:words], *(f">{column}" for column in columns[words:])]
+def transfer_command(words: list[str]) -> Shown:
+    """Run few-shot, linear probe, kNN and fine-tuning on a list of data sets, in one table. Repeat the command to
+    continue. Settings of fine-tuning that are left unset are chosen by --protocol for each data set; the values below
+    are for 1,000 photographs."""
+    from vitrail.cli.train_flags import facts_in, parse, word_after
+    from vitrail.cli.transfer_flags import TaskData, TaskModel, TaskSweep, TransferOptions, given_settings
+    from vitrail.inspection import figures
+    from vitrail.train.folders import default_folder
+    from vitrail.transfer.protocols import PROTOCOLS, Facts
+    from vitrail.transfer.suite import SUITE, remarks, table, transfer
+
+    protocol = PROTOCOLS.get(word_after("--protocol", words), PROTOCOLS["default"])
+    finetuning = protocol(Facts(**facts_in(words)))
+    experiment = replace(
+        finetuning.experiment,
+        model=TaskModel(**vars(finetuning.experiment.model) | {"model": ""}),
+        data=TaskData(**vars(finetuning.experiment.data)),
+    )
+    sweep = TaskSweep(**vars(finetuning.sweep) | {"sweep": False})
+    text = " ".join((transfer_command.__doc__ or "").split())
+    options, experiment, more, common = parse(
+        words, TransferOptions(), experiment, {"suite": SUITE, "sweep": sweep}, "vitrail transfer", text
+    )
+    e = experiment
+    given = given_settings(words, e.model, e.data, e.optimizer, e.training, e.objective, more["sweep"])
+    given |= {"seed": e.seed} if word_after("--seed", words) else {}
+    given = {name: value for name, value in given.items() if name not in ("data", "seeds")}
+    folder = Path(options.out) if options.out else default_folder("transfer", options.model)
+    result = transfer(
+        options.model,
+        options.data,
+        folder,
+        methods=options.methods,
+        paper=options.paper,
+        device=common.device,
+        figures=figures,
+        settings=more["suite"],
+        **given,
+    )
+    columns, rows = table(result["rows"])
+    return Shown(common, align(columns), rows, result, after=[*remarks(result), name_results(folder)])
 
 
-def written(folder: Path) -> str:
+def align(columns: list[str]) -> list[str]:
+    """Mark all columns but the first two as numbers, which are right-aligned."""
+    return [*columns[:2], *(f">{column}" for column in columns[2:])]
+
+
+def name_results(folder: Path) -> str:
     return f"Results written to {folder / 'results.md'}, results.csv and results.json"

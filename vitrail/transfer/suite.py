@@ -18,12 +18,11 @@ fewer data sets there are, and comparable only with numbers chosen the same way.
 
 from __future__ import annotations
 
-import dataclasses
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 
@@ -32,6 +31,7 @@ from vitrail.checkpoints.json_files import Count, check_kind
 from vitrail.data.sources import Source, open_source, split_options, test_split_of
 from vitrail.data.splits import check_apart
 from vitrail.errors import CheckpointError, ConfigError
+from vitrail.evaluators.draws import Draws
 from vitrail.evaluators.fewshot import L2, SWEEP, FewShot, check_shots, fitting_shots
 from vitrail.evaluators.knn import KNN, check_k, fitting_k
 from vitrail.evaluators.linear import LinearProbe
@@ -39,19 +39,52 @@ from vitrail.inference.feature_cache import Extraction, model_digest
 from vitrail.models.names import Model
 from vitrail.runtime.device import Device, pick
 from vitrail.runtime.log import note
+from vitrail.train.keywords import override, override_known
 from vitrail.train.results import lacks_model
+from vitrail.train.run import Figures
+from vitrail.train.settings import INCIDENTAL
 from vitrail.transfer.claim import alone, check_own, claimed, results_in
 from vitrail.transfer.finetune import Scored, prepare, run_finetuning
 from vitrail.transfer.paper_scores import paper_model, paper_score
-from vitrail.transfer.protocols import check_counts
-from vitrail.transfer.settings import SUITE, Method, SuiteSettings
+from vitrail.transfer.protocols import Finetuning, check_counts
 from vitrail.transfer.tables import accuracy_cell, std_cell, write_tables
 
+Method = Literal["fewshot", "linear", "knn", "finetune"]
 FEATURES = "features"  # folder of the feature cache
 Entry = dict[
     str, Any
 ]  # a score: score, mean, std, n (runs), test_examples, and the settings that were chosen
 Finished = dict[tuple[str, str], list[Entry] | None]  # (data set, method) -> its scores; None: unfinished
+
+
+@dataclass(frozen=True)
+class SuiteSettings:
+    """Settings of the methods."""
+
+    seeds: int = 3  # number of runs of few-shot and of fine-tuning
+    # few-shot examples of each class; None: 1, 5, 10, 25, as far as every class has so many
+    shots: tuple[int, ...] | None = None
+    # examples of few-shot: vitrail's, big_vision's for the same seeds, or scenic's (the first, no seed)
+    draws: Draws = "vitrail"
+    # regularisation of few-shot: 2^10; test-rank: one of 2^-10 ... 2^19 by mean rank on the TEST sets, as scenic
+    fewshot_l2: Literal["fixed", "test-rank"] = "fixed"
+    # regularisation of the linear probe; of several, the best on a held-out fifth
+    l2: tuple[float, ...] = (10.0, 1.0, 0.1, 0.01, 1e-3, 1e-4, 1e-5, 1e-6)
+    # neighbours of kNN; of several, the best on a held-out fifth; None: what fits of 1, 5, 10, 20, 50
+    k: tuple[int, ...] | None = None
+    train_split: str = "train"  # split to learn from
+    test_split: str | None = None  # split to test on; None: test, or else validation
+    # what chooses the settings of fine-tuning that are left unset
+    protocol: Literal["default", "paper", "augreg", "bit"] = "default"
+
+    def __post_init__(self) -> None:
+        if self.seeds < 1:
+            raise ConfigError(f"seeds {self.seeds}: must be at least 1")
+        if self.fewshot_l2 not in ("fixed", "test-rank"):
+            raise ConfigError(f"fewshot_l2 {self.fewshot_l2!r}: must be fixed or test-rank")
+
+
+SUITE = SuiteSettings()
 
 
 class ScoreEntry(TypedDict):
@@ -89,11 +122,20 @@ def transfer(
     out: str | Path,
     *,
     methods: Sequence[Method] = ("fewshot", "linear", "knn", "finetune"),
-    settings: SuiteSettings = SUITE,
     paper: str | None = None,
     device: Device = "auto",
+    figures: Figures | None = None,
+    settings: SuiteSettings = SUITE,
+    **keywords: Any,
 ) -> dict[str, Any]:
-    """Evaluate a model on every data set by every method and return the content of results.json."""
+    """Evaluate a model on every data set by every method and return the content of results.json.
+
+    Fields of `settings` can be replaced by keyword; every other keyword is a setting of fine-tuning, as lr.
+    """
+    settings, finetuning = override_known(settings, keywords)
+    if fixed := sorted({"model", "data", "train", "val", "test"} & set(finetuning)):
+        raise ConfigError(f"{', '.join(fixed)} cannot be set: each data set has its own (see train_split)")
+    tuned = override(Finetuning(), finetuning)
     folder, methods = Path(out).expanduser(), tuple(dict.fromkeys(methods))
     if unknown := sorted(set(methods) - set(METHODS)):
         raise ConfigError(f"unknown method {', '.join(unknown)}; methods: {', '.join(METHODS)}")
@@ -103,28 +145,43 @@ def transfer(
     datasets = {name: DataSet.open(where, settings, methods) for name, where in named.items()}
     loaded = load(model).to(pick(device))
     about = {"model": model, "weights": model_digest(loaded), "preprocess": loaded.preprocess}
+    loading = tuned.experiment.data
     extraction = Extraction(
-        cache=folder / FEATURES, num_workers=settings.num_workers or 0, max_bad=settings.max_bad
+        cache=folder / FEATURES, num_workers=loading.num_workers or 0, max_bad=loading.max_bad
     )
     for name, dataset in datasets.items():
         for method in methods:
-            config = {**about, "method": method, **identity(dataset, method, settings)}
+            config = {**about, "method": method, **identity(dataset, method, settings, finetuning)}
             with claimed(folder / name / method, config) as piece:
                 if piece is None:
                     continue  # another process is at it
                 if piece.results(PieceResults) is not None and not lacks_model(piece.path / "run"):
                     continue
                 note(f"{name}: {method}")
-                work = Work(model, loaded, dataset, settings, extraction, piece.path / "run", device)
+                work = Work(
+                    model,
+                    loaded,
+                    dataset,
+                    settings,
+                    finetuning,
+                    extraction,
+                    piece.path / "run",
+                    device,
+                    figures,
+                )
                 piece.finish({"scores": METHODS[method](work)})
     with alone(folder):
         scores, chosen = read_scores(folder, list(datasets), methods), None
         if settings.fewshot_l2 == "test-rank" and "fewshot" in methods:
             scores, chosen = choose_l2(scores)
-        rows = collect(folder, scores, datasets, row)
-        result = {**about, "paper": row, "rows": rows, "settings": dataclasses.asdict(settings)}
-        result["fewshot_l2"] = chosen
-        write_tables(folder, *table(rows), result, remarks(result))
+        result: dict[str, Any] = {
+            **about,
+            "paper": row,
+            "rows": collect(folder, scores, datasets, row),
+            "settings": {**asdict(settings), "finetuning": finetuning},
+            "fewshot_l2": chosen,
+        }
+        write_tables(folder, *table(result["rows"]), result, remarks(result))
     return result
 
 
@@ -172,9 +229,12 @@ class DataSet:
         return cls(where, train, test, split, shots, k)
 
 
-def identity(dataset: DataSet, method: str, settings: SuiteSettings) -> dict[str, Any]:
+def identity(
+    dataset: DataSet, method: str, settings: SuiteSettings, finetuning: dict[str, Any]
+) -> dict[str, Any]:
     """Return the data and settings that must be equal for a method to count as done."""
-    values = dataclasses.asdict(settings) | {"shots": dataset.shots, "k": dataset.k}
+    values = asdict(settings) | {"shots": dataset.shots, "k": dataset.k}
+    values["finetuning"] = {name: value for name, value in finetuning.items() if name not in INCIDENTAL}
     fingerprint = f"{dataset.train.fingerprint()} {dataset.test.fingerprint()}"
     about = {"data": dataset.where, "test": dataset.test_split, "fingerprint": fingerprint}
     return about | {name: values[name] for name in ("train_split", *FIELDS[method])}
@@ -188,9 +248,11 @@ class Work:
     loaded: Model
     dataset: DataSet
     settings: SuiteSettings
+    finetuning: dict[str, Any]  # settings by keyword
     extraction: Extraction
     folder: Path  # for a run of its own
     device: Device
+    figures: Figures | None
 
 
 def run_fewshot(work: Work) -> list[Entry]:
@@ -231,8 +293,6 @@ class Top1(TypedDict):
 
 def run_finetune(work: Work) -> list[Entry]:
     settings = work.settings
-    names = ("image_size", "steps", "batch_size", "lr", "num_workers")
-    given = {name: value for name in names if (value := getattr(settings, name)) is not None}
     prepared = prepare(
         work.dataset.where,
         work.model,
@@ -241,11 +301,9 @@ def run_finetune(work: Work) -> list[Entry]:
         train=settings.train_split,
         test=work.dataset.test_split,
         seeds=settings.seeds,
-        sweep=settings.sweep,
-        max_bad=settings.max_bad,
-        **given,
+        **work.finetuning,
     )
-    results = run_finetuning(prepared, work.folder, device=work.device).results
+    results = run_finetuning(prepared, work.folder, device=work.device, figures=work.figures).results
     check_kind(results["scores"], Top1, f"{work.folder}: scores")
     top1 = results["scores"]["top1"]
     entry = {"score": "finetune", "mean": top1["mean"], "std": top1["std"], "n": settings.seeds}
@@ -259,12 +317,12 @@ METHODS: dict[str, Callable[[Work], list[Entry]]] = {
     "knn": run_knn,
     "finetune": run_finetune,
 }
-# Fields of SuiteSettings that the scores of each method depend on.
+# Settings that the scores of each method depend on.
 FIELDS: dict[str, tuple[str, ...]] = {
     "fewshot": ("seeds", "shots", "draws", "fewshot_l2"),
     "linear": ("l2",),
     "knn": ("k",),
-    "finetune": ("seeds", "protocol", "image_size", "steps", "batch_size", "lr", "sweep"),
+    "finetune": ("seeds", "protocol", "finetuning"),
 }
 
 

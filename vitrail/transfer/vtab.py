@@ -14,47 +14,44 @@ or unfinished enters no mean; a group with such a task has no mean.
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
 import statistics
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
-from vitrail.checkpoints.formats import create, has_weights, load
+from vitrail.checkpoints.checkpoint import Checkpoint, to_model
+from vitrail.checkpoints.formats import create
 from vitrail.checkpoints.json_files import Count
 from vitrail.data import preprocess as pp
 from vitrail.data.readers.fingerprint import digest_files
 from vitrail.data.settings import DataSettings
-from vitrail.errors import CheckpointError, DataError
+from vitrail.errors import CheckpointError, ConfigError, DataError
 from vitrail.inference.feature_cache import model_digest
 from vitrail.models.vit import ViTConfig
 from vitrail.runtime.device import Device
 from vitrail.runtime.log import note
+from vitrail.train.assemble import Inputs, read_start
+from vitrail.train.data_splits import open_data
+from vitrail.train.keywords import override
 from vitrail.train.optim import OptimizerSettings
 from vitrail.train.results import MODEL, lacks_model
-from vitrail.train.run import run
-from vitrail.train.settings import Experiment, ModelSettings, TrainingSettings
+from vitrail.train.run import Figures, run
+from vitrail.train.settings import Experiment, TrainingSettings
 from vitrail.transfer.claim import alone, check_own, claimed, results_in
 from vitrail.transfer.protocols import round_to
-from vitrail.transfer.settings import VTAB, VTABSettings
 from vitrail.transfer.tables import accuracy_cell, std_cell, write_tables
 from vitrail.transfer.vtab_data import (
+    Sizes,
     TaskData,
     check_manifest,
     check_task,
-    digest_manifest,
     find_folder,
-    list_examples,
-    needs_labels,
-    open_task,
+    manifest_path,
+    prepare_task,
     read_manifest,
-    write_cut,
-    write_manifest,
 )
 from vitrail.transfer.vtab_tasks import GROUPS, TASKS, paper_accuracies, select_tasks
-
-Splits = tuple[str, str, str]  # train, val, test
 
 
 class TaskResults(TypedDict):
@@ -67,22 +64,67 @@ class TaskResults(TypedDict):
     manifest: str
 
 
+@dataclass(frozen=True)
+class VTABProtocol:
+    """How the tasks are used."""
+
+    # learning rates to choose from on val200, after training on train800; unset: --lr
+    lrs: tuple[float, ...] = ()
+    seeds: int = 1  # number of runs of each task; the first has --seed
+    # random crops and mirror images where they keep the label
+    augment: Literal["by-task", "none"] = "by-task"
+    train_examples: int = 800  # examples to train on; other numbers than 800 and 200 are for trials
+    val_examples: int = 200  # examples to choose lr by
+    keep_models: bool = False  # keep the weights of each task
+
+    def __post_init__(self) -> None:
+        if self.seeds < 1:
+            raise ConfigError(f"seeds {self.seeds}: must be at least 1")
+
+
+# The paper's run of a task. What depends on the task or the model is left open: data and splits, image size (384, or
+# the nearest that the patches divide), preprocessing lines, dropout (0).
+EXPERIMENT = Experiment(
+    data=DataSettings(batch_size=512, max_bad=0.0),
+    optimizer=OptimizerSettings("sgd", lr=0.01, schedule="cosine", warmup="20%", grad_clip=1.0),
+    training=TrainingSettings(steps=2500, evaluate_every="100%", save_every="10%", keep=1),
+)
+
+
+@dataclass(frozen=True)
+class VTABSettings:
+    """The settings of every run of a task, and how the tasks are used."""
+
+    experiment: Experiment = EXPERIMENT
+    protocol: VTABProtocol = VTABProtocol()
+
+    @property
+    def sizes(self) -> Sizes:
+        return self.protocol.train_examples, self.protocol.val_examples
+
+
+VTAB = VTABSettings()
+
+
 def vtab(
-    model: str,
+    model: str | Path,
     data: str | Path,
     out: str | Path,
     *,
     tasks: tuple[str, ...] = (),
-    settings: VTABSettings = VTAB,
     manifests: str | Path | None = None,
     paper: str | None = None,
     device: Device = "auto",
+    figures: Figures | None = None,
+    settings: VTABSettings = VTAB,
+    **keywords: Any,
 ) -> dict[str, Any]:
     """Run the tasks whose data is there and return the content of results.json.
 
     `tasks`: names of tasks and groups; all 19 where none is named. `manifests`: a folder of TASK.csv; other examples
-    are refused. `paper`: a model of Table 9 to compare with.
+    are refused. `paper`: a model of Table 9 to compare with. `settings`: fields of it can be replaced by keyword.
     """
+    settings = override(settings, keywords)
     root, folder, names = Path(data).expanduser(), Path(out).expanduser(), select_tasks(tasks)
     check_own(folder, ("data", "manifests", "tasks"))
     paper_scores = {} if paper is None else paper_accuracies(paper)
@@ -95,27 +137,28 @@ def vtab(
         if not path.exists():
             raise DataError(f"{path}: no such manifest")
     for name, source in folders.items():
-        check_task(source, name, settings)
-    start = Start.read(model, settings)
+        check_task(source, name, settings.sizes)
+    start = Start.read(str(model), settings.experiment)
     for number, (name, source) in enumerate(folders.items(), 1):
         with claimed(folder / "tasks" / name, identity(start, settings, source)) as task_run:
             if task_run is None:
                 continue  # another process is at it
             if task_run.results(TaskResults) is None:
                 note(f"{name}: task {number} of {len(folders)}")
-                examples = prepare_examples(source, name, settings, folder, expected.get(name))
-                task_run.finish(run_task(name, examples, start, settings, task_run.path, device))
+                examples = prepare_task(source, name, settings.sizes, folder, expected.get(name))
+                task_run.finish(
+                    run_task(name, examples, start, settings.protocol, task_run.path, device, figures)
+                )
             else:
                 check_finished(folder, name, settings, expected.get(name))
-        remove_checkpoints(folder / "tasks" / name, keep_models=settings.keep_models)
+        remove_checkpoints(folder / "tasks" / name, keep_models=settings.protocol.keep_models)
     with alone(folder):
         result = {
-            "model": model,
+            "model": str(model),
             "paper": paper,
             "normalisation": start.value_op,
-            "image_size": start.image_size,
-            "evaluate_preprocess": f"resize({start.image_size})|{start.value_op}",
-            "settings": dataclasses.asdict(settings),
+            "protocol": asdict(settings.protocol),
+            "experiment": start.experiment.as_dict(),
             **collect(names, list(folders), folder, paper_scores),
         }
         write_tables(folder, *table(result), result, remarks(result))
@@ -124,86 +167,69 @@ def vtab(
 
 @dataclass(frozen=True)
 class Start:
-    """The model that every task starts from, and the images it takes."""
+    """The model that every task starts from."""
 
-    model: str
-    image_size: int
+    checkpoint: Checkpoint | None  # None: the name of an architecture, with fresh weights
+    weights: str  # digest
     value_op: str  # the end of its preprocessing line, such as to_range(-1, 1)
-    weights: str  # digest; "fresh" for the name of an architecture
-    dropout: float | None  # 0, whatever it was trained with; None: a ResNet has none
+    experiment: Experiment  # with what depends on the model: its name, image size, evaluation line, dropout
 
     @classmethod
-    def read(cls, model: str, settings: VTABSettings) -> Start:
-        loaded = load(model) if has_weights(model) else create(model, classes=1)
-        stride, dropout = (loaded.config.stride, 0.0) if isinstance(loaded.config, ViTConfig) else (1, None)
-        value_op = str(pp.Pipeline((), pp.parse(loaded.preprocess).value_op))
-        weights = model_digest(loaded) if has_weights(model) else "fresh"
-        return cls(model, settings.image_size or round_to(384, stride), value_op, weights, dropout)
+    def read(cls, name: str, experiment: Experiment) -> Start:
+        checkpoint = read_start(replace(experiment.model, model=name))
+        model = create(name, classes=1) if checkpoint is None else to_model(checkpoint)
+        stride = model.config.stride if isinstance(model.config, ViTConfig) else 1
+        size = experiment.model.image_size or round_to(384, stride)
+        value_op = str(pp.Pipeline((), pp.parse(model.preprocess).value_op))
+        resolved: dict[str, Any] = {"model": name, "image_size": size}
+        resolved["evaluate_preprocess"] = experiment.data.evaluate_preprocess or f"resize({size})|{value_op}"
+        if isinstance(model.config, ViTConfig):  # no dropout, whatever the model was trained with
+            resolved |= {n: 0.0 for n in ("dropout", "drop_path") if getattr(experiment.model, n) is None}
+        weights = "fresh" if checkpoint is None else model_digest(model)
+        return cls(checkpoint, weights, value_op, override(experiment, resolved))
 
 
 def identity(start: Start, settings: VTABSettings, source: Path) -> dict[str, Any]:
     """Return what must be equal for a task to be continued."""
     files = sorted(path for path in source.rglob("*") if path.is_file() and path.name != "manifest.csv")
-    config = dataclasses.asdict(settings) | dataclasses.asdict(start)
-    for incidental in ("num_workers", "keep_models", "dropout"):
-        del config[incidental]
     fingerprint = digest_files((str(path.relative_to(source)), path) for path in files)
-    return {**config, "data": str(source), "fingerprint": fingerprint}
-
-
-def prepare_examples(
-    source: Path, name: str, settings: VTABSettings, folder: Path, expected: Path | None
-) -> tuple[TaskData, str]:
-    """Return a task's examples, labels computed, and the digest of the manifest that is written."""
-    own_manifest = source / "manifest.csv"
-    if needs_labels(source, name, settings):
-        write_cut(source, name, settings, folder / "data" / name)
-        source = folder / "data" / name
-    data = open_task(source, name, settings)
-    manifest = list_examples(data.sources())
-    for path in (own_manifest, expected):
-        if path is not None and path.exists():
-            check_manifest(manifest, path)
-    write_manifest(manifest, manifest_path(folder, name))
-    return data, digest_manifest(manifest)
-
-
-def manifest_path(folder: Path, name: str) -> Path:
-    return folder / "manifests" / f"{name}.csv"
+    protocol = {name: value for name, value in asdict(settings.protocol).items() if name != "keep_models"}
+    about = {"weights": start.weights, "value_op": start.value_op, "fingerprint": fingerprint}
+    return start.experiment.identity() | {"vtab": {**protocol, **about, "data": str(source)}}
 
 
 def run_task(
     name: str,
     examples: tuple[TaskData, str],
     start: Start,
-    settings: VTABSettings,
+    protocol: VTABProtocol,
     folder: Path,
     device: Device,
+    figures: Figures | None,
 ) -> dict[str, Any]:
-    """Choose the lr on val, train on all examples with each seed, test."""
-    (data, manifest), task, size = examples, TASKS[name], start.image_size
-    augment = settings.augment == "by-task"
-    ops = [f"resize({size})"]
-    if augment and task.crop:
-        ops = [f"resize({round(size * 7 / 6)})", f"random_crop({size})"]
-    if augment and task.flip:
-        ops.append("flip_lr")
-    line = "|".join([*ops, start.value_op])
-    held_out = data.train, data.val, "none"
-    everything = f"{data.train}+{data.val}", "none", data.test
+    """Choose lr on val, train on all examples with each seed, test."""
+    (data, manifest), task, augment = examples, TASKS[name], protocol.augment == "by-task"
+    size = start.experiment.model.image_size or 0
+    crop = f"resize({round(size * 7 / 6)})|random_crop({size})|"
+    line = crop if augment and task.crop else f"resize({size})|"
+    line += f"flip_lr|{start.value_op}" if augment and task.flip else start.value_op
+    line = start.experiment.data.preprocess or line
+    experiment = override(start.experiment, {"data": data.where, "preprocess": line})
+    inputs = Inputs(open_data(experiment.data), start.checkpoint)
 
-    def train(splits: Splits, lr: float, seed: int, place: Path) -> dict[str, Any]:
-        chosen = experiment(data.where, splits, line, start, settings, lr, seed)
-        return run(chosen, place, device=device).results
+    def train(place: str, **changes: Any) -> dict[str, Any]:
+        changed = override(experiment, changes)
+        return run(changed, folder / place, device=device, inputs=inputs, figures=figures).results
 
     val: dict[float, float] = {}
-    for lr in sorted(settings.lrs) if len(settings.lrs) > 1 else ():
-        place = folder / "choices" / f"{lr:g}"
-        val[lr] = read_score(train(held_out, lr, 0, place), "val", "val_top1", place)
-    best = max(val, key=lambda lr: val[lr]) if val else settings.lrs[0]  # of equals, the lowest
-    places = [folder / "final" / str(seed) for seed in range(settings.seeds)]
-    runs = [train(everything, best, seed, place) for seed, place in enumerate(places)]
-    values = [read_score(results, "test", "top1", place) for results, place in zip(runs, places, strict=True)]
+    for lr in sorted(protocol.lrs):
+        results = train(f"choices/{lr:g}", train=data.train, val=data.val, test="none", lr=lr)
+        val[lr] = read_score(results, "val", "val_top1", folder)
+    best = max(val, key=lambda lr: val[lr], default=experiment.optimizer.lr)  # of equals, the lowest
+    everything = {"train": f"{data.train}+{data.val}", "val": "none", "test": data.test, "lr": best}
+    seeds = range(experiment.seed, experiment.seed + protocol.seeds)
+    runs = [train(f"final/{seed}", seed=seed, **everything) for seed in seeds]
+    values = [read_score(results, "test", "top1", folder) for results in runs]
     return {
         "accuracy": statistics.fmean(values),
         "std": statistics.stdev(values) if len(values) > 1 else None,
@@ -216,34 +242,11 @@ def run_task(
     }
 
 
-def experiment(
-    where: str, splits: Splits, line: str, start: Start, settings: VTABSettings, lr: float, seed: int
-) -> Experiment:
-    """Return one training run of a task."""
-    return Experiment(
-        model=ModelSettings(start.model, start.image_size, dropout=start.dropout, drop_path=start.dropout),
-        data=DataSettings(
-            where,
-            *splits,
-            preprocess=line,
-            evaluate_preprocess=f"resize({start.image_size})|{start.value_op}",
-            batch_size=settings.batch_size,
-            max_bad=0.0,
-            num_workers=settings.num_workers,
-        ),
-        optimizer=OptimizerSettings("sgd", lr=lr, schedule="cosine", warmup="20%", grad_clip=1.0),
-        training=TrainingSettings(steps=settings.steps, evaluate_every="100%", save_every="10%", keep=1),
-        seed=seed,
-    )
-
-
 def read_score(results: dict[str, Any], split: str, name: str, folder: Path) -> float:
     """Return a score of a finished run, whose run.json may have been edited."""
-    value: float | None = (results[split] or {}).get(name)
+    value: float | None = (results.get(split) or {}).get(name)
     if value is None:
-        raise CheckpointError(
-            f"{folder / 'run.json'} has no {name} on {split}; remove {folder} to train again"
-        )
+        raise CheckpointError(f"a run in {folder} has no {name} on {split}; remove {folder} to train again")
     return value
 
 
@@ -252,7 +255,7 @@ def check_finished(folder: Path, name: str, settings: VTABSettings, expected: Pa
     task_folder = folder / "tasks" / name
     if expected is not None:
         check_manifest(read_manifest(manifest_path(folder, name)), expected)
-    for place in sorted(task_folder.glob("final/*")) if settings.keep_models else ():
+    for place in sorted(task_folder.glob("final/*")) if settings.protocol.keep_models else ():
         if lacks_model(place):
             note(f"{place / MODEL} is missing or damaged; to train it again, remove {task_folder}")
 
@@ -309,11 +312,12 @@ def table(result: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
 
 def remarks(result: dict[str, Any]) -> list[str]:
     """Return the lines below the table."""
-    settings = result["settings"]
-    sizes = settings["train_examples"], settings["val_examples"]
+    protocol, experiment = result["protocol"], result["experiment"]
+    sizes = protocol["train_examples"], protocol["val_examples"]
     lines = [
-        f"{result['image_size']} px, {settings['steps']:,} steps of {settings['batch_size']} images, normalisation "
-        f"{result['normalisation']}, augmentation {settings['augment']}; {sizes[0]} + {sizes[1]} training examples"
+        f"{experiment['model']['image_size']} px, {experiment['training']['steps']:,} steps of "
+        f"{experiment['data']['batch_size']} images, normalisation {result['normalisation']}, augmentation "
+        f"{protocol['augment']}; {sizes[0]} + {sizes[1]} training examples"
     ]
     if sizes != (800, 200):
         lines.append("Not VTAB-1k, which has 800 + 200 training examples for each task")

@@ -24,7 +24,7 @@ import hashlib
 import os
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from io import StringIO
 from pathlib import Path
@@ -36,8 +36,7 @@ import pyarrow.parquet as pq
 from vitrail.data.bounded_files import read_text
 from vitrail.data.decode import decode
 from vitrail.data.readers.class_names import check_labels
-from vitrail.data.readers.fingerprint import digest, digest_files
-from vitrail.data.readers.parquet import ParquetRows
+from vitrail.data.readers.parquet import Columns, ParquetSource
 from vitrail.data.readers.shard_files import find_shards, has_shards, shards_of
 from vitrail.data.shard import shard
 from vitrail.data.sources import Example, Source, open_source
@@ -45,12 +44,12 @@ from vitrail.data.splits import Subset, parse_split
 from vitrail.errors import DataError
 from vitrail.runtime.files import atomic_file
 from vitrail.runtime.progress import progress
-from vitrail.transfer.settings import VTABSettings
 from vitrail.transfer.vtab_tasks import TASKS, Task
 
 ANNOTATIONS = 1000  # rows read at a time
 HEADER = ["split", "pixels", "label"]
 MAX_MANIFEST_BYTES = 256 << 20
+Sizes = tuple[int, int]  # examples to train on and to choose by: 800 and 200
 Manifest = list[tuple[str, str, int]]  # (split, pixels, label)
 
 
@@ -75,47 +74,47 @@ def find_folder(root: Path, name: str) -> Path | None:
     return next((folder for folder in folders if folder.is_dir()), None)
 
 
-def cut_splits(settings: VTABSettings) -> tuple[str, str, str]:
+def cut_splits(sizes: Sizes) -> tuple[str, str, str]:
     """Return the names of the splits of the cut form."""
-    return f"train{settings.train_examples}", f"val{settings.val_examples}", "test"
+    return f"train{sizes[0]}", f"val{sizes[1]}", "test"
 
 
-def is_cut(folder: Path, settings: VTABSettings) -> bool:
+def is_cut(folder: Path, sizes: Sizes) -> bool:
     if not has_shards(folder, ".parquet"):
         raise DataError(
             f"{folder}: no Parquet files; expected those of train, validation and test, or of "
-            f"{', '.join(cut_splits(settings))}"
+            f"{', '.join(cut_splits(sizes))}"
         )
-    return set(cut_splits(settings)) <= {shards.stem for shards in find_shards(folder, ".parquet").values()}
+    return set(cut_splits(sizes)) <= {shards.stem for shards in find_shards(folder, ".parquet").values()}
 
 
-def needs_labels(folder: Path, name: str, settings: VTABSettings) -> bool:
+def needs_labels(folder: Path, name: str, sizes: Sizes) -> bool:
     """Return True if the labels have to be computed (`write_cut`) before `open_task`."""
-    return TASKS[name].rule is not None and not is_cut(folder, settings)
+    return TASKS[name].rule is not None and not is_cut(folder, sizes)
 
 
-def check_task(folder: Path, name: str, settings: VTABSettings) -> None:
+def check_task(folder: Path, name: str, sizes: Sizes) -> None:
     """Raise DataError for what can be known to be wrong before anything is computed."""
-    if not needs_labels(folder, name, settings):
-        open_task(folder, name, settings)
+    if not needs_labels(folder, name, sizes):
+        open_task(folder, name, sizes)
         return
     for split in whole_splits(TASKS[name]):
         _, shards = shards_of(folder, ".parquet", split)
         find_image_column(shards.files[0], TASKS[name])
 
 
-def open_task(folder: Path, name: str, settings: VTABSettings) -> TaskData:
+def open_task(folder: Path, name: str, sizes: Sizes) -> TaskData:
     """Open and check the examples of a task that has its labels."""
     task = TASKS[name]
-    if is_cut(folder, settings):
-        data = TaskData(str(folder), *cut_splits(settings))
+    if is_cut(folder, sizes):
+        data = TaskData(str(folder), *cut_splits(sizes))
     else:
         where = str(folder) if task.column is None else f"{folder}?label={task.column}"
         lengths = {split: len(open_source(where, split)) for split in whole_splits(task)}
-        slices = slice_splits(task, lengths, folder, settings)
+        slices = slice_splits(task, lengths, folder, sizes)
         data = TaskData(where, *(f"{split}[{start}:{stop}]" for split, start, stop in slices))
     sources = data.sources()
-    for split, n in (("train", settings.train_examples), ("val", settings.val_examples)):
+    for split, n in zip(("train", "val"), sizes, strict=True):
         if len(sources[split]) != n:
             raise DataError(f"{folder}: {split} has {len(sources[split])} examples; {name} takes {n}")
     for source in sources.values():
@@ -133,12 +132,11 @@ def whole_splits(task: Task) -> list[str]:
 
 
 def slice_splits(
-    task: Task, lengths: dict[str, int], folder: Path, settings: VTABSettings
+    task: Task, lengths: dict[str, int], folder: Path, sizes: Sizes
 ) -> list[tuple[str, int, int]]:
     """Return split, start and stop of train, val and test."""
     slices = []
-    counts = (settings.train_examples, settings.val_examples, None)
-    for text, n in zip(("train", task.val, task.test), counts, strict=True):
+    for text, n in zip(("train", task.val, task.test), (*sizes, None), strict=True):
         (part,) = parse_split(text)
         start, stop = part.bounds(lengths[part.name])
         if n is not None and start + n > stop:
@@ -147,75 +145,63 @@ def slice_splits(
     return slices
 
 
-def write_cut(folder: Path, name: str, settings: VTABSettings, out: Path) -> None:
+def write_cut(folder: Path, name: str, sizes: Sizes, out: Path) -> None:
     """Write the cut form of a task whose labels are computed; keep what is there already."""
     task = TASKS[name]
-    whole = {split: Labelled(folder, split, task) for split in whole_splits(task)}
+    whole = {split: open_labelled(folder, split, task) for split in whole_splits(task)}
     lengths = {split: len(source) for split, source in whole.items()}
-    slices = slice_splits(task, lengths, folder, settings)
-    for cut, (split, start, stop) in zip(cut_splits(settings), slices, strict=True):
-        report = shard(Subset(whole[split], np.arange(start, stop)), out, split=cut, check=False)
+    slices = slice_splits(task, lengths, folder, sizes)
+    for cut, (split, start, stop) in zip(cut_splits(sizes), slices, strict=True):
+        part = Subset(whole[split], np.arange(start, stop))
+        report = shard(part, out, split=cut, check=False)
         if report.broken:
             raise DataError(
                 f"{folder}: {report.broken} examples cannot be read; see {out / 'bad_files.jsonl'}"
             )
 
 
-class Labelled:
-    """A split of a data set whose labels a rule computes from annotations."""
+def open_labelled(folder: Path, split: str, task: Task) -> ParquetSource:
+    """Open a split of a whole data set, with labels computed from annotations."""
+    assert task.column is not None
+    split, shards = shards_of(folder, ".parquet", split)
+    name, class_names = f"{folder.name}:{split}", [str(k) for k in range(task.classes)]
+    columns = Columns("image", find_image_column(shards.files[0], task), task.column, False, None)
+    labels = compute_labels(shards.files, task, name)
+    check_labels(labels, class_names, name)
+    kind = BinaryPixels if task.binary else ParquetSource
+    return kind(name, folder, shards.files, columns, class_names, labels)
 
-    def __init__(self, folder: Path, split: str, task: Task) -> None:
-        split, shards = shards_of(folder, ".parquet", split)
-        self.name, self.root, self.files, self.task = f"{folder.name}:{split}", folder, shards.files, task
-        self.class_names = [str(k) for k in range(task.classes)]
-        self.rows = ParquetRows(self.files, find_image_column(self.files[0], task))
-        self.places = [  # (file, row group, row) of each example
-            (f, group, row)
-            for f, footer in enumerate(map(pq.read_metadata, self.files))
-            for group in range(footer.num_row_groups)
-            for row in range(footer.row_group(group).num_rows)
-        ]
-        self.labels = self._compute_labels()  # int64 (n,)
-        check_labels(self.labels, self.class_names, self.name)
 
-    def __len__(self) -> int:
-        return len(self.places)
-
-    def key(self, index: int) -> str:
-        return f"{self.name.rpartition(':')[2]}:{index}"
+class BinaryPixels(ParquetSource):
+    """A source whose pixels are stored as 0 and 1, made black and white."""
 
     def read(self, index: int) -> Example:
-        key, image = self.key(index), self.rows.read(*self.places[index])
-        if image is None:
-            raise DataError(f"{key}: the row has no image bytes")
-        pixels = decode(image, name=key) if self.task.binary else None  # (H, W, 3)
-        if pixels is not None and pixels.max() <= 1:
-            return Example(pixels * np.uint8(255), int(self.labels[index]), key)
-        return Example(image, int(self.labels[index]), key)
+        example = super().read(index)
+        assert isinstance(example.image, bytes)
+        pixels = decode(example.image, name=example.key)  # (H, W, 3)
+        return replace(example, image=pixels * np.uint8(255)) if pixels.max() <= 1 else example
 
-    def fingerprint(self) -> str:
-        files = digest_files((file.relative_to(self.root).as_posix(), file) for file in self.files)
-        return digest(files, str(self.task.column), self.labels)
 
-    def _compute_labels(self) -> np.ndarray:
-        column, rule = self.task.column, self.task.rule
-        assert column is not None and rule is not None
-        labels: list[int] = []
-        annotations = (
-            value
-            for file in self.files
-            for batch in pq.ParquetFile(file).iter_batches(ANNOTATIONS, columns=[column], use_threads=False)
-            for value in batch.column(0).to_pylist()
-        )
-        for annotation in progress(annotations, len(self), f"labels of {self.name}"):
-            try:
-                labels.append(rule(annotation))
-            except (TypeError, ValueError, LookupError) as error:
-                raise DataError(
-                    f"{self.name}: row {len(labels)}, column {column!r}: {type(error).__name__}: {error}; expected "
-                    f"annotations as in TFDS's {self.task.tfds}"
-                ) from error
-        return np.array(labels, dtype=np.int64)
+def compute_labels(files: tuple[Path, ...], task: Task, name: str) -> np.ndarray:
+    """Return int64 (n,)."""
+    assert task.rule is not None
+    annotations = (
+        value
+        for file in files
+        for batch in pq.ParquetFile(file).iter_batches(ANNOTATIONS, columns=[task.column], use_threads=False)
+        for value in batch.column(0).to_pylist()
+    )
+    n = sum(pq.read_metadata(file).num_rows for file in files)
+    labels: list[int] = []
+    for annotation in progress(annotations, n, f"labels of {name}"):
+        try:
+            labels.append(task.rule(annotation))
+        except (TypeError, ValueError, LookupError) as error:
+            raise DataError(
+                f"{name}: row {len(labels)}, column {task.column!r}: {type(error).__name__}: {error}; expected "
+                f"annotations as in TFDS's {task.tfds}"
+            ) from error
+    return np.array(labels, dtype=np.int64)
 
 
 def find_image_column(file: Path, task: Task) -> str:
@@ -227,6 +213,30 @@ def find_image_column(file: Path, task: Task) -> str:
     if missing := [name for name in ("image", str(task.column)) if name not in schema.names]:
         raise DataError(f"{file}: no column {', '.join(missing)}; columns: {', '.join(schema.names)}")
     return "image.bytes" if pa.types.is_struct(schema.field("image").type) else "image"
+
+
+def prepare_task(
+    folder: Path, name: str, sizes: Sizes, out: Path, expected: Path | None
+) -> tuple[TaskData, str]:
+    """Return the examples of a task, labels computed, and the digest of their manifest, which is written.
+
+    DataError unless they are those of `expected` and of a manifest.csv beside the data, where there are such files.
+    """
+    beside = folder / "manifest.csv"
+    if needs_labels(folder, name, sizes):
+        write_cut(folder, name, sizes, out / "data" / name)
+        folder = out / "data" / name
+    data = open_task(folder, name, sizes)
+    manifest = list_examples(data.sources())
+    for path in (beside, expected):
+        if path is not None and path.exists():
+            check_manifest(manifest, path)
+    write_manifest(manifest, manifest_path(out, name))
+    return data, digest_manifest(manifest)
+
+
+def manifest_path(out: Path, name: str) -> Path:
+    return out / "manifests" / f"{name}.csv"
 
 
 def list_examples(sources: dict[str, Source]) -> Manifest:

@@ -56,7 +56,13 @@ class ParquetSource:
     """The rows of some Parquet files, one example each."""
 
     def __init__(
-        self, name: str, root: Path, files: tuple[Path, ...], columns: Columns, class_names: list[str]
+        self,
+        name: str,
+        root: Path,
+        files: tuple[Path, ...],
+        columns: Columns,
+        class_names: list[str],
+        labels: np.ndarray | None = None,  # int64 (n,); None: read from the label column
     ) -> None:
         self.name, self.files, self.columns, self.class_names = name, files, columns, class_names
         self.file_keys = [file.relative_to(root).as_posix() for file in files]
@@ -68,7 +74,7 @@ class ParquetSource:
         self.groups = np.array(groups, np.int64).reshape(-1, 2)  # (groups, 2): file, row group in it
         self.group_ends = np.cumsum([footers[f].row_group(g).num_rows for f, g in groups])  # (groups,)
         self.file_starts = np.cumsum([0, *(footer.num_rows for footer in footers)])  # (files + 1,)
-        self.labels = _read_labels(files, columns, class_names, name)
+        self.labels = _read_labels(files, columns, class_names, name) if labels is None else labels
         self.rows = ParquetRows(files, columns.image)
 
     def __len__(self) -> int:
