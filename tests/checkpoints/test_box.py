@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 import vitrail
-from vitrail.checkpoints.box import ASSETS, BOX, boxed, contents, located
+from vitrail.checkpoints.box import ASSETS, BOX, boxed, list_box, locate
 from vitrail.data import preprocess as pp
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.models.names import make_config
@@ -92,37 +92,37 @@ def test_no_name_in_the_box_is_an_architectures(name):
 
 
 def test_located(tmp_path):
-    assert located(tmp_path) == tmp_path
-    assert located("ti8-64") == boxed("ti8-64") == ASSETS / "ti8-64"
+    assert locate(tmp_path) == tmp_path
+    assert locate("ti8-64") == boxed("ti8-64") == ASSETS / "ti8-64"
     for other in ("B/16", "ti8-65", "TI8-64", "", "../ti8-64", str(tmp_path / "ti8-64")):
-        assert located(other) is None
+        assert locate(other) is None
         assert boxed(other) is None
 
 
 def test_a_run_stands_for_its_model(tmp_path):
     (tmp_path / "model").mkdir()
-    assert located(tmp_path) == tmp_path
+    assert locate(tmp_path) == tmp_path
     (tmp_path / "run.json").write_text("{}")
-    assert located(tmp_path) == tmp_path / "model"
+    assert locate(tmp_path) == tmp_path / "model"
     (tmp_path / "model").rmdir()
-    assert located(tmp_path) == tmp_path  # not finished
+    assert locate(tmp_path) == tmp_path  # not finished
 
 
 @given(st.text(max_size=40))
 def test_what_is_located_is_there(text):
-    place = located(text)
+    place = locate(text)
     assert place is None or place.exists()
 
 
 def test_an_unknown_name_is_told_what_is_in_the_box():
     with pytest.raises(CheckpointError, match=r"no such file or folder: ti8 \(models in the box: ti8-64\)"):
         vitrail.load("ti8")
-    with pytest.raises(CheckpointError, match=r"Ti/8@64 names an architecture.*models in the box: ti8-64"):
+    with pytest.raises(CheckpointError, match=r"Ti/8@64 is the name of an architecture.*models in the box: ti8-64"):
         vitrail.load("Ti/8@64")
 
 
 def test_contents(name):
-    (one,) = [one for one in contents() if one["name"] == name]
+    (one,) = [one for one in list_box() if one["name"] == name]
     card = json.loads((boxed(name) / "model.json").read_text(encoding="utf-8"))
     assert one["metrics"] == card["metrics"]
     assert one["bytes"] == sum((boxed(name) / f).stat().st_size for f in ("model.json", "model.safetensors"))

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 import vitrail
 from tests.checkpoints.damage import damaged
 from tests.randomise import randomise
-from vitrail.checkpoints.bundle import in_precision, sealed
+from vitrail.checkpoints.bundle import cast_weights, seal_card
 from vitrail.checkpoints.checkpoint import Checkpoint
 from vitrail.checkpoints.formats import convert
 from vitrail.errors import CheckpointError, ConfigError
@@ -60,7 +60,7 @@ def small(tmp_path):
 
 def write_card(folder, card):
     """As `vitrail.save` would: with the digests of what is in it."""
-    (folder / "model.json").write_text(json.dumps(sealed(card, folder / "model.safetensors")))
+    (folder / "model.json").write_text(json.dumps(seal_card(card, folder / "model.safetensors")))
 
 
 def test_the_card_can_be_read_by_a_person(tmp_path):
@@ -117,8 +117,8 @@ def test_letters_may_be_escaped(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda card: card.pop("architecture"), "lacks architecture"),
-        (lambda card: card.update(version=99), "is version 99; this vitrail reads up to 2"),
+        (lambda card: card.pop("architecture"), "architecture is missing"),
+        (lambda card: card.update(version=99), "version 99; .* up to 2"),
         (lambda card: card.update(class_names=["one"]), "1 class names for 3 classes"),
         (lambda card: card.update(preprocess="blur(3)"), "blur"),
         (lambda card: card["architecture"].update(family="swin"), "'swin' is not one of vit, hybrid, bit"),
@@ -243,7 +243,7 @@ def test_half_precision_on_disk_is_single_in_use(tmp_path, model):
 def test_half_precision_rounds_to_11_bits(values):
     config = make_config("mu/8", image_size=16)
     w = torch.tensor(values)
-    stored = in_precision(Checkpoint(config, {"w": w}, ""), "float16").weights["w"]
+    stored = cast_weights(Checkpoint(config, {"w": w}, ""), "float16").weights["w"]
     # Half a unit of the last place: of 11 bits, and below 2^-14 of the smallest step, 2^-24.
     assert ((stored.float() - w).abs() <= torch.maximum(w.abs() * 2**-11, torch.tensor(2.0**-25))).all()
 
@@ -253,7 +253,7 @@ def test_weights_that_half_precision_cannot_hold(tmp_path):
     with torch.no_grad():
         model.cls[0, 0, 0] = 70_000.0
     vitrail.save(model, folder)
-    with pytest.raises(CheckpointError, match=r"weights beyond 65,504, the most of float16: cls"):
+    with pytest.raises(CheckpointError, match=r"65,504, .* float16: cls"):
         convert(folder, tmp_path / "half", precision="float16")
     assert not (tmp_path / "half").exists()
 
@@ -262,5 +262,5 @@ def test_unknown_precisions(tmp_path):
     _, folder = small(tmp_path)
     with pytest.raises(ConfigError, match="'float8' is not one of float32, float16"):
         convert(folder, tmp_path / "f8", precision="float8")
-    with pytest.raises(ConfigError, match="'float16' can be chosen for a bundle, not for timm"):
+    with pytest.raises(ConfigError, match="'float16' .* for a bundle, not for timm"):
         convert(folder, tmp_path / "t", to="timm", precision="float16")

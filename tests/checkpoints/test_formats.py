@@ -58,7 +58,7 @@ def test_create_knows_how_to_feed_itself():
 
 
 def test_a_name_is_not_a_file():
-    with pytest.raises(CheckpointError, match=r"B/16 names an architecture.*vitrail.create\('B/16'\)"):
+    with pytest.raises(CheckpointError, match=r"B/16 is the name of an architecture.*vitrail.create\('B/16'\)"):
         vitrail.load("B/16")
     with pytest.raises(CheckpointError, match="no such file or folder: nowhere"):
         vitrail.load("nowhere")
@@ -84,7 +84,7 @@ def test_what_looks_like_an_architecture_is_said_to_be_unknown(name):
 
 @pytest.mark.parametrize("given", [None, 3])
 def test_a_path_or_a_name_is_loaded(given):
-    with pytest.raises(ConfigError, match="a path or a name is loaded"):
+    with pytest.raises(ConfigError, match="a path or a name"):
         vitrail.load(given)
 
 
@@ -99,7 +99,7 @@ def test_unknown_formats(tmp_path, model):
     with pytest.raises(ConfigError, match="'jax' is not one of bundle, npz, timm"):
         vitrail.save(model, tmp_path / "m", to="jax")
     torch.save({"weight": torch.zeros(3)}, tmp_path / "w.pth")
-    with pytest.raises(CheckpointError, match="named as none of timm, transformers, torchvision"):
+    with pytest.raises(CheckpointError, match="timm, transformers or torchvision"):
         vitrail.load(tmp_path / "w.pth")
     (tmp_path / "t.npz").write_text("not a checkpoint")
     with pytest.raises(CheckpointError, match=r"not a whole \.npz file"):
@@ -140,7 +140,7 @@ def test_convert_with_another_line(tmp_path, model):
 def test_convert_overwrites_nothing(tmp_path, model):
     vitrail.save(model, tmp_path / "m")
     (tmp_path / "there").write_text("mine")
-    with pytest.raises(CheckpointError, match="exists; nothing is overwritten"):
+    with pytest.raises(CheckpointError, match="exists"):
         convert(tmp_path / "m", tmp_path / "there")
     assert (tmp_path / "there").read_text() == "mine"
 
@@ -152,11 +152,11 @@ def test_nor_does_saving_but_a_bundle_over_a_bundle(tmp_path, model, to):
     before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
     with torch.no_grad():
         model.cls += 1
-    with pytest.raises(CheckpointError, match=r"m\S* exists; nothing is overwritten"):
+    with pytest.raises(CheckpointError, match=r"m\S* exists"):
         vitrail.save(model, path, to=to)
     assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(CheckpointError, match="link exists; nothing is overwritten"):
+    with pytest.raises(CheckpointError, match="link exists"):
         vitrail.save(model, tmp_path / "link", to=to)
 
 

@@ -12,7 +12,7 @@ from tests.checkpoints import google_files as files
 from tests.checkpoints.google_files import D, H, K, M, P, filled
 from tests.randomise import randomise
 from vitrail.checkpoints import google
-from vitrail.checkpoints.checkpoint import of_model, to_model
+from vitrail.checkpoints.checkpoint import from_model, to_model
 from vitrail.checkpoints.npz import read_npz
 from vitrail.errors import CheckpointError
 from vitrail.models.hybrid import HybridConfig
@@ -199,7 +199,7 @@ def test_a_zero_head_is_said(tmp_path, caplog):
 
 def test_a_grid_that_is_not_square_needs_the_image_size(tmp_path):
     path = write(tmp_path / "a.npz", filled(files.vit_shapes(tokens=1 + 2 * 3)))
-    with pytest.raises(CheckpointError, match=r"6 patches, which are not a square: say image_size"):
+    with pytest.raises(CheckpointError, match=r"6 patches .* not a square: give image_size"):
         vitrail.load(path)
     assert vitrail.load(path, image_size=(16, 24)).config.grid == (2, 3)
 
@@ -273,7 +273,7 @@ def test_preprocessing_of_each_code(tmp_path):
 def test_provenance_names_the_file_only(tmp_path):
     checkpoint = google.read(write(tmp_path / "a.npz", DIALECTS["original"]))
     assert checkpoint.provenance["file"] == "a.npz"
-    assert str(tmp_path) not in str(dataclasses.asdict(of_model(to_model(checkpoint)))["provenance"])
+    assert str(tmp_path) not in str(dataclasses.asdict(from_model(to_model(checkpoint)))["provenance"])
 
 
 def test_channels_are_inferred_too(tmp_path):
@@ -316,3 +316,63 @@ def test_fixed_positions_for_arrays_that_no_model_has(tmp_path, shape, message):
     arrays["params/embedding/kernel"] = np.zeros(shape, np.float32)
     with pytest.raises(CheckpointError, match=message):
         vitrail.load(write(tmp_path / "a.npz", arrays))
+
+
+# --- dialects that came with someone's model decide nothing but what files can have ---
+
+
+WRONG = [
+    {"prefix": "../../.."},
+    {"prefix": "/"},
+    {"prefix": "params"},
+    {"prefix": 5},
+    {"names": "zz"},
+    {"names": ["linen"]},
+    {"scan": 2},
+    {"top": "no"},
+    {"odd": 5},
+    {"odd": [["cls", ["<f4", "C", None]]]},
+    {"odd": {"cls": ["<f4"]}},
+    {"odd": {"cls": ["O", "C", None]}},
+    {"odd": {"cls": ["zzz", "C", None]}},
+    {"odd": {"cls": [["<f4"], "C", None]}},
+    {"odd": {"cls": ["<f4", "Q", None]}},
+    {"odd": {"cls": ["<f4", "C", 5]}},
+    {"odd": {"cls": ["<f4", "C", [-1, 1, 1, -32]]}},
+    {"odd": {"embedding/kernel": ["<U100000", "C", None]}},
+    {"odd": {"x" * 1000: ["<f4", "C", None]}},
+]
+
+
+@pytest.mark.parametrize("dialect", [*WRONG, {"strange": 1}, [1], None], ids=lambda d: str(d)[:40])
+def test_nothing_is_written_in_a_dialect_that_no_file_has(tmp_path, dialect):
+    model = vitrail.create("mu/8", image_size=16, classes=3)
+    model.provenance = {"format": "npz", "dialect": dialect}
+    with pytest.raises(CheckpointError, match="dialect"):
+        vitrail.save(model, tmp_path / "m.npz", to="npz")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "dialect",
+    [
+        {},
+        {"prefix": "opt/target/", "names": "linen", "scan": True, "top": True},
+        {
+            "prefix": "params/img/",
+            "odd": {"cls": ["|V2", "F", None], "norm/scale": ["<f2", "C", [1, 1, 1, 8]]},
+        },
+    ],
+)
+def test_dialects_that_files_have(dialect):
+    checkpoint = from_model(vitrail.create("mu/8", image_size=16, classes=3))
+    checkpoint.provenance = {"format": "npz", "dialect": dialect}
+    assert google.read_dialect(checkpoint).prefix == dialect.get("prefix", "")
+
+
+def test_a_prefix_of_plain_words_is_kept(tmp_path):
+    vitrail.save(vitrail.create("mu/8", image_size=16, classes=3), tmp_path / "a.npz", to="npz")
+    arrays = {f"my-run/ema/{key}": a for key, a in read_npz(tmp_path / "a.npz").items()}
+    np.savez(tmp_path / "b.npz", **arrays)
+    vitrail.save(vitrail.load(tmp_path / "b.npz"), tmp_path / "c.npz", to="npz")
+    assert set(read_npz(tmp_path / "c.npz")) == set(arrays)

@@ -13,9 +13,9 @@ from safetensors.torch import load_file, save_file
 
 from tests.randomise import randomise
 from vitrail.checkpoints import huggingface, torch_files
-from vitrail.checkpoints.checkpoint import of_model
+from vitrail.checkpoints.checkpoint import from_model
 from vitrail.checkpoints.formats import create
-from vitrail.checkpoints.unsaid import Asked
+from vitrail.checkpoints.hints import Hints
 from vitrail.data.preprocess import parse
 from vitrail.errors import CheckpointError
 
@@ -32,7 +32,7 @@ MODELS = {
 
 
 def checkpoint(name, **overrides):
-    return of_model(randomise(create("B/16", **(MODELS[name] | overrides))))
+    return from_model(randomise(create("B/16", **(MODELS[name] | overrides))))
 
 
 def written(name, tmp_path, **overrides):
@@ -42,7 +42,7 @@ def written(name, tmp_path, **overrides):
 
 
 def read(path, image_size=None, **asked):
-    return huggingface.read(torch_files.find(path), Asked(**asked), image_size=image_size)
+    return huggingface.read(torch_files.find_weights(path), Hints(**asked), image_size=image_size)
 
 
 def edit(folder, name="config.json", **entries):
@@ -60,7 +60,7 @@ def edit_tensors(folder, change):
 @pytest.mark.parametrize("name", MODELS)
 def test_what_is_written_is_read_again(name, tmp_path):
     given, folder = written(name, tmp_path)
-    assert huggingface.recognises(torch_files.find(folder).tensors)
+    assert huggingface.recognises(torch_files.find_weights(folder).tensors)
     again = read(folder)
     assert again.config == given.config
     assert again.weights.keys() == given.weights.keys()
@@ -136,7 +136,7 @@ def test_what_config_json_does_not_say(tmp_path):
     _, folder = written("token", tmp_path)
     (folder / "config.json").unlink()
     (folder / "preprocessor_config.json").unlink()
-    with pytest.raises(CheckpointError, match="say heads="):
+    with pytest.raises(CheckpointError, match="give heads="):
         read(folder)
     again = read(folder, heads=4)
     assert (again.config.activation, again.config.norm_eps) == ("gelu", 1e-12)
@@ -191,14 +191,14 @@ def test_tensors_that_do_not_fit(change, problem, tmp_path):
     ("entries", "problem"),
     [
         ({"model_type": None, "architecture": "vit_base_patch16_224"}, "is of timm's 'vit_base_patch16_224'"),
-        ({"hidden_act": "relu"}, "hidden_act 'relu' has no counterpart here: gelu"),
-        ({"pooler_act": "relu"}, "pooler_act 'relu' has no counterpart here: tanh"),
+        ({"hidden_act": "relu"}, "hidden_act 'relu' has no counterpart here"),
+        ({"pooler_act": "relu"}, "pooler_act 'relu' has no counterpart here"),
         ({"hidden_size": 64}, "says hidden_size 64, its tensors 32"),
         ({"num_hidden_layers": 12}, "says num_hidden_layers 12, its tensors 2"),
         ({"image_size": 224}, r"says images of \(224, 224\)"),
         ({"num_attention_heads": 5}, "not divisible into 5 heads"),
-        ({"num_attention_heads": "four"}, "num_attention_heads is 'four' .* must be a whole number"),
-        ({"id2label": ["a"]}, "id2label is .* must be texts by number"),
+        ({"num_attention_heads": "four"}, "num_attention_heads is 'four' .* expected int"),
+        ({"id2label": ["a"]}, "id2label is .* expected"),
     ],
 )
 def test_config_files_that_do_not_fit(entries, problem, tmp_path):
@@ -210,7 +210,7 @@ def test_config_files_that_do_not_fit(entries, problem, tmp_path):
 
 def test_heads_conflict(tmp_path):
     _, folder = written("token", tmp_path)
-    with pytest.raises(CheckpointError, match="heads=8 was asked for, but its config file says 4"):
+    with pytest.raises(CheckpointError, match="heads=8 was asked for, .* 4"):
         read(folder, heads=8)
     assert read(folder, heads=4).config.heads == 4
 
@@ -289,7 +289,7 @@ def test_a_preprocessor_config_of_other_types(tmp_path):
 @pytest.mark.parametrize(
     ("entries", "message"),
     [
-        ({"layer_norm_eps": 10**400}, "layer_norm_eps is 1000.* it must be a number"),
+        ({"layer_norm_eps": 10**400}, "layer_norm_eps is 1000.* expected"),
         ({"id2label": {"0": "a", "1": "\ud800", "2": "c", "3": "d", "4": "e"}}, "surrogates not allowed"),
     ],
 )
@@ -320,7 +320,7 @@ def test_patches_of_no_pixels(tmp_path):
     ],
 )
 def test_what_has_no_counterpart_is_not_written(model, overrides, problem, tmp_path):
-    given = of_model(create(model, **(TINY | overrides)))
+    given = from_model(create(model, **(TINY | overrides)))
     with pytest.raises(CheckpointError, match=problem):
         huggingface.write(given, tmp_path / "h")
     assert not list(tmp_path.iterdir())

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import vitrail
-from vitrail.checkpoints.huggingface_kinds import KINDS
+from vitrail.checkpoints.huggingface import OTHER_MODELS
 from vitrail.errors import CheckpointError
 
 
@@ -18,12 +18,12 @@ def folder(path: Path, card: Any, names: list[str]) -> Path:
     return path
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", OTHER_MODELS)
 def test_a_kind_is_refused_by_its_name_and_with_the_reason(kind: str, tmp_path: Path) -> None:
     folder(tmp_path, {"model_type": kind}, ["a.weight"])
     with pytest.raises(CheckpointError, match=f"'{kind}' of transformers") as caught:
         vitrail.load(tmp_path)
-    assert KINDS[kind] in str(caught.value)
+    assert OTHER_MODELS[kind] in str(caught.value)
 
 
 @pytest.mark.parametrize("names", [["x.weight"], ["vit.embeddings.patch_embeddings.projection.weight"]])
@@ -46,5 +46,5 @@ def test_without_a_config_file_names_may_tell(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"'deit' of transformers .* a distillation token"):
         vitrail.load(tmp_path / "a.pth")
     torch.save({"deit.a": torch.zeros(3), "other.b": torch.zeros(3)}, tmp_path / "b.pth")
-    with pytest.raises(CheckpointError, match="named as none"):
+    with pytest.raises(CheckpointError, match="timm, transformers or torchvision"):
         vitrail.load(tmp_path / "b.pth")

@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vitrail.checkpoints.json_files import Count, check_kind, misfit, parse_object, read_object
+from vitrail.checkpoints.json_files import (
+    Count,
+    Number,
+    check_entries,
+    check_kind,
+    list_numbered,
+    misfit,
+    parse_object,
+    read_object,
+)
 from vitrail.errors import CheckpointError
 
 
@@ -126,3 +135,44 @@ def test_a_file_is_read_within_bounds_and_never_through_a_link(tmp_path):
             read_object(tmp_path / name, Outer)
     with pytest.raises(CheckpointError, match="more than 7 bytes"):
         read_object(tmp_path / "file", Outer, most=7)
+
+
+class Entries(TypedDict, total=False):
+    flag: bool
+    count: int
+    number: Number
+    numbers: list[Number] | Number
+    sides: int | tuple[int, int]
+    sizes: int | dict[str, int | None]
+    texts: list[str] | dict[str, str]
+
+
+@pytest.mark.parametrize(
+    ("key", "right", "wrong"),
+    [
+        ("flag", [True, False], [0, "true"]),
+        ("count", [0, 12], [True, 1.0, "1"]),
+        ("number", [0.5, 3], [float("nan"), float("inf"), False, "0.5", 10**400]),
+        ("numbers", [[0.1, 2], [], 0.5], [["a"], "0.5", [True]]),
+        ("sides", [224, [224, 384]], [[1], [1, 2, 3], [1.5, 2], "224"]),
+        ("sizes", [224, {"height": 3, "width": None}], [{"height": "a"}, [1, 2], 1.5]),
+        ("texts", [[], ["a", "b"], {}, {"0": "a"}], ["a", [1], {"0": 3}]),
+    ],
+)
+def test_entries_of_a_config_file(key, right, wrong):
+    for value in right:
+        assert check_entries({key: value}, Entries, "a.json") == {key: value}
+    for value in wrong:
+        with pytest.raises(CheckpointError, match=rf"a\.json: {key} is .*; expected"):
+            check_entries({key: value}, Entries, "a.json")
+
+
+def test_null_is_nothing_and_others_pass():
+    assert check_entries({"flag": None, "other": object}, Entries, "a.json") == {"other": object}
+
+
+def test_numbered_texts():
+    assert list_numbered({"1": "b", "0": "a"}, "a.json") == ["a", "b"]
+    for texts in ({"1": "a"}, {"a": "b"}, {"00": "a"}):
+        with pytest.raises(CheckpointError, match=r"a\.json"):
+            list_numbered(texts, "a.json")

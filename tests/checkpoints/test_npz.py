@@ -182,5 +182,5 @@ def test_two_arrays_of_one_name(tmp_path):
         pytest.warns(UserWarning, match="Duplicate name"),
     ):
         archive.writestr("a.npy", archive.read("a.npy"))
-    with pytest.raises(CheckpointError, match="one name"):
+    with pytest.raises(CheckpointError, match="same name"):
         read_npz(tmp_path / "x.npz")

@@ -92,7 +92,7 @@ def test_advice_to_run_what_is_in_a_file_is_not_passed_on(tmp_path: Path) -> Non
 def test_nothing_in_a_file_is_run(zipped: bool, tmp_path: Path) -> None:
     content = torch_bytes({"a": Trap(str(tmp_path / "sprung"))}, _use_new_zipfile_serialization=zipped)
     (tmp_path / "a.pth").write_bytes(content)
-    with pytest.raises(CheckpointError, match=r"it holds \S+, which would have to be run") as caught:
+    with pytest.raises(CheckpointError, match=r"it holds \S+, which would have to be executed") as caught:
         torch_files.read_tensors(tmp_path / "a.pth")
     assert "weights_only" not in str(caught.value)
     assert not (tmp_path / "sprung").exists()
@@ -190,28 +190,28 @@ def test_a_folder_and_its_configs(tmp_path: Path) -> None:
     torch_files.save_torch({"old": torch.ones(1)}, tmp_path / "pytorch_model.bin")
     torch_files.save_safetensors({"new": torch.ones(1, dtype=torch.float16)}, tmp_path / "model.safetensors")
     torch_files.save_json({"a": 1}, tmp_path / "config.json")
-    found = torch_files.find(tmp_path)
+    found = torch_files.find_weights(tmp_path)
     assert list(found.tensors) == ["new"]
     assert found.configs == {"config.json": {"a": 1}}
     assert found.origin == {"file": "model.safetensors", "dtype": "float16"}
-    beside = torch_files.find(tmp_path / "pytorch_model.bin")
+    beside = torch_files.find_weights(tmp_path / "pytorch_model.bin")
     assert list(beside.tensors) == ["old"]
     assert beside.configs == {"config.json": {"a": 1}}
 
 
 def test_a_folder_with_one_file_of_another_name(tmp_path: Path) -> None:
     torch_files.save_torch(TENSORS, tmp_path / "best.pth")
-    assert same(torch_files.find(tmp_path).tensors, TENSORS)
+    assert same(torch_files.find_weights(tmp_path).tensors, TENSORS)
     torch_files.save_torch(TENSORS, tmp_path / "last.pth")
     with pytest.raises(CheckpointError, match=r"best\.pth, last\.pth: name one"):
-        torch_files.find(tmp_path)
+        torch_files.find_weights(tmp_path)
 
 
 def test_nothing_there(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="no such file"):
-        torch_files.find(tmp_path / "none")
-    with pytest.raises(CheckpointError, match="holds none"):
-        torch_files.find(tmp_path)
+        torch_files.find_weights(tmp_path / "none")
+    with pytest.raises(CheckpointError, match="holds neither"):
+        torch_files.find_weights(tmp_path)
 
 
 def shards(folder: Path, places: Any) -> None:
@@ -222,7 +222,7 @@ def shards(folder: Path, places: Any) -> None:
 
 def test_shards(tmp_path: Path) -> None:
     shards(tmp_path, {key: f"{key}.safetensors" for key in TENSORS})
-    assert same(torch_files.find(tmp_path).tensors, TENSORS)
+    assert same(torch_files.find_weights(tmp_path).tensors, TENSORS)
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ def test_an_index_points_only_beside_itself(places: Any, problem: str, tmp_path:
     save_file(TENSORS, tmp_path / "outside.safetensors")
     shards(folder, places)
     with pytest.raises(CheckpointError, match=problem):
-        torch_files.find(folder)
+        torch_files.find_weights(folder)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '"text"', "[" * 100_000, "\udcff"])

@@ -10,9 +10,9 @@ from safetensors.torch import load_file, save_file
 
 from tests.randomise import randomise
 from vitrail.checkpoints import torch_files, torchvision
-from vitrail.checkpoints.checkpoint import of_model
+from vitrail.checkpoints.checkpoint import from_model
 from vitrail.checkpoints.formats import create
-from vitrail.checkpoints.unsaid import Asked
+from vitrail.checkpoints.hints import Hints
 from vitrail.data.preprocess import PRESETS, parse
 from vitrail.errors import CheckpointError
 from vitrail.models.vit import ViTConfig
@@ -29,11 +29,11 @@ MODELS = {
 
 
 def checkpoint(name, **overrides):
-    return of_model(randomise(create("B/16", **(MODELS[name] | overrides))))
+    return from_model(randomise(create("B/16", **(MODELS[name] | overrides))))
 
 
 def read(path, image_size=None, **asked):
-    return torchvision.read(torch_files.find(path), Asked(**asked), image_size=image_size)
+    return torchvision.read(torch_files.find_weights(path), Hints(**asked), image_size=image_size)
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".pth", ".pt"])
@@ -41,7 +41,7 @@ def read(path, image_size=None, **asked):
 def test_what_is_written_is_read_again(name, suffix, tmp_path):
     given, path = checkpoint(name), tmp_path / f"model{suffix}"
     torchvision.write(given, path)
-    assert torchvision.recognises(torch_files.find(path).tensors)
+    assert torchvision.recognises(torch_files.find_weights(path).tensors)
     again = read(path, heads=4)
     assert again.config == given.config
     assert again.weights.keys() == given.weights.keys()
@@ -69,9 +69,9 @@ def test_old_names_of_the_mlp(tmp_path):
 
 def test_heads_are_asked_for_or_known(tmp_path):
     torchvision.write(checkpoint("token"), tmp_path / "a.pth")
-    with pytest.raises(CheckpointError, match="say heads="):
+    with pytest.raises(CheckpointError, match="give heads="):
         read(tmp_path / "a.pth")
-    torchvision.write(of_model(create("Ti/16", classes=1, image_size=32)), tmp_path / "t.pth")
+    torchvision.write(from_model(create("Ti/16", classes=1, image_size=32)), tmp_path / "t.pth")
     again = read(tmp_path / "t.pth")
     assert (again.config.heads, again.provenance["heads"]) == (3, "the known variant Ti")
     assert read(tmp_path / "t.pth", heads=6).config.heads == 6
@@ -129,7 +129,7 @@ def test_what_has_no_counterpart_is_not_written(overrides, problem, tmp_path):
         torchvision.write(checkpoint("token", **overrides), tmp_path / "a.pth")
     with pytest.raises(CheckpointError, match="holds a plain ViT"):
         torchvision.write(
-            of_model(create("R50x1", units=(1,), width_factor=0.5, classes=1)), tmp_path / "a.pth"
+            from_model(create("R50x1", units=(1,), width_factor=0.5, classes=1)), tmp_path / "a.pth"
         )
     assert not list(tmp_path.iterdir())
 

@@ -162,7 +162,7 @@ def test_a_broken_image_is_named_and_the_others_are_seen(run, photos, tmp_path):
     ("words", "said"),
     [
         (["nothing"], "no such file"),
-        (["B/16"], "names an architecture"),
+        (["B/16"], "name of an architecture"),
         (["m", "--closely", "-1"], "--closely must be at least 0"),
         (["m", "nowhere.png"], "nowhere.png"),
         (["nothing", "--out", "m/model.json"], "Not a directory"),  # said first: the rest takes long

@@ -187,7 +187,7 @@ def test_a_bad_checkpoint_is_one_line_and_nothing_is_written(run, checkpoint, tm
         (["cost", "B/16", "--batch", "0"], "batch must be at least 1, not 0"),
         (["pretrain"], "no data: --data PATH"),
         (["finetune"], "no data: --data PATH"),
-        (["predict", "B/16", "x.png"], "names an architecture"),
+        (["predict", "B/16", "x.png"], "name of an architecture"),
     ],
 )
 def test_bad_words_are_one_line(run, words, said):

@@ -15,7 +15,7 @@ from PIL import Image
 
 import vitrail
 from tests.randomise import randomise
-from vitrail.checkpoints.bundle import sealed
+from vitrail.checkpoints.bundle import seal_card
 
 ROOT = Path(__file__).parents[2]
 DATA = "shapes?image_size=16&n=80"
@@ -176,7 +176,7 @@ def test_a_checkpoint_that_is_none(run, tmp_path, bundle):
 def test_a_bundle_whose_weights_are_of_another_architecture(run, tmp_path, bundle):
     card = json.loads((bundle / "model.json").read_text())
     card["architecture"]["depth"] = 2
-    (bundle / "model.json").write_text(json.dumps(sealed(card, bundle / "model.safetensors")))
+    (bundle / "model.json").write_text(json.dumps(seal_card(card, bundle / "model.safetensors")))
     refused(run(*FINETUNE, "--model", bundle, "--out", tmp_path / "run"), "encoder.blocks.1")
     assert not (tmp_path / "run").exists()
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.peers import torchvision_or_skip
 from vitrail.checkpoints.formats import load
-from vitrail.checkpoints.huggingface_kinds import KINDS
+from vitrail.checkpoints.huggingface import OTHER_MODELS
 from vitrail.errors import CheckpointError
 
 torchvision_or_skip()
@@ -44,4 +44,4 @@ def test_refused_by_name(model: str, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError) as caught:
         load(tmp_path)
     assert repr(config.model_type) in str(caught.value)
-    assert KINDS[config.model_type] in str(caught.value)
+    assert OTHER_MODELS[config.model_type] in str(caught.value)

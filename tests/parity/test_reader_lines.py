@@ -11,9 +11,9 @@ from torch import Tensor
 from tests.parity.comparing import as_rgb
 from tests.peers import torchvision_or_skip
 from tests.randomise import randomise
-from vitrail.checkpoints.checkpoint import of_model
+from vitrail.checkpoints.checkpoint import from_model
 from vitrail.checkpoints.formats import create, reader_line, save
-from vitrail.checkpoints.transforms import transform_of
+from vitrail.checkpoints.transforms import line_to_transform
 from vitrail.data.decode import decode
 from vitrail.data.preprocess import parse
 from vitrail.models.names import Model
@@ -33,7 +33,7 @@ def model(line: str) -> Model:
 
 
 def ours(made: Model, to: str, photo: bytes) -> Tensor:
-    return parse(reader_line(of_model(made), to))(decode(photo))
+    return parse(reader_line(from_model(made), to))(decode(photo))
 
 
 @pytest.mark.parametrize("line", LINES)
@@ -77,7 +77,7 @@ def test_torchvision(line: str, photos: list[bytes]) -> None:
     from torchvision.transforms import v2
 
     made = model(line)
-    t, _ = transform_of(line, "nearest")
+    t, _ = line_to_transform(line, "nearest")
     assert t is not None
     method = v2.InterpolationMode[t.method.upper()]
     size = t.resize if isinstance(t.resize, int) else list(t.resize)

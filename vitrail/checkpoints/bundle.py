@@ -2,10 +2,10 @@
 
     model.safetensors   the weights, by the names of the model's parameters
     model.json          architecture, preprocessing line, class names, provenance, metrics, license; and under
-                        sha256 the digests of the weights' file and of all else in this one, checked on loading
+                        sha256 the digests of the weights' file and of the rest of this one, checked on loading
 
 Written whole or not at all. A folder that holds anything else is never overwritten. Weights are stored in single or
-half precision, and used in single. Bundles of version 1 have no digests: what damage did to them cannot be seen.
+half precision, and used in single. Bundles of version 1 have no digests: damage to them cannot be detected.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 
 from vitrail.checkpoints import torch_files
 from vitrail.checkpoints.checkpoint import Checkpoint, check_extent, config_from_json, config_to_json, listing
+from vitrail.checkpoints.json_files import check_kind
 from vitrail.checkpoints.license import both_parts, check_license, known
 from vitrail.data import preprocess as pp
 from vitrail.errors import CheckpointError, ConfigError
@@ -29,17 +30,22 @@ WEIGHTS, CARD = "model.safetensors", "model.json"
 VERSION = 2
 UNSEALED = 1  # the last version without digests
 PRECISIONS = {"float32": torch.float32, "float16": torch.float16}
-# What the entries of a card must be.
-KINDS: dict[str, Any] = {
-    "version": int,
-    "architecture": dict,
-    "preprocess": str,
-    "class_names": list | None,
-    "provenance": dict,
-    "metrics": dict,
-    "license": dict,
-    "sha256": dict,
-}
+
+
+class Required(TypedDict):
+    version: int
+    architecture: dict[str, Any]
+    preprocess: str
+
+
+class Card(Required, total=False):
+    """Schema of model.json."""
+
+    class_names: list[str] | None
+    provenance: dict[str, Any]
+    metrics: dict[str, Any]
+    license: dict[str, Any]
+    sha256: dict[str, Any]
 
 
 def recognises(folder: Path) -> bool:
@@ -58,10 +64,10 @@ def read(folder: Path) -> Checkpoint:
     except ConfigError as error:
         raise CheckpointError(f"{where}: {error}") from error
     stored = torch_files.read_safetensors(folder / WEIGHTS)
-    if "sha256" in card and digest_of_file(folder / WEIGHTS) != card["sha256"].get(WEIGHTS):
+    if "sha256" in card and digest_file(folder / WEIGHTS) != card["sha256"].get(WEIGHTS):
         raise CheckpointError(f"{folder / WEIGHTS} is damaged: its SHA-256 is not the one in {CARD}")
     check_extent(config, stored, str(where))
-    # Copied out of the file, which others may cut or replace while the model is in use.
+    # Copied out of the file, which others may truncate or replace while the model is in use.
     weights = {name: w.to(torch.float32, copy=True) for name, w in stored.items()}
     return Checkpoint(
         config, weights, card["preprocess"], class_names, card.get("provenance", {}), card.get("metrics", {}),
@@ -69,15 +75,17 @@ def read(folder: Path) -> Checkpoint:
     )  # fmt: skip
 
 
-def in_precision(checkpoint: Checkpoint, precision: str) -> Checkpoint:
-    """The same with its weights as they are to be stored; refused where one of them has no place in that range."""
+def cast_weights(checkpoint: Checkpoint, precision: str) -> Checkpoint:
+    """Return the checkpoint with its weights in a precision; raise an error if one of them would overflow."""
     if precision not in PRECISIONS:
         raise ConfigError(f"precision {precision!r} is not one of {', '.join(PRECISIONS)}")
     weights = {name: w.to(PRECISIONS[precision]) for name, w in checkpoint.weights.items()}
     lost = [name for name, w in weights.items() if (w.isinf() & checkpoint.weights[name].isfinite()).any()]
     if lost:
         most = torch.finfo(PRECISIONS[precision]).max
-        raise CheckpointError(f"weights beyond {most:,.0f}, the most of {precision}: {listing(lost)}")
+        raise CheckpointError(
+            f"weights above {most:,.0f}, the largest number of {precision}: {listing(lost)}"
+        )
     return replace(checkpoint, weights=weights)
 
 
@@ -95,47 +103,42 @@ def write(checkpoint: Checkpoint, folder: Path) -> list[str]:
     }
     with atomic_folder(folder) as temporary:
         torch_files.save_safetensors(checkpoint.weights, temporary / WEIGHTS)
-        torch_files.save_json(sealed(card, temporary / WEIGHTS), temporary / CARD)
+        torch_files.save_json(seal_card(card, temporary / WEIGHTS), temporary / CARD)
     return []
 
 
-def sealed(card: dict[str, Any], weights: Path) -> dict[str, Any]:
-    """A card with the digests of the weights' file and of its own content."""
-    return {**card, "sha256": {WEIGHTS: digest_of_file(weights), CARD: digest_of_card(card)}}
+def seal_card(card: dict[str, Any], weights: Path) -> dict[str, Any]:
+    """Add the digests of the weights' file and of the card itself."""
+    return {**card, "sha256": {WEIGHTS: digest_file(weights), CARD: digest_card(card)}}
 
 
-def digest_of_file(path: Path) -> str:
+def digest_file(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def digest_of_card(card: dict[str, Any]) -> str:
-    """Of the content, however it is spaced and ordered, as a reader of the JSON gets it."""
+def digest_card(card: dict[str, Any]) -> str:
+    """Return the digest of the content, independent of spacing and order."""
     content = json.loads(json.dumps({name: entry for name, entry in card.items() if name != "sha256"}))
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def read_card(path: Path) -> dict[str, Any]:
     card = torch_files.read_json(path)
-    missing = [name for name in ("version", "architecture", "preprocess") if name not in card]
-    if missing:
-        raise CheckpointError(f"{path} lacks {', '.join(missing)}")
-    for name, kind in KINDS.items():
-        if name in card and not isinstance(card[name], kind):
-            raise CheckpointError(f"{path}: {name} is {str(card[name])[:60]!r}")
-    if not all(isinstance(name, str) for name in card.get("class_names") or ()):
-        raise CheckpointError(f"{path}: class_names are not all text")
+    check_kind(card, Card, str(path))
     try:
         check_license(card.get("license", {}))
     except ConfigError as error:
         raise CheckpointError(f"{path}: {error}") from error
     if card["version"] > VERSION:
-        raise CheckpointError(f"{path} is version {card['version']}; this vitrail reads up to {VERSION}")
+        raise CheckpointError(
+            f"{path} has version {card['version']}; this version of vitrail reads up to {VERSION}"
+        )
     if "sha256" not in card and card["version"] > UNSEALED:
         raise CheckpointError(f"{path} lacks sha256")
-    if "sha256" in card and digest_of_card(card) != card["sha256"].get(CARD):
+    if "sha256" in card and digest_card(card) != card["sha256"].get(CARD):
         raise CheckpointError(
             f"{path} is damaged, or was edited by hand: its SHA-256 is not the one written in it. Change a model in "
-            "Python (vitrail.load, its preprocess or class_names, vitrail.save) or by vitrail convert"
+            "Python (vitrail.load, set its preprocess or class_names, vitrail.save) or with vitrail convert"
         )
     return card

@@ -1,11 +1,10 @@
-"""What every format is read into and written from: an architecture, its weights under our names, and what
-goes with them.
+"""Checkpoint: an architecture, its weights under our names, and what goes with them, in no particular format.
 
-    a file of anyone's  --FORMAT.read-->  Checkpoint  --to_model-->  model
-    model  --of_model-->  Checkpoint  --FORMAT.write-->  a file of anyone's
+    a file in any format  --FORMAT.read-->  Checkpoint  --to_model-->  model
+    model  --from_model-->  Checkpoint  --FORMAT.write-->  a file in any format
 
-Weights load strictly. The two exceptions are asked for by argument: another number of classes (a new, zero
-head) and another image size (E_pos resampled). Both make another model, of which nothing has been measured yet.
+Weights load strictly. There are two exceptions, by argument: another number of classes (a new head of zeros) and
+another image size (E_pos resampled). Both give another model, of which nothing has been measured yet.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from vitrail.models.names import Config, Model, build
 from vitrail.models.resnet import BiTConfig
 from vitrail.models.vit import ViTConfig
 
-# What `family` in a written config stands for.
+# Values of `family` in a written config.
 FAMILIES: dict[str, type[Config]] = {"vit": ViTConfig, "hybrid": HybridConfig, "bit": BiTConfig}
-MOST_FIXED = 1 << 27  # numbers that a model may have besides its weights: the tables of fixed positions
+MAX_FIXED = 1 << 27  # numbers in the tables of fixed positions, which no weights back
 
 
 @dataclass
@@ -37,12 +36,12 @@ class Checkpoint:
     weights: dict[str, Tensor]  # by the names of the model's parameters
     preprocess: str  # the line that makes the model's input
     class_names: list[str] | None = None
-    provenance: dict[str, Any] = field(default_factory=dict)  # where it came from, in what dialect
-    metrics: dict[str, Any] = field(default_factory=dict)  # what was measured of it, as it is
-    license: dict[str, str] = field(default_factory=dict)  # of weights and data: license.py
+    provenance: dict[str, Any] = field(default_factory=dict)  # where it came from
+    metrics: dict[str, Any] = field(default_factory=dict)  # measured with exactly these weights
+    license: dict[str, str] = field(default_factory=dict)  # of weights and data (license.py)
 
 
-def of_model(model: Model) -> Checkpoint:
+def from_model(model: Model) -> Checkpoint:
     if model.class_names is not None and len(model.class_names) != model.config.classes:
         raise ConfigError(
             f"{len(model.class_names)} class names for a model of {model.config.classes} classes"
@@ -67,7 +66,7 @@ def to_model(
     image_size: int | tuple[int, int] | None = None,
     resample: str = "official",
 ) -> Model:
-    """The model, in evaluation mode. The checkpoint's tensors become its parameters: nothing is copied."""
+    """Return the model in evaluation mode. The checkpoint's tensors become its parameters: nothing is copied."""
     checkpoint = at_image_size(with_classes(checkpoint, classes), image_size, resample)
     with torch.device("meta"):
         model = build(checkpoint.config)
@@ -82,7 +81,7 @@ def to_model(
 
 
 def parameter_shapes(config: Config) -> dict[str, tuple[int, ...]]:
-    """The names and shapes that a config asks for."""
+    """Return the names and shapes of the parameters of a config."""
     with torch.device("meta"):
         return shapes(build(config))
 
@@ -91,13 +90,13 @@ def shapes(model: Model) -> dict[str, tuple[int, ...]]:
     return {name: tuple(w.shape) for name, w in model.state_dict().items()}
 
 
-def check_weights(weights: dict[str, Tensor], wanted: dict[str, tuple[int, ...]]) -> None:
-    """Every parameter set, every weight used, every shape right; or an error that lists what is not."""
-    problems = [f"missing {name}" for name in wanted if name not in weights]
-    problems += [f"extra {name}" for name in weights if name not in wanted]
+def check_weights(weights: dict[str, Tensor], expected: dict[str, tuple[int, ...]]) -> None:
+    """Raise an error that lists missing and extra weights and wrong shapes, if any."""
+    problems = [f"missing {name}" for name in expected if name not in weights]
+    problems += [f"extra {name}" for name in weights if name not in expected]
     problems += [
         f"{name} is {list(weights[name].shape)}, not {list(shape)}"
-        for name, shape in wanted.items()
+        for name, shape in expected.items()
         if name in weights and tuple(weights[name].shape) != shape
     ]
     if problems:
@@ -105,8 +104,8 @@ def check_weights(weights: dict[str, Tensor], wanted: dict[str, tuple[int, ...]]
 
 
 def check_finite(weights: dict[str, Tensor], where: str) -> None:
-    """An error where a weight is NaN or infinite: such a model may still give probabilities, which mean nothing."""
-    # The least and the largest are NaN where anything is; in one pass, a tenth of the time of isfinite.
+    """Raise an error if a weight is NaN or infinite: its probabilities would mean nothing."""
+    # Minimum and maximum are NaN if anything is: one pass, a tenth of the time of isfinite.
     wrong = [n for n, w in weights.items() if w.numel() and not torch.stack(w.aminmax()).isfinite().all()]
     if wrong:
         counts = [f"{n} ({int((~weights[n].isfinite()).sum()):,} of {weights[n].numel():,})" for n in wrong]
@@ -114,7 +113,7 @@ def check_finite(weights: dict[str, Tensor], where: str) -> None:
 
 
 def check_extent(config: Config, weights: dict[str, Tensor], where: str) -> None:
-    """Before a model is built: what someone's config asks for is in proportion to the weights that came with it."""
+    """Raise an error, before a model is built, if a config asks for far more than the weights beside it."""
     if isinstance(config, BiTConfig):
         layers, fixed = sum(config.units), 0
     else:
@@ -123,10 +122,10 @@ def check_extent(config: Config, weights: dict[str, Tensor], where: str) -> None
         fixed = tables * config.tokens * config.width if config.positions == "sincos" else 0
     if layers > len(weights):
         raise CheckpointError(f"{where}: {layers} layers, but only {len(weights)} tensors beside it")
-    if fixed > MOST_FIXED:
+    if fixed > MAX_FIXED:
         raise CheckpointError(
             f"{where}: positions 'sincos' of width {config.width} for images of {config.image_size} are {fixed:,} "
-            f"numbers; at most {MOST_FIXED:,} are made"
+            f"numbers; at most {MAX_FIXED:,} are allowed"
         )
 
 
@@ -136,12 +135,12 @@ def listing(problems: list[str], most: int = 8) -> str:
 
 
 def unwritten_names(class_names: list[str] | None) -> list[str]:
-    """What is said of class names by a format that has no place for them."""
+    """Return the note of a format that has no place for class names."""
     return [f"class names are not written: {listing(class_names)}"] if class_names else []
 
 
 def with_classes(checkpoint: Checkpoint, classes: int | None) -> Checkpoint:
-    """A new head for `classes` outputs, zero as in fine-tuning; the pre-training MLP goes with the old one."""
+    """Return the checkpoint with a new head of zeros, without the pre-training MLP of the old one."""
     if classes is None or classes == checkpoint.config.classes:
         return checkpoint
     config = dataclasses.replace(checkpoint.config, classes=classes)
@@ -157,7 +156,7 @@ def with_classes(checkpoint: Checkpoint, classes: int | None) -> Checkpoint:
 def at_image_size(
     checkpoint: Checkpoint, image_size: int | tuple[int, int] | None, method: str = "official"
 ) -> Checkpoint:
-    """The same for another image size: positions resampled, the preprocessing line to match."""
+    """Return the checkpoint for another image size: positions resampled, preprocessing line adapted."""
     if method not in positions.RESAMPLE:
         raise ConfigError(f"resample={method!r} is not one of {', '.join(positions.RESAMPLE)}")
     old = checkpoint.config
@@ -169,12 +168,12 @@ def at_image_size(
         return checkpoint
     weights = checkpoint.weights
     if isinstance(config, ViTConfig) and isinstance(old, ViTConfig):
-        weights = {name: resampled(name, w, old, config, method) for name, w in weights.items()}
+        weights = {name: resample(name, w, old, config, method) for name, w in weights.items()}
     line = str(pp.parse(checkpoint.preprocess).at(config.image_size)) if checkpoint.preprocess else ""
     return dataclasses.replace(checkpoint, config=config, weights=weights, preprocess=line, metrics={})
 
 
-def resampled(name: str, w: Tensor, old: ViTConfig, new: ViTConfig, method: str) -> Tensor:
+def resample(name: str, w: Tensor, old: ViTConfig, new: ViTConfig, method: str) -> Tensor:
     if "positions." not in name or old.grid == new.grid:
         return w
     if old.positions == "relative":

@@ -1,9 +1,9 @@
 """A model from a name, a file or a folder; and back, in anyone's format.
 
-create("B/16")              fresh weights
-load("ViT-B_16.npz")        whatever it is: told by what is in it, not by its suffix
+create("B/16")              new weights
+load("ViT-B_16.npz")        any format, recognised by the content, not by the suffix
 load("ti8-64")              a model in the box (box.py)
-save(model, path, to=...)   a bundle, or what the readers of that format expect
+save(model, path, to=...)   a bundle, or another format
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.checkpoints import bundle, google, huggingface, timm, torch_files, torchvision
-from vitrail.checkpoints.box import BOX, located
-from vitrail.checkpoints.checkpoint import Checkpoint, check_finite, of_model, to_model
-from vitrail.checkpoints.huggingface_kinds import refuse_others
-from vitrail.checkpoints.unsaid import NOTHING, Asked
+from vitrail.checkpoints.box import BOX, locate
+from vitrail.checkpoints.checkpoint import Checkpoint, check_finite, from_model, to_model
+from vitrail.checkpoints.hints import NO_HINTS, Hints, Size
 from vitrail.data.preprocess import default_line, evaluation_line
 from vitrail.data.readers.folder_layout import EXTENSIONS, HEIC
 from vitrail.errors import CheckpointError, ConfigError
@@ -27,9 +26,7 @@ from vitrail.models.names import MODELS, Model, build, make_config
 from vitrail.runtime.device import pick
 from vitrail.runtime.log import note
 
-Size = int | tuple[int, int]
-
-# format: write a checkpoint to a path, and return what its readers must set by hand
+# format: a function that writes a checkpoint to a path, and returns what its reader must set by hand
 FORMATS: dict[str, Callable[[Checkpoint, Path], list[str]]] = {
     "bundle": bundle.write,
     "npz": google.write,
@@ -37,7 +34,7 @@ FORMATS: dict[str, Callable[[Checkpoint, Path], list[str]]] = {
     "huggingface": huggingface.write,
     "torchvision": torchvision.write,
 }
-# format: the preprocessing line of its readers, by what is written of a checkpoint
+# format: a function that returns how readers of a written checkpoint prepare images
 READER_LINES: dict[str, Callable[[Checkpoint], str]] = {
     "npz": google.reader_line,
     "timm": timm.reader_line,
@@ -49,7 +46,7 @@ TORCH_FORMATS = (timm, huggingface, torchvision)
 
 
 def create(name: str, *, classes: int = 1000, image_size: Size | None = None, **overrides: Any) -> Model:
-    """A model with fresh weights, initialised as the published code does; any field of its config by name."""
+    """Return a model with new weights, initialised as in the published code; any field of its config by name."""
     if image_size is not None:
         overrides["image_size"] = image_size
     model = build(make_config(name, classes=classes, **overrides))
@@ -69,14 +66,14 @@ def load(
     pool: str | None = None,
     resample: str = "official",
 ) -> Model:
-    """A model with its weights, in evaluation mode, from whatever stands at a path, or from the box.
+    """Return a model with its weights, in evaluation mode, from a path in any format, or from the box.
 
     `classes`: another number gives a new head of zeros. `image_size`: another one resamples the positions, by
     the method `resample`. `heads`, `activation` (gelu, gelu_tanh), `norm_eps`, `pool` (token, mean, attention): for
     files that do not tell.
     """
-    asked = Asked(heads, activation, norm_eps, pool)
-    checkpoint = read(path_or_name, asked, image_size=image_size)
+    hints = Hints(heads, activation, norm_eps, pool)
+    checkpoint = read(path_or_name, hints, image_size=image_size)
     return to_model(checkpoint, classes=classes, image_size=image_size, resample=resample)
 
 
@@ -89,20 +86,20 @@ def list_models(pattern: str = "*") -> list[str]:
 
 
 def as_model(model: Model | str | Path) -> Model:
-    """A model as it is; what a path or a name stands for is loaded, and goes to the GPU where there is one."""
+    """Return a model as it is; load a path or a name, onto the GPU if there is one."""
     if isinstance(model, str | Path):
         return load(model).to(pick())
     if not hasattr(model, "preprocess"):  # torch.compile's wrapper of a model has it too
-        raise ConfigError(f"a model, a path or a name is expected, not of type {type(model).__name__}")
+        raise ConfigError(f"expected a model, a path or a name, not an object of type {type(model).__name__}")
     return model
 
 
 def save(model: Model, path: str | Path, *, to: str = "bundle") -> None:
-    """Write `model` in a format of FORMATS. What the format cannot carry is said, for its reader to set.
+    """Write `model` in a format of FORMATS. A note says what the format cannot carry, for its reader to set.
 
     A bundle may replace a bundle; in any other format, an existing path is refused.
     """
-    write(of_model(model), Path(path), to)
+    write(from_model(model), Path(path), to)
 
 
 def convert(
@@ -121,14 +118,14 @@ def convert(
     preprocess: str = "",
     license: str = "",
 ) -> Model:
-    """Read anything, write `to`; an existing destination is refused. Returns the model that was read.
+    """Read any format, write `to`, and return the model that was read; an existing destination is refused.
 
-    `precision`: what the weights of a bundle are stored in (bundle.PRECISIONS). `preprocess`: another line than its
-    own, or the name of a preset. `license`: of the weights, where the source states none.
+    `precision`: of the stored weights of a bundle (bundle.PRECISIONS). `preprocess`: a line in place of the model's
+    own, or the name of a preset. `license`: of the weights, if the source states none.
     """
     check_new(Path(destination))
     if precision != "float32" and to != "bundle":
-        raise ConfigError(f"precision {precision!r} can be chosen for a bundle, not for {to}")
+        raise ConfigError(f"precision {precision!r} can only be chosen for a bundle, not for {to}")
     model = load(
         source, classes=classes, image_size=image_size, heads=heads, activation=activation, norm_eps=norm_eps,
         pool=pool, resample=resample,
@@ -137,23 +134,23 @@ def convert(
         model.preprocess, model.metrics = evaluation_line(preprocess, model.config.image_size), {}
     if license:
         if stated := model.license.get("weights"):
-            raise ConfigError(f"the license of {source} is stated, and is passed on as it is: {stated}")
+            raise ConfigError(f"{source} states its license, which cannot be changed: {stated}")
         model.license = {**model.license, "weights": license}
-    write(bundle.in_precision(of_model(model), precision), Path(destination), to)
+    write(bundle.cast_weights(from_model(model), precision), Path(destination), to)
     return model
 
 
 def write(checkpoint: Checkpoint, path: Path, to: str) -> None:
     if to not in FORMATS:
         raise ConfigError(f"format {to!r} is not one of {', '.join(FORMATS)}")
-    if to != "bundle":  # which looks itself whether it would replace anything else
+    if to != "bundle":  # a bundle may replace a bundle, and checks that itself
         check_new(path)
     for line in FORMATS[to](checkpoint, path):
         note(line)
 
 
 def reader_line(checkpoint: Checkpoint, to: str) -> str:
-    """How the readers of a format prepare images, by what is written of it; empty where nothing is."""
+    """Return how readers of a format prepare the images of a written checkpoint; empty if it does not say."""
     if to == "bundle" or not checkpoint.preprocess or checkpoint.config.channels != 3:
         return checkpoint.preprocess
     return READER_LINES[to](checkpoint)
@@ -161,43 +158,42 @@ def reader_line(checkpoint: Checkpoint, to: str) -> str:
 
 def check_new(path: Path) -> None:
     if path.exists() or path.is_symlink():
-        raise CheckpointError(f"{path} exists; nothing is overwritten")
+        raise CheckpointError(f"{path} exists, and nothing is overwritten: choose another path")
 
 
-def read(path_or_name: str | Path, asked: Asked = NOTHING, *, image_size: Size | None = None) -> Checkpoint:
-    """The checkpoint at a path or in the box, its weights finite. `asked`: what its file may not tell."""
+def read(path_or_name: str | Path, hints: Hints = NO_HINTS, *, image_size: Size | None = None) -> Checkpoint:
+    """Read the checkpoint at a path or in the box, and check that its weights are finite."""
     if not isinstance(path_or_name, str | Path):
-        raise ConfigError(f"a path or a name is loaded, not what is of type {type(path_or_name).__name__}")
-    path = located(path_or_name)
+        raise ConfigError(f"expected a path or a name, not an object of type {type(path_or_name).__name__}")
+    path = locate(path_or_name)
     if path is None:
         raise not_there(path_or_name)
     if path.suffix.lower() in EXTENSIONS | HEIC and path.is_file():
         raise CheckpointError(f"{path} is a picture, not a model; on the command line the model comes first")
     if path.is_dir() and bundle.recognises(path):
         checkpoint = bundle.read(path)
-        asked.check(checkpoint.config, str(path))
+        hints.check(checkpoint.config, str(path))
     elif path.is_file() and is_npz(path):
-        checkpoint = google.read(path, asked, image_size=image_size)
+        checkpoint = google.read(path, hints, image_size=image_size)
     else:
-        checkpoint = read_torch(path, asked, image_size)
+        files = torch_files.find_weights(path)
+        huggingface.refuse_other_models(files)
+        library = next((module for module in TORCH_FORMATS if module.recognises(files.tensors)), None)
+        if library is None:
+            names = ", ".join(list(files.tensors)[:3])
+            raise CheckpointError(
+                f"{path}: its tensors ({names}, ...) have none of the names of timm, transformers or torchvision"
+            )
+        checkpoint = library.read(files, hints, image_size=image_size)
     check_finite(checkpoint.weights, str(path))
     return checkpoint
 
 
-def read_torch(path: Path, asked: Asked, image_size: Size | None) -> Checkpoint:
-    found = torch_files.find(path)
-    refuse_others(found)
-    known = next((module for module in TORCH_FORMATS if module.recognises(found.tensors)), None)
-    if known is None:
-        names = ", ".join(list(found.tensors)[:3])
-        raise CheckpointError(
-            f"{path}: its tensors ({names}, ...) are named as none of timm, transformers, torchvision do"
-        )
-    return known.read(found, asked, image_size=image_size)
-
-
 def is_npz(path: Path) -> bool:
-    """Torch files are zips too; only an `.npz` has `.npy` members. A damaged one is known by its suffix."""
+    """Return whether a file is an `.npz`: it has `.npy` members, unlike the zip of a torch file.
+
+    A damaged one is recognised by its suffix.
+    """
     try:
         with zipfile.ZipFile(path) as archive:
             return any(name.endswith(".npy") for name in archive.namelist())
@@ -206,11 +202,11 @@ def is_npz(path: Path) -> bool:
 
 
 def has_weights(path_or_name: str) -> bool:
-    """Whether there are weights to load, on the disk or in the box; if not, it is the name of an architecture.
+    """Return whether there are weights to load, on disk or in the box; False for the name of an architecture.
 
-    What is neither is an error: of a file or folder that is not there where it looks like one.
+    Anything else is an error.
     """
-    if located(path_or_name):
+    if locate(path_or_name):
         return True
     try:
         make_config(path_or_name)
@@ -222,7 +218,7 @@ def has_weights(path_or_name: str) -> bool:
 
 
 def looks_like_path(text: str) -> bool:
-    """It ends like a file, or has parts and does not end like an architecture (Q/16, Q/16@384)."""
+    """Return whether it has the suffix of a file, or slashes unlike those of an architecture (Q/16, Q/16@384)."""
     if Path(text).suffix in (".npz", *torch_files.SUFFIXES):
         return True
     return "/" in text and not re.fullmatch(r"[^/]+/\d+(@\w+)?", text)
@@ -235,6 +231,6 @@ def not_there(path_or_name: str | Path) -> CheckpointError:
     except ConfigError:
         return CheckpointError(f"no such file or folder: {name} ({box})")
     return CheckpointError(
-        f"{name} names an architecture, but there is no file or folder of that name to load weights from; "
-        f"vitrail.create({name!r}) makes one with fresh weights ({box})"
+        f"{name} is the name of an architecture, and there is no file or folder of that name to load weights from; "
+        f"vitrail.create({name!r}) makes a model with new weights ({box})"
     )

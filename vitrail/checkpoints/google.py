@@ -1,40 +1,40 @@
 """Google's `.npz` checkpoints <-> ours: the ViT paper's, AugReg, Linen, big_vision, hybrids, BiT-M.
 
-The architecture is inferred from the arrays alone. What differs between the codes that wrote such files is a
-Dialect (google_dialect.py); it is kept in the provenance, so that writing gives the same file again, key by key and
-bit by bit.
+The architecture is inferred from the arrays alone. What else differs between the codes that wrote such files is a
+Dialect; it is kept in the provenance, so that writing gives the same file again, key by key and bit by bit.
 
-D width, h heads, d = D / h, M mlp_dim, P patch. Their kernels are (in, out) and (rows, columns, in, out).
+D width, h heads, d = D / h, N patches. Their kernels are (in, out) and (rows, columns, in, out).
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
-from dataclasses import asdict, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from vitrail.checkpoints import mapping
-from vitrail.checkpoints.checkpoint import (
-    Checkpoint,
-    check_extent,
-    listing,
-    parameter_shapes,
-    unwritten_names,
+from vitrail.checkpoints.checkpoint import Checkpoint, check_extent, listing, unwritten_names
+from vitrail.checkpoints.hints import (
+    NO_HINTS,
+    Hints,
+    Size,
+    count_numbered,
+    find_grid,
+    grid_at,
+    inferring_architecture,
 )
-from vitrail.checkpoints.google_config import config_of
-from vitrail.checkpoints.google_dialect import Dialect, as_stored, canonical, oddities, spelled, tensor_of
-from vitrail.checkpoints.google_names import BLOCKS, SCANNED, TOP_POSITIONS, entries_of, naming_of
+from vitrail.checkpoints.json_files import Count, misfit
 from vitrail.checkpoints.license import unwritten_license
+from vitrail.checkpoints.mapping import Entry, plain, read_weights, write_weights
 from vitrail.checkpoints.npz import read_npz, write_npz
-from vitrail.checkpoints.plain import plain, with_table
-from vitrail.checkpoints.unsaid import NOTHING, Asked
 from vitrail.data import preprocess as pp
-from vitrail.errors import CheckpointError, ConfigError
+from vitrail.errors import CheckpointError
 from vitrail.models.checking import MOST
 from vitrail.models.hybrid import HybridConfig
 from vitrail.models.names import Config
@@ -42,17 +42,61 @@ from vitrail.models.resnet import BiTConfig, StemConfig
 from vitrail.models.vit import ViTConfig
 from vitrail.runtime.log import note, visible
 
-# What may stand in a file beside the model: optimizer state, the text tower and scalars of SigLIP.
+# Names of the parts of a block.
+BLOCK_NAMES: dict[str, dict[str, str]] = {
+    "original": {
+        "norm1": "LayerNorm_0",
+        "attention": "MultiHeadDotProductAttention_1",
+        "norm2": "LayerNorm_2",
+        "mlp": "MlpBlock_3",
+    },
+    "linen": {
+        "norm1": "LayerNorm_0",
+        "attention": "MultiHeadDotProductAttention_0",
+        "norm2": "LayerNorm_1",
+        "mlp": "MlpBlock_0",
+    },
+}
+BLOCKS, SCANNED = "Transformer/encoderblock_", "Transformer/encoderblock/"
+POSITIONS, TOP_POSITIONS = "Transformer/posembed_input/pos_embedding", "pos_embedding"
+# Arrays that a file may hold beside the model: optimizer state, the text tower and scalars of SigLIP.
 NOT_THE_MODEL = re.compile(r"(opt/state|opt/|states?/|params/txt/|txt/|params/[tb]$|[tb]$|extra/)")
+ODD = tuple[str, str, tuple[Count, Count, Count, Count] | None]  # dtype, order, shape
+DTYPES = ("<f2", "<f4", "<f8", "|V2")  # |V2: bfloat16, which numpy does not know
 
 
-def read(
-    path: Path, asked: Asked = NOTHING, *, image_size: int | tuple[int, int] | None = None
-) -> Checkpoint:
-    """`image_size` is asked for only where the file has a grid that is not square; `asked` where a model was not made
-    by the published code, whose GELU and epsilon are the only ones there are."""
+@dataclass(frozen=True)
+class Dialect:
+    """Differences between files, apart from the architecture."""
+
+    prefix: str = ""  # of every key: '', 'opt/target/', 'params/', 'params/img/'
+    names: str = "original"  # one of BLOCK_NAMES
+    scan: bool = False  # the blocks of all layers are in one array each, with a leading axis of depth
+    top: bool = False  # pos_embedding at the top level, without a row for the class token (big_vision)
+    # key: [dtype, order, shape] of the arrays that are not plain float32 in C order
+    odd: dict[str, list[Any]] = field(default_factory=dict)
+
+    def is_plausible(self) -> bool:
+        """Return whether a file can have it: it decides what is written, and may come with someone's model."""
+        return (
+            misfit(asdict(self), Dialect, "") is None
+            and re.fullmatch(r"([\w-]{1,40}/){0,4}", self.prefix, re.ASCII) is not None
+            and self.names in BLOCK_NAMES
+            and all(
+                len(key) <= 200
+                and misfit(spec, ODD, "") is None
+                and spec[0] in DTYPES
+                and spec[1] in ("C", "F")
+                for key, spec in self.odd.items()
+            )
+        )
+
+
+def read(path: Path, hints: Hints = NO_HINTS, *, image_size: Size | None = None) -> Checkpoint:
+    """Read a file. `image_size` is needed only if the grid is not square; `hints` only if the model was not made by
+    the published code, which has one GELU and one epsilon."""
     arrays = read_npz(path)
-    prefix = prefix_of(arrays, path)
+    prefix = find_prefix(arrays, path)
     inside = {k.removeprefix(prefix): a for k, a in arrays.items() if k.startswith(prefix)}
     beside = [k for k in arrays if not k.startswith(prefix) or NOT_THE_MODEL.match(k.removeprefix(prefix))]
     if strange := [k for k in beside if not NOT_THE_MODEL.match(k)]:
@@ -60,142 +104,358 @@ def read(
     inside = {k: a for k, a in inside.items() if prefix + k not in beside}
     if beside:
         note(f"{path.name}: {len(beside)} arrays beside the model (optimizer, other towers) are left out")
-    tensors = {key: tensor_of(a, f"{path}: {key}") for key, a in inside.items()}
-    scan = any(key.startswith(SCANNED) for key in inside)
-    try:
-        dialect = Dialect(prefix, naming_of(inside), scan, TOP_POSITIONS in inside, oddities(inside))
-        tensors = {canonical(key): w for key, w in unscanned(tensors).items()}
-        config = config_of(tensors, image_size, path)
-    except (KeyError, IndexError, ValueError) as error:
-        raise CheckpointError(f"{path}: the architecture cannot be inferred ({error})") from error
+    tensors = {key: to_tensor(a, f"{path}: {key}") for key, a in inside.items()}
+    with inferring_architecture(str(path)):
+        scan = any(key.startswith(SCANNED) for key in inside)
+        dialect = Dialect(prefix, find_naming(inside), scan, TOP_POSITIONS in inside, find_odd(inside))
+        tensors = {canonical(key): w for key, w in unscan(tensors).items()}
+        config = infer_config(tensors, image_size, path)
     if isinstance(config, ViTConfig):
-        free = {name: value for name, value in asked.said.items() if name in ("activation", "norm_eps")}
+        free = {name: value for name, value in hints.stated().items() if name in ("activation", "norm_eps")}
         config = replace(config, **free)
-    asked.check(config, str(path))
+    hints.check(config, str(path))
     check_extent(config, tensors, str(path))
-    entries = list(entries_of(config, names=dialect.names, top=dialect.top))
-    weights = mapping.read(entries, tensors, parameter_shapes(config), str(path))
+    weights = read_weights(entries(config, dialect), tensors, config, str(path))
     head = weights.get("head.classifier.weight")
     if head is not None and not head.any():
-        note(f"{path.name}: the head is all zero (so were the published ImageNet-21k ones): no predictions")
+        note(f"{path.name}: the head is all zeros (as in the published ImageNet-21k files): no predictions")
     if any(a.dtype == np.float64 for a in inside.values()):
         note(f"{path.name}: float64 weights are rounded to float32")
     provenance = {"format": "npz", "file": visible(path.name), "dialect": asdict(dialect)}
-    return Checkpoint(config, weights, line_of(config, dialect), provenance=provenance)
+    return Checkpoint(config, weights, published_line(config, dialect), provenance=provenance)
 
 
 def write(checkpoint: Checkpoint, path: Path) -> list[str]:
-    """In the dialect the weights came in, else in the original naming, which others read."""
-    dialect = dialect_of(checkpoint)
-    checkpoint = with_counterpart(checkpoint, known=checkpoint.provenance.get("format") == "npz")
-    config, weights = checkpoint.config, checkpoint.weights
+    """Write in the dialect that the weights came in, else in the original naming; return notes for the reader."""
+    dialect = read_dialect(checkpoint)
+    config = checkpoint.config
+    from_npz = checkpoint.provenance.get("format") == "npz"
+    if not isinstance(config, BiTConfig) and not (from_npz and config.positions == "sincos"):
+        checkpoint = plain(checkpoint, "npz", with_positions=True)
+        config = checkpoint.config
+        assert isinstance(config, ViTConfig)
+        if config.norm_at != "encoder":
+            raise CheckpointError("npz has no counterpart for a last norm after the pooling")
+        if config.class_token and config.pool != "token":
+            raise CheckpointError(f"npz has no counterpart for a class token with pool={config.pool!r}")
+    weights = checkpoint.weights
     table = weights.get("positions.table")
     if dialect.top and table is not None and "cls" in weights and table[:, :1].any():
-        # This dialect has no position of the class token: what was learned of one goes into the token.
+        # This dialect has no position for the class token: it is added to the token itself.
         weights = {**weights, "cls": weights["cls"] + table[:, :1]}
-    tensors = mapping.write(list(entries_of(config, names=dialect.names, top=dialect.top)), weights)
+    tensors = write_weights(entries(config, dialect), weights)
     if dialect.scan:
-        tensors = scanned(tensors)
+        tensors = scan_layers(tensors)
+    spelling = {canonical(key): key for key in dialect.odd}
     arrays, notes = {}, reader_notes(checkpoint, dialect)
     for key, w in tensors.items():
-        name, spec = spelled(key, dialect)
-        arrays[dialect.prefix + name], exact = as_stored(w.numpy(), spec)
+        name = spelling.get(key, key)
+        arrays[dialect.prefix + name], exact = as_stored(
+            w.numpy(), *dialect.odd.get(name, ("<f4", "C", None))
+        )
         if not exact:
-            notes.append(f"{name} is written as float32: {spec[0]} cannot hold its values any more")
+            notes.append(
+                f"{name} is written as float32: {dialect.odd[name][0]} cannot hold its values any more"
+            )
     write_npz(path, arrays)
     return notes
 
 
-def prefix_of(arrays: Mapping[str, np.ndarray], path: Path) -> str:
-    """What stands before the one key that every model of a family has."""
-    for landmark in (r"(.*?)embedding/kernel", r"(.*?)resnet/root_block/standardized_conv2d(_\d+)?/kernel"):
-        found = [m for m in (re.fullmatch(landmark, key) for key in arrays) if m]
-        if found:
-            return min((m[1] for m in found), key=len)
-    raise CheckpointError(
-        f"{path} is not a ViT, hybrid or BiT checkpoint: it has neither embedding/kernel nor "
-        f"resnet/root_block; its keys begin {', '.join(list(arrays)[:3]) or '(none)'}"
-    )
-
-
-def line_of(config: Config, dialect: Dialect) -> str:
+def published_line(config: Config, dialect: Dialect) -> str:
+    """Return the preprocessing line of the code that published such files."""
     fixed_positions = isinstance(config, ViTConfig) and config.positions == "sincos"
     published = "big_vision_eval" if dialect.top or dialect.scan or fixed_positions else "official_eval"
     return str(pp.parse(pp.PRESETS[published]).at(config.image_size))
 
 
 def reader_line(checkpoint: Checkpoint) -> str:
-    """The published code's."""
-    return line_of(checkpoint.config, dialect_of(checkpoint))
+    return published_line(checkpoint.config, read_dialect(checkpoint))
 
 
-def dialect_of(checkpoint: Checkpoint) -> Dialect:
-    """That in which the weights came, else the original naming."""
+def reader_notes(checkpoint: Checkpoint, dialect: Dialect) -> list[str]:
+    """Return what the published code assumes and this model does otherwise: its reader must set it."""
+    config, line = checkpoint.config, checkpoint.preprocess
+    published: Config = BiTConfig() if isinstance(config, BiTConfig) else ViTConfig()
+    is_bit = isinstance(config, BiTConfig)
+    names = ("norm_eps", "standardisation", "standardisation_eps") if is_bit else ("activation", "norm_eps")
+    notes = [
+        f"the reader must set {name}={getattr(config, name)!r}: .npz files carry weights only"
+        for name in names
+        if getattr(config, name) != getattr(published, name)
+    ]
+    if isinstance(config, HybridConfig) and replace(config.stem, units=(), width_factor=1) != StemConfig(()):
+        notes.append(f"the reader must set the stem's {replace(config.stem, units=())}")
+    if line and line != published_line(config, dialect):
+        notes.append(f"the reader must prepare images as '{line}'")
+    return notes + unwritten_names(checkpoint.class_names) + unwritten_license(checkpoint.license)
+
+
+# --- the dialect ---
+
+
+def read_dialect(checkpoint: Checkpoint) -> Dialect:
+    """Return the dialect that the weights came in, else the original naming."""
     if checkpoint.provenance.get("format") != "npz":
         return Dialect()
-    try:
-        return Dialect(**checkpoint.provenance["dialect"])
-    except (KeyError, TypeError, ConfigError) as error:
-        raise CheckpointError(
-            f"the provenance of this model does not tell its npz dialect ({error})"
-        ) from error
+    stored = checkpoint.provenance.get("dialect")
+    fields: dict[str, Any] = stored if isinstance(stored, dict) else {"": stored}
+    if misfit(fields, Dialect, "") is not None or not (dialect := Dialect(**fields)).is_plausible():
+        raise CheckpointError(f"the npz dialect in the provenance of this model is invalid: {stored!r:.200}")
+    return dialect
 
 
-def unscanned(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """One array for all layers -> one for each."""
-    made: dict[str, Tensor] = {}
+def find_prefix(arrays: Mapping[str, np.ndarray], path: Path) -> str:
+    """Return what stands before the one key that every model of a family has."""
+    for landmark in (r"(.*?)embedding/kernel", r"(.*?)resnet/root_block/standardized_conv2d(_\d+)?/kernel"):
+        matches = [m for m in (re.fullmatch(landmark, key) for key in arrays) if m]
+        if matches:
+            return min((m[1] for m in matches), key=len)
+    raise CheckpointError(
+        f"{path} is not a ViT, hybrid or BiT checkpoint: it has neither embedding/kernel nor "
+        f"resnet/root_block; its keys begin {', '.join(list(arrays)[:3]) or '(none)'}"
+    )
+
+
+def find_naming(keys: Iterable[str]) -> str:
+    return "original" if any("MlpBlock_3" in key for key in keys) else "linen"
+
+
+def find_odd(arrays: Mapping[str, np.ndarray]) -> dict[str, list[Any]]:
+    odd = {}
+    for key, a in arrays.items():
+        fortran = a.flags.f_contiguous and not a.flags.c_contiguous
+        old_norm = a.ndim == 4 and a.size == a.shape[-1] and key.endswith(("scale", "bias", "gamma", "beta"))
+        if a.dtype != np.float32 or fortran or old_norm or key != canonical(key):
+            odd[key] = [a.dtype.str, "F" if fortran else "C", list(a.shape) if old_norm else None]
+    return odd
+
+
+def canonical(key: str) -> str:
+    """Remove the count that some BiT files give their convolutions: standardized_conv2d_17."""
+    return re.sub(r"standardized_conv2d_\d+", "standardized_conv2d", key)
+
+
+def to_tensor(a: np.ndarray, where: str) -> Tensor:
+    """Return a view of an array. numpy does not know bfloat16: such arrays come as two opaque bytes."""
+    if a.dtype.kind == "V" and a.dtype.itemsize == 2:
+        return torch.from_numpy(a.view(np.int16)).view(torch.bfloat16)
+    if a.dtype.str not in DTYPES:
+        raise CheckpointError(f"{where} is {a.dtype}; weights are float16, bfloat16, float32 or float64")
+    return torch.from_numpy(a)
+
+
+def as_stored(a: np.ndarray, dtype: str, order: Any, shape: list[int] | None) -> tuple[np.ndarray, bool]:
+    """Return an array as the file had it; and False if its dtype would change values, and float32 is kept."""
+    stored: np.ndarray
+    if dtype == "|V2":
+        rounded = torch.from_numpy(a).to(torch.bfloat16)
+        stored = rounded.view(torch.int16).numpy().view(np.dtype(dtype))
+        exact = torch.equal(torch.from_numpy(a), rounded.float())
+    else:
+        with np.errstate(over="ignore"):
+            stored = a.astype(dtype)
+        exact = np.array_equal(stored.astype(np.float32), a, equal_nan=True)
+    if not exact:
+        stored = a
+    if shape is not None and math.prod(shape) == stored.size:
+        stored = stored.reshape(shape)
+    return np.asarray(stored, order=order), exact
+
+
+def unscan(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Split arrays of all layers into one for each layer."""
+    split: dict[str, Tensor] = {}
     for key, w in tensors.items():
         if key.startswith(SCANNED):
             if w.shape[0] > MOST["depth"]:
                 raise ValueError(f"{key} is of {w.shape[0]} layers; at most {MOST['depth']}")
-            made |= {f"{BLOCKS}{i}/{key.removeprefix(SCANNED)}": w[i] for i in range(w.shape[0])}
+            split |= {f"{BLOCKS}{i}/{key.removeprefix(SCANNED)}": w[i] for i in range(w.shape[0])}
         else:
-            made[key] = w
-    return made
+            split[key] = w
+    return split
 
 
-def scanned(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    made: dict[str, Tensor] = {}
+def scan_layers(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Join the arrays of all layers, as `unscan` splits them."""
+    others: dict[str, Tensor] = {}
     layers: dict[str, dict[int, Tensor]] = {}  # name within a block: by layer
     for key, w in tensors.items():
         match = re.match(rf"{BLOCKS}(\d+)/(.*)", key)
         if match:
             layers.setdefault(match[2], {})[int(match[1])] = w
         else:
-            made[key] = w
-    return made | {SCANNED + k: torch.stack([by[i] for i in range(len(by))]) for k, by in layers.items()}
+            others[key] = w
+    return others | {SCANNED + k: torch.stack([by[i] for i in range(len(by))]) for k, by in layers.items()}
 
 
-def with_counterpart(checkpoint: Checkpoint, *, known: bool) -> Checkpoint:
-    """As the published code can have it, or refused. `known`: it came from such a file."""
-    config = checkpoint.config
-    if isinstance(config, BiTConfig) or (known and config.positions == "sincos"):
-        return checkpoint
-    checkpoint = with_table(plain(checkpoint, "npz"))
-    assert isinstance(checkpoint.config, ViTConfig)
-    if checkpoint.config.norm_at != "encoder":
-        raise CheckpointError("npz has no counterpart for a last norm after the pooling")
-    if config.class_token and config.pool != "token":
-        raise CheckpointError(f"npz has no counterpart for a class token with pool={config.pool!r}")
-    return checkpoint
+# --- the architecture ---
 
 
-def reader_notes(checkpoint: Checkpoint, dialect: Dialect) -> list[str]:
-    """What the published code assumes and this model does not do: its reader must set it."""
-    config, line = checkpoint.config, checkpoint.preprocess
-    published: Config = BiTConfig() if isinstance(config, BiTConfig) else ViTConfig()
-    notes = []
+def infer_config(t: Mapping[str, Tensor], image_size: Size | None, path: Path) -> Config:
+    where, root = str(path), t.get("conv_root/kernel")
+    if "embedding/kernel" not in t:  # a BiT; a ResNet takes any image size, and its arrays do not tell which
+        root, head = t["resnet/root_block/standardized_conv2d/kernel"], t.get("resnet/head/conv2d/kernel")
+        classes = 0 if head is None else head.shape[-1]
+        size: Any = image_size or (224, 224)
+        return BiTConfig(count_units(t, "resnet/", where), root.shape[-1] / 64, size, root.shape[2], classes)
+    patch_size, _, channels, width = t["embedding/kernel"].shape
+    depth = count_numbered(t, rf"{BLOCKS}(\d+)/", where)
+    if not depth:
+        raise ValueError("there are no encoder blocks")
+    part = BLOCK_NAMES[find_naming(t)]
+    stem = None if root is None else StemConfig(count_units(t, "", where), root.shape[-1] / 64)
+    stride = patch_size * (stem.stride if stem else 1)
+    table, kind = t.get(POSITIONS, t.get(TOP_POSITIONS)), "1d"
+    if table is not None:
+        patches = table.shape[1] - (POSITIONS in t and "cls" in t)
+        grid = find_grid((patches,), stride, None, image_size, where)
+    elif "cls" in t or find_naming(t) == "original":
+        raise CheckpointError(f"{path}: missing {POSITIONS}")
+    else:  # big_vision's fixed sin-cos
+        grid, kind = grid_at(image_size or 224, stride), "sincos"
+    fields: dict[str, Any] = {
+        "width": width,
+        "depth": depth,
+        "mlp_dim": t[f"{BLOCKS}0/{part['mlp']}/Dense_0/kernel"].shape[1],
+        "heads": t[f"{BLOCKS}0/{part['attention']}/query/kernel"].shape[1],
+        "patch_size": patch_size,
+        "image_size": (grid[0] * stride, grid[1] * stride),
+        "channels": channels if root is None else root.shape[2],
+        "classes": t["head/kernel"].shape[-1] if "head/kernel" in t else 0,
+        "pre_logits": t["pre_logits/kernel"].shape[-1] if "pre_logits/kernel" in t else 0,
+        "class_token": "cls" in t,
+        "pool": "token" if "cls" in t else "attention" if "MAPHead_0/probe" in t else "mean",
+        "positions": kind,
+    }
+    return HybridConfig(**fields, stem=stem) if stem else ViTConfig(**fields)
+
+
+def count_units(t: Mapping[str, Tensor], prefix: str, where: str) -> tuple[int, ...]:
+    """Return the bottleneck units in each stage of a ResNet."""
+    stages = count_numbered(t, rf"{prefix}block(\d+)/", where, first=1)
+    return tuple(
+        count_numbered(t, rf"{prefix}block{s}/unit(\d+)/", where, first=1) for s in range(1, stages + 1)
+    )
+
+
+# --- names ---
+
+
+def entries(config: Config, dialect: Dialect) -> Iterator[Entry]:
+    """Yield an entry for every parameter of a config."""
     if isinstance(config, BiTConfig):
-        names: tuple[str, ...] = ("norm_eps", "standardisation", "standardisation_eps")
-    else:
-        names = ("activation", "norm_eps")
-    for name in names:
-        if getattr(config, name) != getattr(published, name):
-            notes.append(
-                f"the reader must set {name}={getattr(config, name)!r}: .npz files carry weights only"
-            )
-    if isinstance(config, HybridConfig) and replace(config.stem, units=(), width_factor=1) != StemConfig(()):
-        notes.append(f"the reader must set the stem's {replace(config.stem, units=())}")
-    if line and line != line_of(config, dialect):
-        notes.append(f"the reader must prepare images as '{line}'")
-    return notes + unwritten_names(checkpoint.class_names) + unwritten_license(checkpoint.license)
+        yield from bit_entries(config)
+        return
+    if isinstance(config, HybridConfig):
+        yield from stem_entries(config.stem)
+    yield conv("embedding.weight", "embedding/kernel")
+    yield Entry("embedding.bias", ("embedding/bias",))
+    if config.class_token:
+        yield Entry("cls", ("cls",))
+    if config.positions == "1d":
+        key = TOP_POSITIONS if dialect.top else POSITIONS
+        if dialect.top and config.class_token:  # (1, N, D) <-> (1, 1 + N, D)
+            yield Entry("positions.table", (key,), add_row, lambda table: table[:, 1:])
+        else:
+            yield Entry("positions.table", (key,))
+    for i in range(config.depth):
+        ours = f"encoder.blocks.{i}."
+        part = {key: f"{BLOCKS}{i}/{name}" for key, name in BLOCK_NAMES[dialect.names].items()}
+        yield from norm(f"{ours}norm1", part["norm1"])
+        yield from projections(f"{ours}attention.qkv", part["attention"], "query key value", config.heads)
+        yield from out_projection(f"{ours}attention.out", part["attention"], config.heads)
+        yield from norm(f"{ours}norm2", part["norm2"])
+        yield from dense(f"{ours}mlp.fc1", f"{part['mlp']}/Dense_0")
+        yield from dense(f"{ours}mlp.fc2", f"{part['mlp']}/Dense_1")
+    yield from norm("encoder.norm", "Transformer/encoder_norm")
+    if config.pool == "attention":
+        attention = "MAPHead_0/MultiHeadDotProductAttention_0"
+        yield Entry("attention_pool.probe", ("MAPHead_0/probe",))
+        yield from projections("attention_pool.q", attention, "query", config.heads)
+        yield from projections("attention_pool.kv", attention, "key value", config.heads)
+        yield from out_projection("attention_pool.out", attention, config.heads)
+        yield from norm("attention_pool.norm", "MAPHead_0/LayerNorm_0")
+        yield from dense("attention_pool.mlp.fc1", "MAPHead_0/MlpBlock_0/Dense_0")
+        yield from dense("attention_pool.mlp.fc2", "MAPHead_0/MlpBlock_0/Dense_1")
+    if config.pre_logits:
+        yield from dense("head.pre_logits", "pre_logits")
+    if config.classes:
+        yield from dense("head.classifier", "head")
+
+
+def stem_entries(stem: StemConfig) -> Iterator[Entry]:
+    yield conv("stem.root.conv.weight", "conv_root/kernel")
+    yield from norm("stem.root.norm", "gn_root")
+    for s, units in enumerate(stem.units):
+        for u in range(units):
+            ours, theirs = f"stem.stages.{s}.{u}", f"block{s + 1}/unit{u + 1}"
+            for n in (1, 2, 3):
+                yield conv(f"{ours}.conv{n}.weight", f"{theirs}/conv{n}/kernel")
+                yield from norm(f"{ours}.norm{n}", f"{theirs}/gn{n}")
+            if u == 0:
+                yield conv(f"{ours}.projection.weight", f"{theirs}/conv_proj/kernel")
+                yield from norm(f"{ours}.projection_norm", f"{theirs}/gn_proj")
+
+
+def bit_entries(config: BiTConfig) -> Iterator[Entry]:
+    kernel = "standardized_conv2d/kernel"
+    yield conv("root.conv.weight", f"resnet/root_block/{kernel}")
+    for s, units in enumerate(config.units):
+        for u in range(units):
+            ours, theirs = f"stages.{s}.{u}", f"resnet/block{s + 1}/unit{u + 1:02}"
+            for n, letter in enumerate("abc", 1):
+                yield from norm(f"{ours}.norm{n}", f"{theirs}/{letter}/group_norm", "gamma", "beta")
+                yield conv(f"{ours}.conv{n}.weight", f"{theirs}/{letter}/{kernel}")
+            if u == 0:
+                yield conv(f"{ours}.projection.weight", f"{theirs}/a/proj/{kernel}")
+    yield from norm("norm", "resnet/group_norm", "gamma", "beta")
+    if config.classes:
+        head = "resnet/head/conv2d"
+        yield Entry(
+            "head.classifier.weight", (f"{head}/kernel",), lambda w: w[0, 0].T, lambda w: w.T[None, None]
+        )
+        yield Entry("head.classifier.bias", (f"{head}/bias",))
+
+
+def norm(ours: str, theirs: str, scale: str = "scale", bias: str = "bias") -> Iterator[Entry]:
+    """Old group norms have the shape (1, 1, 1, C)."""
+    yield Entry(f"{ours}.weight", (f"{theirs}/{scale}",), Tensor.flatten)
+    yield Entry(f"{ours}.bias", (f"{theirs}/{bias}",), Tensor.flatten)
+
+
+def dense(ours: str, theirs: str) -> Iterator[Entry]:
+    yield Entry(f"{ours}.weight", (f"{theirs}/kernel",), Tensor.t, Tensor.t)  # (in, out) <-> (out, in)
+    yield Entry(f"{ours}.bias", (f"{theirs}/bias",))
+
+
+def conv(ours: str, theirs: str) -> Entry:
+    """HWIO <-> OIHW."""
+    return Entry(ours, (theirs,), lambda w: w.permute(3, 2, 0, 1), lambda w: w.permute(2, 3, 1, 0))
+
+
+def projections(ours: str, theirs: str, names: str, heads: int) -> Iterator[Entry]:
+    """q, k, v: (D, h, d) <-> (D, D), the output first."""
+    kernels = tuple(f"{theirs}/{name}/kernel" for name in names.split())
+    biases = tuple(f"{theirs}/{name}/bias" for name in names.split())
+    yield Entry(
+        f"{ours}.weight",
+        kernels,
+        lambda w: w.flatten(1).t(),
+        lambda w: w.t().unflatten(1, (heads, -1)),  # (D, h, d)
+    )
+    yield Entry(f"{ours}.bias", biases, Tensor.flatten, lambda b: b.unflatten(0, (heads, -1)))  # (h, d)
+
+
+def out_projection(ours: str, theirs: str, heads: int) -> Iterator[Entry]:
+    """(h, d, D) <-> (D, D), the output first."""
+    yield Entry(
+        f"{ours}.weight",
+        (f"{theirs}/out/kernel",),
+        lambda w: w.flatten(0, 1).t(),
+        lambda w: w.t().unflatten(0, (heads, -1)),  # (h, d, D)
+    )
+    yield Entry(f"{ours}.bias", (f"{theirs}/out/bias",))
+
+
+def add_row(table: Tensor) -> Tensor:
+    return torch.nn.functional.pad(table, (0, 0, 1, 0))  # (1, 1 + N, D)

@@ -7,7 +7,8 @@ are others (`vit.layers.0.attention.q_proj`); both are read, those on disk are w
     ViTModel                    no prefix, no classifier; its pooler, a tanh layer on the class token, is our
                                 pre_logits. With a classifier transformers ignores a pooler, and so do we.
 
-What config.json does not say is as ViTConfig has it: exact GELU, layer_norm_eps 1e-12.
+What config.json leaves open is as in ViTConfig: exact GELU, layer_norm_eps 1e-12. What preprocessor_config.json
+leaves open is as in ViTImageProcessor.
 """
 
 from __future__ import annotations
@@ -15,22 +16,29 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from torch import Tensor
 
-from vitrail.checkpoints import mapping, torch_files
-from vitrail.checkpoints.checkpoint import Checkpoint, parameter_shapes
-from vitrail.checkpoints.huggingface_images import images_card, read_images
-from vitrail.checkpoints.json_kinds import checked
+from vitrail.checkpoints import torch_files
+from vitrail.checkpoints.checkpoint import Checkpoint
+from vitrail.checkpoints.hints import NO_HINTS, Choices, Hints, Size, count_numbered, inferring_architecture
+from vitrail.checkpoints.json_files import Number, check_entries, list_numbered
 from vitrail.checkpoints.license import CARD, both_parts, license_in, model_card
-from vitrail.checkpoints.mapping import Entry
-from vitrail.checkpoints.plain import plain, refuse_unless_token, with_table
-from vitrail.checkpoints.sizes import Size, count, grid_of, pair
-from vitrail.checkpoints.torch_files import Found
-from vitrail.checkpoints.torch_names import layer, renamed, with_zero_biases
-from vitrail.checkpoints.unsaid import NOTHING, Asked, Choices
-from vitrail.errors import CheckpointError
+from vitrail.checkpoints.mapping import (
+    Entry,
+    add_zero_biases,
+    layer,
+    plain,
+    read_weights,
+    rename,
+    write_weights,
+)
+from vitrail.checkpoints.torch_files import WeightFiles
+from vitrail.checkpoints.transforms import HALF, Transform, line_to_transform, transform_to_line, triple
+from vitrail.data import preprocess as pp
+from vitrail.errors import CheckpointError, ConfigError
+from vitrail.models import checking
 from vitrail.models.hybrid import HybridConfig
 from vitrail.models.vit import ViTConfig
 from vitrail.runtime.files import atomic_folder
@@ -54,79 +62,278 @@ ACTIVATIONS = {
 }  # fmt: skip
 ACTIVATION_NAMES = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh"}
 NORM_EPS = 1e-12  # ViTConfig's default
-KINDS: dict[str, tuple[str, ...]] = {
-    "model_type": ("text",),
-    "architectures": ("a list of texts",),
-    "hidden_act": ("text",),
-    "pooler_act": ("text",),
-    "num_attention_heads": ("a whole number",),
-    "image_size": ("one whole number or two",),
-    "layer_norm_eps": ("a number",),
-    "hidden_dropout_prob": ("a number",),
-    "attention_probs_dropout_prob": ("a number",),
-    "id2label": ("texts by number",),
-}
+RESAMPLE = {1: "lanczos", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
+DEFAULTS: dict[str, Any] = {  # of ViTImageProcessor
+    "do_resize": True, "resample": 2, "do_center_crop": False, "do_rescale": True, "rescale_factor": 1 / 255,
+    "do_normalize": True, "image_mean": HALF, "image_std": HALF,
+}  # fmt: skip
 QKV = ("query", "key", "value")
+
+_SIGLIP = (
+    "attention pooling, no class token and names of its own (its .npz, and timm's files of it, are read)"
+)
+_CLIP = "a LayerNorm before the encoder, a GELU of another kind and a projection for texts"
+_RELATIVE = "relative positions in every layer, LayerScale and keys without biases"
+_GATED = "RMSNorm and gated MLPs"
+_CONVOLUTIONS = "convolutions instead of a Vision Transformer's layers"
+_WINDOWS = "attention in windows and stages of several resolutions"
+# model_type: what it has that has no counterpart here
+OTHER_MODELS: dict[str, str] = {
+    "deit": "a distillation token",
+    "beit": _RELATIVE, "data2vec-vision": _RELATIVE,
+    "dinov2": "LayerScale and a mask token",
+    "dinov2_with_registers": "register tokens, LayerScale and a mask token",
+    "dinov3_vit": "rotary positions, register tokens and LayerScale",
+    "dinov3_convnext": _CONVOLUTIONS,
+    "siglip": _SIGLIP, "siglip_vision_model": _SIGLIP, "siglip2": _SIGLIP, "siglip2_vision_model": _SIGLIP,
+    "clip": _CLIP, "clip_vision_model": _CLIP, "metaclip_2": _CLIP, "metaclip_2_vision_model": _CLIP,
+    "vit_mae": "random masking of patches, and a decoder",
+    "vit_msn": "a ViT's layers under other names in part, which no test here compares",
+    "vit_hybrid": "a ResNet stem in transformers' form (timm's hybrids are read)",
+    "ijepa": "no class token: its classifier sees the mean of the patches",
+    "pixio": "several class tokens", "aimv2": _GATED, "aimv2_vision_model": _GATED,
+    "yolos": "detection tokens", "vitdet": "attention in windows and relative positions",
+    "videomae": "patches of videos", "vivit": "patches of videos", "vjepa2": "patches of videos and rotary positions",
+    "swin": _WINDOWS, "swinv2": _WINDOWS, "hiera": _WINDOWS, "pvt": _WINDOWS, "pvt_v2": _WINDOWS,
+    "segformer": _WINDOWS,
+    "bit": "a BiT in transformers' form (its .npz, and timm's, are read)",
+    "convnext": _CONVOLUTIONS, "convnextv2": _CONVOLUTIONS, "resnet": _CONVOLUTIONS, "efficientnet": _CONVOLUTIONS,
+    "timm_wrapper": "timm's model inside a wrapper (timm's own files are read)",
+}  # fmt: skip
+
+
+class ModelSchema(TypedDict, total=False):
+    """Entries of config.json."""
+
+    model_type: str
+    architectures: list[str]
+    hidden_act: str
+    pooler_act: str
+    num_attention_heads: int
+    image_size: int | tuple[int, int]
+    layer_norm_eps: Number
+    hidden_dropout_prob: Number
+    attention_probs_dropout_prob: Number
+    id2label: dict[str, str]
+
+
+class ImageSchema(TypedDict, total=False):
+    """Entries of preprocessor_config.json."""
+
+    do_resize: bool
+    do_center_crop: bool
+    do_rescale: bool
+    do_normalize: bool
+    do_pad: bool
+    size: int | dict[str, int | None]  # {"height", "width"}: squash; {"shortest_edge"}: the short side
+    crop_size: int | dict[str, int | None]
+    resample: int
+    rescale_factor: Number  # bytes to [0, 1], usually 1/255
+    image_mean: list[Number] | Number
+    image_std: list[Number] | Number
+
+
+# --- reading ---
 
 
 def recognises(tensors: Mapping[str, Tensor]) -> bool:
     return any(f"{prefix}{PATCHES}.weight" in tensors for prefix in ("", "vit."))
 
 
-def read(found: Found, asked: Asked = NOTHING, *, image_size: Size | None = None) -> Checkpoint:
-    """`image_size` is asked for only where neither config.json nor a square grid tells it."""
-    where, card = found.where, checked(found.configs.get(CONFIG, {}), KINDS, found.where)
-    if "architecture" in card:
+def refuse_other_models(files: WeightFiles) -> None:
+    """Raise an error that names the kind of model if it is one of transformers' that is not read here.
+
+    It is known by the model_type of config.json; without such a file, by the prefix of all names of tensors.
+    """
+    content = files.configs.get(CONFIG, {})
+    kind = content.get("model_type")
+    if not content:
+        prefixes = {
+            name.split(".")[0].replace("data2vec_vision", "data2vec-vision") for name in files.tensors
+        }
+        prefixes -= {"classifier", "head", "pooler"}
+        kind = next((kind for kind in OTHER_MODELS if prefixes == {kind}), None)
+    if isinstance(kind, str) and kind != "vit":
+        known = f"which has {OTHER_MODELS[kind]}" if kind in OTHER_MODELS else "which is not known here"
         raise CheckpointError(
-            f"{where}: the config.json beside it is of timm's {str(card['architecture'])[:60]!r}, and its names are "
-            "transformers'"
+            f"{files.where} is a {kind[:60]!r} of transformers (model_type), {known}; of its models 'vit' is read"
         )
-    t = renamed(found.tensors, on_disk, where)
-    architecture = next(iter(card.get("architectures") or []), None)
-    origin = {"format": "huggingface", **found.origin, "architecture": architecture}
+
+
+def read(files: WeightFiles, hints: Hints = NO_HINTS, *, image_size: Size | None = None) -> Checkpoint:
+    """Read a checkpoint. `image_size` is needed only if neither config.json nor a square grid tells it."""
+    where, content = files.where, check_entries(files.configs.get(CONFIG, {}), ModelSchema, files.where)
+    if "architecture" in content:
+        raise CheckpointError(
+            f"{where}: the config.json beside it is of timm's {str(content['architecture'])[:60]!r}, but its tensors "
+            "have transformers' names"
+        )
+    t = rename(files.tensors, on_disk, where)
     ignored = [key for key in t if key.startswith("pooler.")] if "classifier.weight" in t else []
     if ignored:
-        note(f"{found.path.name}: {' and '.join(ignored)} are left out: with a classifier they are not used")
+        note(f"{files.path.name}: {' and '.join(ignored)} are left out: with a classifier they are not used")
     t = {key: w for key, w in t.items() if key not in ignored}
-    choices = Choices(asked, where)
-    try:
-        config = config_of(t, card, choices, image_size)
-    except (KeyError, IndexError, ValueError) as error:
-        raise CheckpointError(f"{where}: the architecture cannot be inferred ({error})") from error
+    choices = Choices(hints, where)
+    with inferring_architecture(where):
+        config = infer_config(t, content, choices, image_size)
     biases = [
-        f"encoder.layer.{i}.attention.attention.{part}.bias" for i in range(config.depth) for part in QKV
+        f"encoder.layer.{i}.attention.attention.{name}.bias" for i in range(config.depth) for name in QKV
     ]
-    t = with_zero_biases(t, biases, config.width)
-    weights = mapping.read(list(entries_of(config)), t, parameter_shapes(config), where)
-    line = read_images(found.configs.get(IMAGES), config, where)
-    if IMAGES not in found.configs and line:
+    weights = read_weights(entries(config), add_zero_biases(t, biases, config.width), config, where)
+    line = preprocessing(files.configs.get(IMAGES, {}), config, where)
+    if IMAGES not in files.configs and line:
         choices.assumed["preprocess"] = line
-    origin |= {"heads": choices.who_said_heads, **choices.say("transformers", found.path.name)}
-    names = class_names_of(card, config.classes, where)
-    return Checkpoint(config, weights, line, names, origin, license=license_in(card))
+    architecture = next(iter(content.get("architectures") or []), None)
+    origin = {"format": "huggingface", **files.origin, "architecture": architecture}
+    origin |= {"heads": choices.heads_source, **choices.report("transformers", files.path.name)}
+    class_names = read_class_names(content.get("id2label"), config.classes, where)
+    return Checkpoint(config, weights, line, class_names, origin, license=license_in(content))
+
+
+def on_disk(key: str) -> str:
+    key = key.removeprefix("vit.")
+    return next((re.sub(f"^{old}", new, key) for old, new in IN_MEMORY.items() if re.match(old, key)), key)
+
+
+def infer_config(
+    t: Mapping[str, Tensor], content: dict[str, Any], choices: Choices, image_size: Size | None
+) -> ViTConfig:
+    where, sure = choices.where, bool(content)  # what a config.json leaves open has a default
+    width, channels, patch_size, _ = t[f"{PATCHES}.weight"].shape
+    depth = count_numbered(t, r"encoder\.layer\.(\d+)\.", where)
+    mlp_dim = t["encoder.layer.0.intermediate.dense.weight"].shape[0]
+    sizes = {
+        "hidden_size": width,
+        "num_hidden_layers": depth,
+        "intermediate_size": mlp_dim,
+        "num_channels": channels,
+    }
+    for name, size in sizes.items():
+        if content.get(name, size) != size:
+            raise CheckpointError(f"{where}: its config.json says {name} {content[name]}, its tensors {size}")
+    for name, allowed in (("hidden_act", tuple(ACTIVATIONS)), ("pooler_act", ("tanh",))):
+        if content.get(name, allowed[0]) not in allowed:
+            raise CheckpointError(
+                f"{where}: {name} {content[name]!r} has no counterpart here; these have: {', '.join(allowed)}"
+            )
+    stated = content.get("image_size")
+    stated = None if stated is None else checking.image_size(stated)
+    patches = t["embeddings.position_embeddings"].shape[1] - 1
+    activation = ACTIVATIONS.get(content.get("hidden_act", ""))
+    return ViTConfig(
+        width,
+        depth,
+        mlp_dim,
+        choices.choose_heads(width, depth, mlp_dim, content.get("num_attention_heads")),
+        patch_size,
+        choices.choose_image_size((patches,), patch_size, stated, image_size),
+        channels,
+        classes=t["classifier.weight"].shape[0] if "classifier.weight" in t else 0,
+        pre_logits=t["pooler.dense.weight"].shape[0] if "pooler.dense.weight" in t else 0,
+        pool=choices.choose("pool", "token", "token"),
+        activation=choices.choose("activation", activation, "gelu", sure=sure),
+        norm_eps=float(choices.choose("norm_eps", content.get("layer_norm_eps"), NORM_EPS, sure=sure)),
+        dropout=float(content.get("hidden_dropout_prob", 0.0)),
+        attention_dropout=float(content.get("attention_probs_dropout_prob", 0.0)),
+    )
+
+
+def read_class_names(labels: dict[str, str] | None, classes: int, where: str) -> list[str] | None:
+    """Return id2label, unless it is the LABEL_0, LABEL_1 that transformers fills in, or there is no classifier."""
+    if not classes or labels is None:
+        return None
+    if len(labels) != classes:
+        raise CheckpointError(
+            f"{where}: the id2label of its config.json has {len(labels)} names for {classes} classes"
+        )
+    names = list_numbered(labels, f"{where}: id2label")
+    return None if names == default_names(classes) else names
+
+
+def default_names(classes: int) -> list[str]:
+    return [f"LABEL_{i}" for i in range(classes)]
+
+
+def preprocessing(content: dict[str, Any], config: ViTConfig, where: str) -> str:
+    """Return the line of a preprocessor_config.json; empty, with a note, if there is none."""
+    if config.channels != 3:
+        return ""
+    settings = {"size": {"height": config.image_size[0], "width": config.image_size[1]}, **DEFAULTS}
+    settings |= check_entries(content, ImageSchema, where)
+    try:
+        pipeline = pp.parse(transform_to_line(read_transform(settings)))
+        if pipeline.image_size in (None, config.image_size):
+            return str(pipeline)
+        note(f"{where}: preprocessor_config.json is for {pipeline.image_size}; scaled to {config.image_size}")
+        return str(pipeline.at(config.image_size))
+    except ConfigError as error:
+        note(f"{where}: its preprocessor_config.json has no counterpart here ({error})")
+        return ""
+
+
+def read_transform(settings: dict[str, Any]) -> Transform:
+    if not settings["do_resize"] or settings.get("do_pad"):
+        raise ConfigError("images are resized here, and not padded")
+    size, resample = settings["size"], settings["resample"]
+    if resample not in RESAMPLE:
+        raise ConfigError(f"resample {resample!r} is none of Pillow's {RESAMPLE}")
+    stated = (
+        {key: value for key, value in size.items() if value is not None} if isinstance(size, dict) else {}
+    )
+    resize = stated["shortest_edge"] if stated.keys() == {"shortest_edge"} else sides(size, "size")
+    crop = sides(settings.get("crop_size"), "crop_size") if settings["do_center_crop"] else None
+    # mean and std of values in [0, 1]: (k x - mean) / std = (x - mean / k) / (std / k), x bytes over 255.
+    k = settings["rescale_factor"] * 255 if settings["do_rescale"] else 255.0
+    k = 1.0 if abs(k - 1) < 1e-6 else k
+    if k <= 0:
+        raise ConfigError(f"rescale_factor {settings['rescale_factor']} is not above 0")
+    mean, std = settings["image_mean"], settings["image_std"]
+    if not settings["do_normalize"]:
+        mean, std = 0.0, 1.0
+    (m0, m1, m2), (s0, s1, s2) = (triple(tuple(v) if isinstance(v, list) else v) for v in (mean, std))
+    return Transform(
+        resize,
+        crop,
+        RESAMPLE[resample],
+        (m0 / k, m1 / k, m2 / k),
+        (s0 / k, s1 / k, s2 / k),
+        crop_rounding="down",
+    )
+
+
+def sides(size: Any, name: str) -> tuple[int, int]:
+    """Return height and width. One number, in old files, is a square."""
+    if isinstance(size, int):
+        return size, size
+    height, width = ((size or {}).get(side) for side in ("height", "width"))
+    if height is None or width is None:
+        raise ConfigError(f"{name} {str(size)[:60]} does not give height and width")
+    return height, width
+
+
+# --- writing ---
 
 
 def write(checkpoint: Checkpoint, path: Path) -> list[str]:
-    """A folder for from_pretrained; returns what its reader must set by hand."""
+    """Write a folder for from_pretrained; return what its reader must set by hand."""
     torch_files.check_own_folder(path, (WEIGHTS, CONFIG, IMAGES, CARD), "transformers")
     c = checkpoint.config
     if not isinstance(c, ViTConfig) or isinstance(c, HybridConfig):
         raise CheckpointError(
             "a transformers folder holds a plain ViT; hybrids and BiTs can be written for timm"
         )
-    refuse_unless_token(c, "transformers")
     if c.pre_logits and c.classes:
         raise CheckpointError(
             "transformers has no tanh layer before a classifier: load the model with another number of classes "
             "(0: no classifier), which leaves its pre-training head out"
         )
-    checkpoint = with_table(plain(checkpoint, "transformers"))
+    checkpoint = plain(checkpoint, "transformers", with_positions=True, with_token=True)
     c = checkpoint.config
     assert isinstance(c, ViTConfig)
     prefix = "vit." if c.classes else ""
-    tensors = mapping.write(list(entries_of(c)), checkpoint.weights)
+    tensors = write_weights(entries(c), checkpoint.weights)
     tensors = {key if key.startswith("classifier.") else prefix + key: w for key, w in tensors.items()}
-    images, notes = images_card(checkpoint.preprocess)
+    images, notes = image_settings(checkpoint.preprocess)
     if c.drop_path:
         notes.append(f"transformers' ViT has no stochastic depth: drop_path={c.drop_path} is not written")
     if not c.classes and not c.pre_logits:
@@ -135,8 +342,8 @@ def write(checkpoint: Checkpoint, path: Path) -> list[str]:
         )
     with atomic_folder(path) as temporary:
         torch_files.save_safetensors(tensors, temporary / WEIGHTS)
-        card = card_of(c, checkpoint.class_names) | {"license": both_parts(checkpoint.license)}
-        torch_files.save_json(card, temporary / CONFIG)
+        settings = model_settings(c, checkpoint.class_names) | {"license": both_parts(checkpoint.license)}
+        torch_files.save_json(settings, temporary / CONFIG)
         (temporary / CARD).write_text(model_card(checkpoint.license), encoding="utf-8")
         if images is not None:
             torch_files.save_json(images, temporary / IMAGES)
@@ -144,96 +351,16 @@ def write(checkpoint: Checkpoint, path: Path) -> list[str]:
 
 
 def reader_line(checkpoint: Checkpoint) -> str:
-    """That of the image processor, by the preprocessor_config.json that is written; empty where none is."""
-    card, _ = images_card(checkpoint.preprocess)
+    """Return the line of the image processor for the preprocessor_config.json that is written, if any."""
+    settings, _ = image_settings(checkpoint.preprocess)
     assert isinstance(checkpoint.config, ViTConfig)
-    return "" if card is None else read_images(card, checkpoint.config, "the written folder")
+    return "" if settings is None else preprocessing(settings, checkpoint.config, "the written folder")
 
 
-def on_disk(key: str) -> str:
-    key = key.removeprefix("vit.")
-    return next((re.sub(f"^{old}", new, key) for old, new in IN_MEMORY.items() if re.match(old, key)), key)
-
-
-def entries_of(config: ViTConfig) -> Iterator[Entry]:
-    yield from layer("embedding", PATCHES)
-    yield Entry("cls", ("embeddings.cls_token",))
-    yield Entry("positions.table", ("embeddings.position_embeddings",))
-    for i in range(config.depth):
-        ours, theirs = f"encoder.blocks.{i}", f"encoder.layer.{i}"
-        yield from layer(f"{ours}.norm1", f"{theirs}.layernorm_before")
-        yield from layer(f"{ours}.attention.qkv", *(f"{theirs}.attention.attention.{part}" for part in QKV))
-        yield from layer(f"{ours}.attention.out", f"{theirs}.attention.output.dense")
-        yield from layer(f"{ours}.norm2", f"{theirs}.layernorm_after")
-        yield from layer(f"{ours}.mlp.fc1", f"{theirs}.intermediate.dense")
-        yield from layer(f"{ours}.mlp.fc2", f"{theirs}.output.dense")
-    yield from layer("encoder.norm", "layernorm")
-    if config.pre_logits:
-        yield from layer("head.pre_logits", "pooler.dense")
-    if config.classes:
-        yield from layer("head.classifier", "classifier")
-
-
-def config_of(
-    t: Mapping[str, Tensor], card: dict[str, Any], choices: Choices, image_size: Size | None
-) -> ViTConfig:
-    where, sure = choices.where, bool(card)  # what a config.json leaves out has a default of its own
-    width, channels, patch_size, _ = t[f"{PATCHES}.weight"].shape
-    sizes = {
-        "hidden_size": width,
-        "num_hidden_layers": count(t, r"encoder\.layer\.(\d+)\.", where),
-        "intermediate_size": t["encoder.layer.0.intermediate.dense.weight"].shape[0],
-        "num_channels": channels,
-    }
-    for name, size in sizes.items():
-        if card.get(name, size) != size:
-            raise CheckpointError(f"{where}: its config.json says {name} {card[name]}, its tensors {size}")
-    depth, mlp_dim = sizes["num_hidden_layers"], sizes["intermediate_size"]
-    heads = choices.heads(width, depth, mlp_dim, card.get("num_attention_heads"))
-    stated = card.get("image_size")
-    stated = pair(stated) if stated is not None else None
-    rows = t["embeddings.position_embeddings"].shape[1]
-    grid = grid_of((rows - 1,), patch_size, stated, image_size, where)
-    for name, allowed in (("hidden_act", tuple(ACTIVATIONS)), ("pooler_act", ("tanh",))):
-        if card.get(name, allowed[0]) not in allowed:
-            raise CheckpointError(
-                f"{where}: {name} {card[name]!r} has no counterpart here: {', '.join(allowed)}"
-            )
-    return ViTConfig(
-        width,
-        depth,
-        mlp_dim,
-        heads,
-        patch_size,
-        choices.square(grid, patch_size, stated or image_size),
-        channels,
-        classes=t["classifier.weight"].shape[0] if "classifier.weight" in t else 0,
-        pre_logits=t["pooler.dense.weight"].shape[0] if "pooler.dense.weight" in t else 0,
-        pool=choices.of("pool", "token", "token"),
-        activation=choices.of("activation", ACTIVATIONS.get(card.get("hidden_act", "")), "gelu", sure=sure),
-        norm_eps=float(choices.of("norm_eps", card.get("layer_norm_eps"), NORM_EPS, sure=sure)),
-        dropout=float(card.get("hidden_dropout_prob", 0.0)),
-        attention_dropout=float(card.get("attention_probs_dropout_prob", 0.0)),
-    )
-
-
-def class_names_of(card: dict[str, Any], classes: int, where: str) -> list[str] | None:
-    """id2label, unless it is the LABEL_0, LABEL_1 that transformers fills in, or there is no classifier."""
-    labels = card.get("id2label")
-    if not classes or labels is None:
-        return None
-    if len(labels) != classes:
-        raise CheckpointError(
-            f"{where}: the id2label of its config.json has {len(labels)} names for {classes} classes"
-        )
-    names = [labels[str(i)] for i in range(classes)]
-    return None if names == [f"LABEL_{i}" for i in range(classes)] else names
-
-
-def card_of(c: ViTConfig, class_names: list[str] | None) -> dict[str, Any]:
-    names = class_names or [f"LABEL_{i}" for i in range(c.classes)]
+def model_settings(c: ViTConfig, class_names: list[str] | None) -> dict[str, Any]:
+    """Return the config.json."""
     height, width = c.image_size
-    card: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "architectures": ["ViTForImageClassification" if c.classes else "ViTModel"],
         "model_type": "vit",
         "hidden_size": c.width,
@@ -251,8 +378,58 @@ def card_of(c: ViTConfig, class_names: list[str] | None) -> dict[str, Any]:
         "dtype": "float32",
     }
     if c.pre_logits:
-        card |= {"pooler_output_size": c.pre_logits, "pooler_act": "tanh"}
+        settings |= {"pooler_output_size": c.pre_logits, "pooler_act": "tanh"}
     if c.classes:
-        card["id2label"] = {str(i): name for i, name in enumerate(names)}
-        card["label2id"] = {name: i for i, name in enumerate(names)}
-    return card
+        names = class_names or default_names(c.classes)
+        settings["id2label"] = {str(i): name for i, name in enumerate(names)}
+        settings["label2id"] = {name: i for i, name in enumerate(names)}
+    return settings
+
+
+def image_settings(line: str) -> tuple[dict[str, Any] | None, list[str]]:
+    """Return the preprocessor_config.json, None if there is none for this line; and what it cannot say."""
+    t, notes = line_to_transform(line, "down")
+    if t is None:
+        return None, notes
+    resize = {"shortest_edge": t.resize} if isinstance(t.resize, int) else named_sides(t.resize)
+    settings: dict[str, Any] = {
+        "image_processor_type": "ViTImageProcessor",
+        "do_resize": True,
+        "size": resize,
+        "resample": next(number for number, name in RESAMPLE.items() if name == t.method),
+        "do_center_crop": t.crop is not None,
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": list(t.mean),
+        "image_std": list(t.std),
+    }
+    if t.crop is not None:
+        settings["crop_size"] = named_sides(t.crop)
+    return settings, notes
+
+
+def named_sides(size: tuple[int, int]) -> dict[str, int]:
+    return {"height": size[0], "width": size[1]}
+
+
+# --- names ---
+
+
+def entries(config: ViTConfig) -> Iterator[Entry]:
+    yield from layer("embedding", PATCHES)
+    yield Entry("cls", ("embeddings.cls_token",))
+    yield Entry("positions.table", ("embeddings.position_embeddings",))
+    for i in range(config.depth):
+        ours, theirs = f"encoder.blocks.{i}", f"encoder.layer.{i}"
+        yield from layer(f"{ours}.norm1", f"{theirs}.layernorm_before")
+        yield from layer(f"{ours}.attention.qkv", *(f"{theirs}.attention.attention.{part}" for part in QKV))
+        yield from layer(f"{ours}.attention.out", f"{theirs}.attention.output.dense")
+        yield from layer(f"{ours}.norm2", f"{theirs}.layernorm_after")
+        yield from layer(f"{ours}.mlp.fc1", f"{theirs}.intermediate.dense")
+        yield from layer(f"{ours}.mlp.fc2", f"{theirs}.output.dense")
+    yield from layer("encoder.norm", "layernorm")
+    if config.pre_logits:
+        yield from layer("head.pre_logits", "pooler.dense")
+    if config.classes:
+        yield from layer("head.classifier", "classifier")

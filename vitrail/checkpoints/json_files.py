@@ -100,9 +100,16 @@ def check_entries(entries: Mapping[str, Any], schema: Any, where: str) -> dict[s
     for key, value in entries.items():
         if key in kinds and misfit(value, kinds[key], key) is not None:
             kind = kinds[key].__name__ if isinstance(kinds[key], type) else str(kinds[key])
-            kind = re.sub(r"\b[a-z_]+\.", "", kind)
+            kind = re.sub(r"\b[a-z_]+\.", "", kind).replace("Number", "number")
             raise CheckpointError(f"{where}: {key} is {value!r:.60} in its config file; expected {kind}")
     return entries
+
+
+def list_numbered(texts: Mapping[str, str], where: str) -> list[str]:
+    """Return the values of {"0": ..., "1": ..., ...} in order."""
+    if set(texts) != {str(i) for i in range(len(texts))}:
+        raise CheckpointError(f"{where}: its keys are not the numbers from 0 to {len(texts) - 1}")
+    return [texts[str(i)] for i in range(len(texts))]
 
 
 def misfit(value: Any, kind: Any, name: str) -> str | None:

@@ -2,7 +2,7 @@
 
 Members that are stored without compression are mapped, not read: a checkpoint is copied once, straight into
 the model's parameters. Every header is checked against the bytes that are there before anything is allocated,
-and what a file may unpack to is bounded by its own size: weights hardly compress.
+and the unpacked size is bounded by a multiple of the file's own: weights hardly compress.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from vitrail.errors import CheckpointError
 from vitrail.runtime.files import atomic_file, check_regular
 from vitrail.runtime.npz_members import DAMAGE, HEADER_BYTES, read_header, read_member_header
 
-MAX_BYTES = 64 << 30  # of one file's arrays together, uncompressed
+MAX_BYTES = 64 << 30  # of all arrays together, uncompressed
 MAX_RATIO = 20  # how many times its own size a file may unpack to
 FREE_BYTES = 64 << 20  # that a file of any size may unpack to
-PIECE = 1 << 20  # bytes that are unpacked at a time
+PIECE = 1 << 20  # bytes unpacked at a time
 LOCAL_HEADER = struct.Struct("<4s5H3I2H")  # of a zip member
 
 
 def read_npz(path: Path) -> dict[str, np.ndarray]:
-    """name -> array. Arrays of stored members are views of the file, private to this process."""
+    """Return name -> array. Arrays of stored members are private views of the file."""
     try:
         check_regular(path)
         with path.open("rb") as file, zipfile.ZipFile(file) as archive:
             members = archive.infolist()
             check_unpacked(members, path)
             if len({m.filename for m in members}) < len(members):
-                raise ValueError("two of its arrays have one name")
+                raise ValueError("two of its arrays have the same name")
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
             return {m.filename.removesuffix(".npy"): read_member(archive, m, mapped, path) for m in members}
     except FileNotFoundError as error:
@@ -76,7 +76,7 @@ def read_member(
 
 
 def stored_bytes(mapped: mmap.mmap, member: zipfile.ZipInfo, *, check_sum: bool = True) -> memoryview:
-    """The bytes of a member that is not compressed; ValueError where they are not those that were written."""
+    """Return the bytes of a member that is not compressed; raise ValueError if they are damaged."""
     local = LOCAL_HEADER.unpack_from(mapped, member.header_offset)
     start = member.header_offset + LOCAL_HEADER.size + local[9] + local[10]
     content = memoryview(mapped)[start : start + member.file_size]

@@ -1,9 +1,9 @@
 """Weights as PyTorch libraries keep them: `.safetensors`, files of torch.save, folders of these with JSON.
 
-    a file or a folder  --find-->  Found  --timm.read, huggingface.read, torchvision.read-->  Checkpoint
+    a file or a folder  --find_weights-->  WeightFiles  --timm.read, huggingface.read, torchvision.read-->  Checkpoint
 
-Nothing in a torch file is ever run (torch_pickle.py), and everything is bounded before it is used: no file gives more
-bytes of tensors than it has. The checksums of a torch file's zip are checked; a `.safetensors` file has none.
+Nothing in a torch file is ever executed (torch_pickle.py), and everything is bounded before it is used: no file gives
+more bytes of tensors than it has. The checksums of a torch file's zip are checked; a `.safetensors` file has none.
 Tensors are views of the file: a format copies each one once, into its place in the model.
 Writing happens inside runtime.files.atomic_file or atomic_folder, which make it whole or not at all.
 """
@@ -23,9 +23,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from vitrail.checkpoints import torch_archive
 from vitrail.checkpoints.checkpoint import listing
-from vitrail.checkpoints.torch_pickle import View
+from vitrail.checkpoints.torch_pickle import View, read_torch_file
 from vitrail.errors import CheckpointError
 from vitrail.runtime.files import check_regular, umask
 from vitrail.runtime.log import visible
@@ -33,45 +32,46 @@ from vitrail.runtime.log import visible
 MAX_BYTES = 64 << 30  # of one model's tensors together
 MAX_TENSORS = 20_000  # of one file
 MAX_JSON_BYTES = 16 << 20
-WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # what a folder's weights are called, best first
+WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # names of a folder's weights, best first
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt", ".tar")
 CONFIGS = ("config.json", "preprocessor_config.json")
-# Where training scripts put the weights, best first; what DataParallel and torch.compile leave in names.
+# Keys under which training scripts keep the weights, best first; prefixes of DataParallel and torch.compile.
 WRAPPERS = ("state_dict_ema", "model_ema", "state_dict", "model")
 PREFIX = re.compile(r"(module\.|_orig_mod\.)+")
 
 
 @dataclass(frozen=True)
-class Found:
-    """What stands at a path."""
+class WeightFiles:
+    """Weights and the config files beside them."""
 
     tensors: dict[str, Tensor]
-    configs: dict[str, dict[str, Any]]  # the CONFIGS that stand beside the weights, by file name
+    configs: dict[str, dict[str, Any]]  # by file name, one of CONFIGS
     path: Path  # of the weights
 
     @property
     def where(self) -> str:
-        """For messages."""
         return str(self.path)
 
     @property
     def origin(self) -> dict[str, Any]:
-        """What every format's provenance says of them: the file's name, never where it lay."""
+        """Entries of every format's provenance: the name of the file, never its folder."""
         dtypes = sorted({str(w.dtype).removeprefix("torch.") for w in self.tensors.values()})
         return {"file": visible(self.path.name), "dtype": ", ".join(dtypes)}
 
 
-def find(path: Path) -> Found:
-    """The weights in a file or a folder, and the config files beside them."""
+def find_weights(path: Path) -> WeightFiles:
+    """Read the weights in a file or a folder, and the config files beside them."""
     if not path.exists():
         raise CheckpointError(f"no such file or folder: {path}")
-    weights = weights_in(path) if path.is_dir() else path
+    weights = choose_file(path) if path.is_dir() else path
     tensors = read_shards(weights) if weights.name.endswith(".index.json") else read_tensors(weights)
-    beside = {name: weights.parent / name for name in CONFIGS}
-    return Found(tensors, {name: read_json(file) for name, file in beside.items() if file.is_file()}, weights)
+    configs = {
+        name: read_json(weights.with_name(name)) for name in CONFIGS if weights.with_name(name).is_file()
+    }
+    return WeightFiles(tensors, configs, weights)
 
 
-def weights_in(folder: Path) -> Path:
+def choose_file(folder: Path) -> Path:
     for name in WEIGHTS:
         for candidate in (folder / name, folder / f"{name}.index.json"):
             if candidate.is_file():
@@ -79,12 +79,14 @@ def weights_in(folder: Path) -> Path:
     others = sorted(p for p in folder.iterdir() if p.suffix in SUFFIXES and p.is_file())
     if len(others) == 1:
         return others[0]
-    held = f"holds {', '.join(p.name for p in others[:5])}: name one of them" if others else "holds none"
-    raise CheckpointError(f"{folder}: a folder of weights has {' or '.join(WEIGHTS)}; this one {held}")
+    problem = (
+        f"holds {', '.join(p.name for p in others[:5])}: name one of them" if others else "holds neither"
+    )
+    raise CheckpointError(f"{folder}: a folder of weights has {' or '.join(WEIGHTS)}; this one {problem}")
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """name -> tensor, of a file of either kind; which of them it is, its first bytes say."""
+    """Return name -> tensor of a `.safetensors` or torch file, told apart by its first bytes."""
     try:
         check_regular(path)
         with path.open("rb") as file:
@@ -97,17 +99,17 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 def read_safetensors(path: Path) -> dict[str, Tensor]:
     try:
         check_regular(path)
-        with path.open("rb") as opened, safe_open(name_of(opened, path), framework="pt") as file:
+        with path.open("rb") as opened, safe_open(usable_name(opened, path), framework="pt") as file:
             names = file.keys()
             check_count(len(names), path)
             tensors = {name: file.get_tensor(name) for name in names}
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{path} is not a whole .safetensors file ({error})") from error
-    return checked(tensors, path)
+    return check_tensors(tensors, path)
 
 
-def name_of(opened: IO[bytes], path: Path) -> str:
-    """A name of an open file that safetensors takes: it has no place for bytes that are no UTF-8."""
+def usable_name(opened: IO[bytes], path: Path) -> str:
+    """Return a name of an open file that safetensors accepts: it takes only UTF-8."""
     try:
         return str(path).encode().decode()
     except UnicodeEncodeError:
@@ -115,11 +117,11 @@ def name_of(opened: IO[bytes], path: Path) -> str:
 
 
 def read_torch(path: Path) -> dict[str, Tensor]:
-    """The state dict of a torch file, also where a training script or a wrapper put it deeper."""
+    """Return the state dict of a torch file, also one that a training script or a wrapper nested deeper."""
     if path.stat().st_size > MAX_BYTES:
-        raise CheckpointError(f"{path} is of more than {MAX_BYTES >> 30} GiB; refused")
+        raise CheckpointError(f"{path} has more than {MAX_BYTES >> 30} GiB; refused")
     try:
-        file = torch_archive.read(path)
+        file = read_torch_file(path)
         content = file.content
         if isinstance(content, dict):
             content = next((content[key] for key in WRAPPERS if key in content), content)
@@ -131,18 +133,18 @@ def read_torch(path: Path) -> dict[str, Tensor]:
         }
     except CheckpointError:
         raise
-    except Exception as error:  # bytes that are not what they seem fail in every way
+    except Exception as error:  # damaged bytes can fail in any way
         raise CheckpointError(
-            f"{path} is not a torch file of plain tensors, and nothing else is read "
+            f"{path} is not a torch file of plain tensors, the only kind that is read "
             f"({str(error)[:200] or type(error).__name__})"
         ) from error
     if all(PREFIX.match(str(name)) for name in tensors):
         tensors = {PREFIX.sub("", str(name), count=1): w for name, w in tensors.items()}
-    return checked(tensors, path)
+    return check_tensors(tensors, path)
 
 
-def checked(tensors: dict[Any, Any], path: Path) -> dict[str, Tensor]:
-    """Names and plain tensors of fractions, none of them larger than the bytes behind it."""
+def check_tensors(tensors: dict[Any, Any], path: Path) -> dict[str, Tensor]:
+    """Raise an error unless all are plain floating-point tensors, none larger than the bytes behind it."""
     problems = [str(name) for name, w in tensors.items() if not isinstance(name, str) or not is_plain(w)]
     if problems or not tensors:
         raise CheckpointError(
@@ -153,7 +155,7 @@ def checked(tensors: dict[Any, Any], path: Path) -> dict[str, Tensor]:
         raise CheckpointError(f"{path} holds more than {MAX_BYTES >> 30} GiB of tensors; refused")
     if total > size:
         raise CheckpointError(
-            f"{path} has tensors of {total:,} bytes in {size:,}: several share the same ones; refused"
+            f"{path} has tensors of {total:,} bytes in {size:,}: several share the same bytes; refused"
         )
     return tensors
 
@@ -166,12 +168,12 @@ def check_count(count: int, path: Path) -> None:
 def is_plain(w: object) -> bool:
     if not isinstance(w, Tensor) or w.layout != torch.strided or w.device.type != "cpu" or w.is_quantized:
         return False
-    fractions = w.is_floating_point() and w.dtype != torch.float4_e2m1fn_x2  # two in a byte: not converted
-    return fractions and w.nbytes <= w.untyped_storage().nbytes()
+    floating = w.is_floating_point() and w.dtype != torch.float4_e2m1fn_x2  # two values in a byte
+    return floating and w.nbytes <= w.untyped_storage().nbytes()
 
 
 def read_shards(index: Path) -> dict[str, Tensor]:
-    """The tensors of an index file, which says which of the files beside it holds which name."""
+    """Return the tensors of an index file, which lists which file beside it holds which tensor."""
     places = read_json(index).get("weight_map")
     if not isinstance(places, dict) or not all(isinstance(name, str) for name in places.values()):
         raise CheckpointError(f"{index} has no weight_map of names and files")
@@ -192,7 +194,7 @@ def read_json(path: Path) -> dict[str, Any]:
             raise CheckpointError(f"{path} is larger than {MAX_JSON_BYTES >> 20} MiB; refused")
         text = path.read_text(encoding="utf-8")
         content = json.loads(text)
-        if "\\u" in text:  # half of a pair of surrogates is no text: it could be neither shown nor written
+        if "\\u" in text:  # half of a pair of surrogates could be neither shown nor written
             json.dumps(content, ensure_ascii=False).encode()
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} cannot be read as JSON: {error}") from error
@@ -202,18 +204,18 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def save_safetensors(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """`format: pt` is what other libraries look for before they load one."""
+    """Write a `.safetensors` file with the metadata `format: pt`, which other libraries look for."""
     save_file({name: w.detach().contiguous() for name, w in tensors.items()}, path, metadata={"format": "pt"})
-    path.chmod(0o666 & ~umask())  # which safetensors does not look at
+    path.chmod(0o666 & ~umask())  # safetensors ignores the umask
 
 
 def save_torch(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Each tensor with a storage of its own: a view would be written with all that it is a view of."""
+    """Write a torch file, each tensor with its own storage: a view would be written with all it is a view of."""
     content = {name: w.detach().clone() for name, w in tensors.items()}
     with path.open("wb") as file:
         try:
             torch.save(content, file)
-        except RuntimeError as error:  # torch's own, in place of the OSError that our file raised
+        except RuntimeError as error:  # torch raises it in place of the OSError of the file
             cause = error.__context__
             raise (cause if isinstance(cause, OSError) else OSError(errno.EIO, str(error)[:200])) from None
 
@@ -223,8 +225,8 @@ def save_json(entries: Mapping[str, Any], path: Path) -> None:
 
 
 def check_own_folder(folder: Path, names: tuple[str, ...], kind: str) -> None:
-    """A folder that is written to is replaced, so it may hold nothing else."""
+    """Raise an error if a folder, which will be replaced, holds anything but `names`."""
     strangers = sorted({p.name for p in folder.iterdir()} - set(names)) if folder.is_dir() else []
     if folder.is_file() or strangers:
-        held = f"a folder that also holds {', '.join(strangers[:3])}" if strangers else "a file"
-        raise CheckpointError(f"{folder} is {held}; a {kind} model is written to a folder of its own")
+        problem = f"a folder that also holds {', '.join(strangers[:3])}" if strangers else "a file"
+        raise CheckpointError(f"{folder} is {problem}; a {kind} model is written to a folder of its own")

@@ -1,24 +1,38 @@
-"""The pickles of torch.save read as data: their instructions build plain values here, and nothing is ever run.
+"""Files of torch.save, read as data: nothing in them is ever executed.
 
-    stream  --Interpreter.run-->  dicts, lists, tuples, numbers, texts; Views of Storages for tensors
+    zip   NAME/data.pkl, NAME/data/KEY: the bytes of a storage; every member stored, with a CRC-32
+    old   five pickles (magic number, protocol, system, content, keys); then for each key the number of its values, 8
+          bytes, and the values. There is no checksum. Torch wrote this until 1.6
+
+    path  --read_torch_file-->  TorchFile.content with Views  --TorchFile.tensor-->  tensors, views of the file
 
 torch.load allocates whatever a file asks for, also with weights_only=True: a bytearray or a tensor of any size. Here
-a function that a pickle names is never looked up, and a tensor is only noted down: torch_archive.py makes it of bytes
-that the file really has.
+the instructions of a pickle build plain values, a function that it names is never looked up, and a tensor is only
+noted down as a View, until it is made of bytes that the file really has.
 """
 
 from __future__ import annotations
 
+import io
+import math
+import mmap
 import pickletools
+import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from vitrail.models.checking import is_whole
+from vitrail.checkpoints.npz import stored_bytes
+from vitrail.runtime.log import note
 
-MOST_OPERATIONS = 1_000_000  # instructions of one pickle; a state dict has about 30 for each tensor
+ZIP = b"PK\x03\x04"
+MAGIC, PROTOCOL = 0x1950A86A20F9469CFC6C, 1001  # of old files
+MAX_DIMENSIONS = 16  # of a tensor
+MAX_OPERATIONS = 1_000_000  # instructions of one pickle; a state dict has about 30 for each tensor
 STORAGES: dict[str, torch.dtype] = {
     "torch.FloatStorage": torch.float32, "torch.DoubleStorage": torch.float64, "torch.HalfStorage": torch.float16,
     "torch.BFloat16Storage": torch.bfloat16, "torch.ByteStorage": torch.uint8, "torch.CharStorage": torch.int8,
@@ -32,8 +46,8 @@ PARAMETERS = {
     "torch._utils._rebuild_parameter",
     "torch._utils._rebuild_parameter_with_state",
 }
-# What may stand beside the weights in a training script's file, and is passed over.
-PASSED_OVER = {
+# Values that may stand beside the weights in a training script's file, and are ignored.
+IGNORED = {
     "torch.device", "torch.Tensor", "torch.serialization._get_layout", "collections.Counter", "_codecs.encode",
     "torch._utils._rebuild_sparse_tensor", "torch._utils._rebuild_qtensor",
     "torch._utils._rebuild_meta_tensor_no_storage",
@@ -48,7 +62,7 @@ TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
 
 class ForeignError(ValueError):
-    """A value that only somebody's code could make."""
+    """A value that could only be made by executing somebody's code."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +74,7 @@ class Name:
 
 @dataclass(frozen=True)
 class Other:
-    """A value that is no weight."""
+    """A value that is not a weight."""
 
     kind: str
 
@@ -76,7 +90,7 @@ class Storage:
 
 @dataclass(frozen=True)
 class View:
-    """A tensor that has not been made."""
+    """A tensor that has not been made yet."""
 
     storage: Storage
     offset: Any
@@ -85,8 +99,104 @@ class View:
     dtype: torch.dtype
 
 
+@dataclass(frozen=True)
+class TorchFile:
+    """The content of a file with tensors as Views, and how to read the bytes of a storage."""
+
+    content: Any
+    read_storage: Callable[[Storage], memoryview]
+    storages: dict[str, Tensor] = field(default_factory=dict)  # those that were read so far, by key
+
+    def tensor(self, view: View) -> Tensor:
+        """Return the tensor, not a copy; raise ValueError if the file does not hold all of it."""
+        offset, size, stride = view.offset, view.size, view.stride
+        if not (isinstance(size, tuple) and isinstance(stride, tuple) and len(size) == len(stride)):
+            raise ValueError("a tensor with more sizes than strides, or fewer")
+        if len(size) > MAX_DIMENSIONS or not all(type(n) is int and n >= 0 for n in (offset, *size, *stride)):
+            raise ValueError(f"a tensor of shape {str(size)[:60]}")
+        values = self.storage(view.storage).view(view.dtype)
+        if not math.prod(size):
+            return values.new_empty(size)
+        if offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True)) >= len(values):
+            raise ValueError(f"a tensor of shape {str(size)[:60]} with {len(values):,} values behind it")
+        return values.as_strided(size, stride, offset)
+
+    def storage(self, storage: Storage) -> Tensor:
+        if storage.key not in self.storages:
+            content, dtype = self.read_storage(storage), storage.dtype
+            if len(content) != storage.count * dtype.itemsize:
+                raise ValueError(f"a storage of {storage.count:,} values that has {len(content):,} bytes")
+            raw = (
+                torch.frombuffer(content, dtype=torch.uint8) if content else torch.empty(0, dtype=torch.uint8)
+            )
+            # In old files values may not begin at a multiple of their size: those are copied.
+            aligned = raw if raw.data_ptr() % dtype.itemsize == 0 else raw.clone()
+            self.storages[storage.key] = aligned.view(dtype)
+        return self.storages[storage.key]
+
+
+def read_torch_file(path: Path) -> TorchFile:
+    """Read a torch file; anything else raises an exception of zipfile or of Interpreter."""
+    with path.open("rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)  # private to this process
+        if mapped[: len(ZIP)] != ZIP:
+            return read_old(mapped)
+        with zipfile.ZipFile(file) as archive:
+            return read_zip(archive.infolist(), mapped, path)
+
+
+def read_zip(members: list[zipfile.ZipInfo], mapped: mmap.mmap, path: Path) -> TorchFile:
+    by_name = {m.filename: m for m in members}
+    if len(by_name) < len(members):
+        raise ValueError("two of its members have the same name")
+    if odd := [m.filename for m in members if m.compress_type != zipfile.ZIP_STORED or m.flag_bits & 1]:
+        raise ValueError(f"its member {odd[0][:60]!r} is compressed or encrypted, which torch never does")
+    if sum(m.file_size for m in members) > len(mapped):
+        raise ValueError("its members overlap")
+    pickles = [name for name in by_name if f"/{name}".endswith("/data.pkl")]
+    prefix = pickles[0].removesuffix("data.pkl") if len(pickles) == 1 else ""
+    if len(pickles) != 1 or f"{prefix}constants.pkl" in by_name:  # which a TorchScript program has
+        raise ValueError("it is a zip, but not one that torch.save makes")
+    has_sums = any(m.CRC for m in members)  # torch.serialization.set_crc32_options(False) writes zeros
+    if not has_sums:
+        note(f"{path.name} was written without checksums: damage to its weights cannot be detected")
+
+    def content(name: str) -> memoryview:
+        if name not in by_name:
+            raise ValueError(f"its member {name[:60]!r} is missing")
+        try:
+            return stored_bytes(mapped, by_name[name], check_sum=has_sums)
+        except ValueError as error:
+            raise ValueError(f"its member {name[:60]!r} {error}") from error
+
+    if f"{prefix}byteorder" in by_name and bytes(content(f"{prefix}byteorder")) != b"little":
+        raise ValueError("its numbers are not little-endian")
+    value = Interpreter().run(io.BytesIO(content(pickles[0])))
+    return TorchFile(value, lambda storage: content(f"{prefix}data/{storage.key}"))
+
+
+def read_old(mapped: mmap.mmap) -> TorchFile:
+    magic, protocol, system = (Interpreter().run(mapped) for _ in range(3))
+    if magic != MAGIC or protocol != PROTOCOL or not isinstance(system, dict):
+        raise ValueError("its bytes are of another kind")
+    if system.get("little_endian") is not True:
+        raise ValueError("its numbers are not little-endian")
+    interpreter = Interpreter()
+    value, keys = interpreter.run(mapped), Interpreter().run(mapped)
+    places, at = {}, mapped.tell()
+    for key in keys:
+        storage = interpreter.storages[key]
+        if int.from_bytes(mapped[at : at + 8], "little") != storage.count:
+            raise ValueError(f"storage {key[:60]!r} has another number of values than stated")
+        start, at = at + 8, at + 8 + storage.count * storage.dtype.itemsize
+        places[key] = slice(start, at)
+    if at > len(mapped):
+        raise ValueError(f"it ends {at - len(mapped):,} bytes too early")
+    return TorchFile(value, lambda storage: memoryview(mapped)[places[storage.key]])
+
+
 class Interpreter:
-    """The instructions that torch.save writes; any other is an error."""
+    """Interprets the instructions that torch.save writes; any other is an error."""
 
     def __init__(self) -> None:
         self.stack: list[Any] = []
@@ -95,13 +205,13 @@ class Interpreter:
         self.storages: dict[str, Storage] = {}  # all that were mentioned
 
     def run(self, stream: Any) -> Any:
-        """The value of the pickle that the stream stands at; the stream is left behind it.
+        """Return the value of the pickle at the position of the stream, which is left behind it.
 
-        Broken ones end in a ValueError, IndexError, KeyError or TypeError.
+        A broken pickle raises ValueError, IndexError, KeyError or TypeError.
         """
         for number, (operation, argument, _) in enumerate(pickletools.genops(stream)):
-            if number == MOST_OPERATIONS:
-                raise ValueError(f"its pickle has more than {MOST_OPERATIONS:,} instructions")
+            if number == MAX_OPERATIONS:
+                raise ValueError(f"its pickle has more than {MAX_OPERATIONS:,} instructions")
             self.step(operation.name, argument)
         return self.stack.pop()
 
@@ -118,53 +228,53 @@ class Interpreter:
         elif name == "MARK":
             self.marks.append(len(stack))
         elif name == "TUPLE":
-            stack.append(tuple(self.since_mark()))
+            stack.append(tuple(self.pop_to_mark()))
         elif name in TUPLES:
-            stack.append(tuple(self.popped(TUPLES[name])))
+            stack.append(tuple(self.pop(TUPLES[name])))
         elif name in ("APPEND", "APPENDS"):
-            items = self.since_mark() if name == "APPENDS" else self.popped(1)
+            items = self.pop_to_mark() if name == "APPENDS" else self.pop(1)
             self.target(list).extend(items)
         elif name in ("SETITEM", "SETITEMS"):
-            items = self.since_mark() if name == "SETITEMS" else self.popped(2)
+            items = self.pop_to_mark() if name == "SETITEMS" else self.pop(2)
             self.target(dict).update(pairs(items))
         elif name == "GLOBAL":
             stack.append(Name(argument.replace(" ", ".")))
         elif name in ("REDUCE", "NEWOBJ"):
-            function, arguments = self.popped(2)
-            stack.append(called(function, arguments))
+            function, arguments = self.pop(2)
+            stack.append(call(function, arguments))
         elif name == "BUILD":  # attributes, such as the _metadata of a state dict
-            self.popped(1)
+            self.pop(1)
             self.target(dict, View, Other)
         elif name == "BINPERSID":
-            stack.append(self.mentioned(*self.popped(1)))
+            stack.append(self.note_storage(*self.pop(1)))
         elif name not in ("PROTO", "STOP"):
             raise ValueError(f"its pickle has the instruction {name}, which torch does not write")
 
-    def popped(self, count: int) -> list[Any]:
+    def pop(self, count: int) -> list[Any]:
         if len(self.stack) < count + (self.marks[-1] if self.marks else 0):
             raise ValueError("its pickle takes more than it put down")
         items = self.stack[-count:]
         del self.stack[-count:]
         return items
 
-    def since_mark(self) -> list[Any]:
+    def pop_to_mark(self) -> list[Any]:
         height = self.marks.pop()
         items = self.stack[height:]
         del self.stack[height:]
         return items
 
     def target(self, *kinds: type) -> Any:
-        """What is on top of the stack, to be changed."""
+        """Return the top of the stack, which will be changed."""
         if not isinstance(self.stack[-1], kinds):
             raise ValueError(f"its pickle changes a value of type {type(self.stack[-1]).__name__}")
         return self.stack[-1]
 
-    def mentioned(self, words: Any) -> Storage:
-        """('storage', its class, key, device, count); in old files a sixth, for views of storages, which is None."""
+    def note_storage(self, words: Any) -> Storage:
+        """Read ('storage', class, key, device, count); old files have a sixth (a view of a storage), None."""
         kind, cls, key, _, count, *view = words
         if kind != "storage" or not isinstance(cls, Name) or not isinstance(key, str) or any(view):
-            raise ValueError("its pickle mentions something that is no storage")
-        if cls.text not in STORAGES or not is_whole(count) or count < 0:
+            raise ValueError("its pickle refers to something that is not a storage")
+        if cls.text not in STORAGES or type(count) is not int or count < 0:
             raise ValueError(f"a storage of {str(count)[:60]} values, {cls.text[:100]}")
         storage = Storage(key, STORAGES[cls.text], count)
         if self.storages.setdefault(key, storage) != storage:
@@ -173,35 +283,35 @@ class Interpreter:
 
 
 def pairs(items: list[Any]) -> dict[Any, Any]:
-    """k, v, k, v, ... Keys are texts and numbers: the hash of tuples in tuples, deep enough, ends a process."""
+    """Return a dict of k, v, k, v, ... Only strings and numbers are keys: hashing deeply nested tuples can crash."""
     keys = items[::2]
     if len(items) % 2 or not all(isinstance(key, str | int | float) for key in keys):
-        raise ValueError("its pickle has a dict with keys that are neither texts nor numbers")
+        raise ValueError("its pickle has a dict with keys that are neither strings nor numbers")
     return dict(zip(keys, items[1::2], strict=True))
 
 
-def called(function: Any, arguments: Any) -> Any:
-    """The value that the function of this name would return."""
+def call(function: Any, arguments: Any) -> Any:
+    """Return the value that the function of this name would return."""
     if not isinstance(function, Name) or not isinstance(arguments, tuple):
-        raise ValueError("its pickle calls what is no function")
+        raise ValueError("its pickle calls something that is not a function")
     name = function.text
     if name == "collections.OrderedDict" and not arguments:
         return {}
     if name in TENSORS:
-        return view_of(name, *arguments)
+        return make_view(name, *arguments)
     if name in PARAMETERS and arguments:
         return arguments[0]
     if name == "torch._tensor._rebuild_from_type_v2":  # a tensor with attributes
-        return called(arguments[0], arguments[2])
+        return call(arguments[0], arguments[2])
     if name == "torch.Size" and arguments:
         return arguments[0]
-    if name in PASSED_OVER:
+    if name in IGNORED:
         return Other(name)
-    raise ForeignError(f"it holds {name[:100]}, which would have to be run")
+    raise ForeignError(f"it holds {name[:100]}, which would have to be executed")
 
 
-def view_of(name: str, storage: Any, offset: Any, size: Any, stride: Any, *more: Any) -> View:
-    """`more`: whether it has a gradient, hooks; then of version 3 the dtype; then bits, as of a conjugate."""
+def make_view(name: str, storage: Any, offset: Any, size: Any, stride: Any, *more: Any) -> View:
+    """Note down a tensor. `more`: requires_grad, hooks; in version 3 the dtype; then flags such as conjugate."""
     if not isinstance(storage, Storage):
         raise ValueError("a tensor without a storage")
     dtype, bits = storage.dtype, more[2:]

@@ -1,8 +1,8 @@
 """torchvision's VisionTransformer <-> ours: a state dict in a `.safetensors` or torch file.
 
-There is no config file. Unless the caller says otherwise, and with a note: exact GELU and LayerNorm 1e-6, as
-torchvision has them; heads by the known variant; the preprocessing of the published weights with these sizes, else
-that of most of them: the short side to 256 (for images of 224), bilinear, the middle, ImageNet's mean and std.
+There is no config file. Without hints from the caller it is read, with a note, as torchvision's own: exact GELU and
+LayerNorm 1e-6; heads of the known variant; the preprocessing of the published weights with these sizes, else that of
+most of them: the short side to 256 (for images of 224), bilinear, the middle, ImageNet's mean and std.
 
 Before torchvision 0.12 the two layers of an MLP were called linear_1 and linear_2: both are read.
 """
@@ -15,16 +15,27 @@ from pathlib import Path
 
 from torch import Tensor
 
-from vitrail.checkpoints import mapping, torch_files
-from vitrail.checkpoints.checkpoint import Checkpoint, parameter_shapes, unwritten_names
+from vitrail.checkpoints import torch_files
+from vitrail.checkpoints.checkpoint import Checkpoint, unwritten_names
+from vitrail.checkpoints.hints import (
+    NO_HINTS,
+    Choices,
+    Hints,
+    Size,
+    count_numbered,
+    find_grid,
+    inferring_architecture,
+)
 from vitrail.checkpoints.license import unwritten_license
-from vitrail.checkpoints.mapping import Entry
-from vitrail.checkpoints.plain import plain, refuse_unless_token, with_table
-from vitrail.checkpoints.sizes import Size, count, grid_of
-from vitrail.checkpoints.torch_files import Found
-from vitrail.checkpoints.torch_names import layer, renamed
-from vitrail.checkpoints.transforms import IMAGENET_MEAN, IMAGENET_STD, Transform, line_of, transform_of
-from vitrail.checkpoints.unsaid import NOTHING, Asked, Choices
+from vitrail.checkpoints.mapping import Entry, layer, plain, read_weights, rename, write_weights
+from vitrail.checkpoints.torch_files import WeightFiles
+from vitrail.checkpoints.transforms import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    Transform,
+    line_to_transform,
+    transform_to_line,
+)
 from vitrail.errors import CheckpointError
 from vitrail.models.hybrid import HybridConfig
 from vitrail.models.vit import VARIANTS, ViTConfig
@@ -33,7 +44,7 @@ from vitrail.runtime.files import atomic_file
 LAYER = "encoder.layers.encoder_layer_"
 OLD_NAMES = {"mlp.linear_1.": "mlp.0.", "mlp.linear_2.": "mlp.3."}
 NORM_EPS = 1e-6
-# (width, patch size, image size) of published weights with a preprocessing of their own: the short side, how
+# (width, patch size, image size) of published weights with a preprocessing of their own: short side, method
 WEIGHTS: dict[tuple[int, int, int], tuple[int, str]] = {
     (1024, 16, 224): (242, "bilinear"),
     (768, 16, 384): (384, "bicubic"),
@@ -54,25 +65,64 @@ def recognises(tensors: Mapping[str, Tensor]) -> bool:
     return "conv_proj.weight" in tensors and "class_token" in tensors
 
 
-def read(found: Found, asked: Asked = NOTHING, *, image_size: Size | None = None) -> Checkpoint:
-    """`image_size` is not needed: its grids are square."""
-    where = found.where
-    t = renamed(found.tensors, new_name, where)
-    choices = Choices(asked, where)
-    try:
-        config = config_of(t, choices, image_size)
-    except (KeyError, IndexError, ValueError) as error:
-        raise CheckpointError(f"{where}: the architecture cannot be inferred ({error})") from error
-    weights = mapping.read(list(entries_of(config)), t, parameter_shapes(config), where)
-    origin = {"format": "torchvision", **found.origin, "architecture": function_of(config)}
+def read(files: WeightFiles, hints: Hints = NO_HINTS, *, image_size: Size | None = None) -> Checkpoint:
+    """Read a state dict. `image_size` is needed only if the grid is not square."""
+    where = files.where
+    t = rename(files.tensors, new_name, where)
+    choices = Choices(hints, where)
+    with inferring_architecture(where):
+        config = infer_config(t, choices, image_size)
+    weights = read_weights(entries(config), t, config, where)
     line = preprocessing(config)
     choices.assumed["preprocess"] = line
-    origin |= {"heads": choices.who_said_heads, **choices.say("torchvision", found.path.name)}
+    origin = {"format": "torchvision", **files.origin, "architecture": find_function(config)}
+    origin |= {"heads": choices.heads_source, **choices.report("torchvision", files.path.name)}
     return Checkpoint(config, weights, line, provenance=origin)
 
 
+def new_name(key: str) -> str:
+    for old, new in OLD_NAMES.items():
+        key = key.replace(old, new)
+    return key
+
+
+def infer_config(t: Mapping[str, Tensor], choices: Choices, image_size: Size | None) -> ViTConfig:
+    where = choices.where
+    width, channels, patch_size, _ = t["conv_proj.weight"].shape
+    depth = count_numbered(t, rf"{re.escape(LAYER)}(\d+)\.", where)
+    mlp_dim, patches = t[f"{LAYER}0.mlp.0.weight"].shape[0], t["encoder.pos_embedding"].shape[1] - 1
+    grid = find_grid((patches,), patch_size, None, image_size, where)
+    return ViTConfig(
+        width,
+        depth,
+        mlp_dim,
+        choices.choose_heads(width, depth, mlp_dim, None),
+        patch_size,
+        (grid[0] * patch_size, grid[1] * patch_size),
+        channels,
+        classes=t["heads.head.weight"].shape[0] if "heads.head.weight" in t else 0,
+        pre_logits=t["heads.pre_logits.weight"].shape[0] if "heads.pre_logits.weight" in t else 0,
+        pool=choices.choose("pool", "token", "token"),
+        activation=choices.choose("activation", None, "gelu"),
+        norm_eps=choices.choose("norm_eps", None, NORM_EPS),
+    )
+
+
+def preprocessing(c: ViTConfig) -> str:
+    side = min(c.image_size)
+    resize, method = WEIGHTS.get((c.width, c.patch_size, side), (round(side * 256 / 224), "bilinear"))
+    return transform_to_line(Transform(resize, c.image_size, method, IMAGENET_MEAN, IMAGENET_STD))
+
+
+def find_function(c: ViTConfig) -> str | None:
+    """Return the name of the function in torchvision.models that makes this architecture."""
+    sizes = (c.width, c.depth, c.mlp_dim, c.heads)
+    variant = next((name for name, known in VARIANTS.items() if known == sizes), "")
+    return FUNCTIONS.get((variant, c.patch_size))
+
+
 def write(checkpoint: Checkpoint, path: Path) -> list[str]:
-    """A state dict, by its suffix a `.safetensors` or a torch file; returns what its reader must set by hand."""
+    """Write a state dict, by its suffix as `.safetensors` or torch file; return what its reader must set by hand."""
     if path.suffix not in (".safetensors", ".pth", ".pt"):
         raise CheckpointError(f"{path}: a torchvision state dict is written to .safetensors, .pth or .pt")
     c = checkpoint.config
@@ -80,15 +130,14 @@ def write(checkpoint: Checkpoint, path: Path) -> list[str]:
         raise CheckpointError(
             "a torchvision file holds a plain ViT; hybrids and BiTs can be written for timm"
         )
-    refuse_unless_token(c, "torchvision")
     if c.image_size[0] != c.image_size[1] or c.channels != 3:
         raise CheckpointError(
             f"torchvision's ViTs take square images of 3 channels, not {c.image_size} of {c.channels}"
         )
-    checkpoint = with_table(plain(checkpoint, "torchvision"))
+    checkpoint = plain(checkpoint, "torchvision", with_positions=True, with_token=True)
     c = checkpoint.config
     assert isinstance(c, ViTConfig)
-    tensors = mapping.write(list(entries_of(c)), checkpoint.weights)
+    tensors = write_weights(entries(c), checkpoint.weights)
     with atomic_file(path) as temporary:
         if path.suffix == ".safetensors":
             torch_files.save_safetensors(tensors, temporary)
@@ -99,18 +148,37 @@ def write(checkpoint: Checkpoint, path: Path) -> list[str]:
 
 
 def reader_line(checkpoint: Checkpoint) -> str:
-    """That of torchvision's Resize, CenterCrop and Normalize, with the line's numbers; empty where there is none."""
-    transform, _ = transform_of(checkpoint.preprocess, "nearest")
-    return "" if transform is None else line_of(transform)
+    """Return the line of torchvision's Resize, CenterCrop and Normalize with the same numbers, if any."""
+    transform, _ = line_to_transform(checkpoint.preprocess, "nearest")
+    return "" if transform is None else transform_to_line(transform)
 
 
-def new_name(key: str) -> str:
-    for old, new in OLD_NAMES.items():
-        key = key.replace(old, new)
-    return key
+def reader_notes(c: ViTConfig, line: str) -> list[str]:
+    """Return how the model must be built, as a state dict carries nothing but weights."""
+    arguments = f"image_size={c.image_size[0]}, num_classes={c.classes or 1000}"
+    if c.pre_logits:
+        arguments += f", representation_size={c.pre_logits}"
+    function = find_function(c)
+    if function is None:
+        function = "VisionTransformer"
+        arguments += (
+            f", patch_size={c.patch_size}, num_layers={c.depth}, num_heads={c.heads}, hidden_dim={c.width}, "
+            f"mlp_dim={c.mlp_dim}"
+        )
+    if c.norm_eps != NORM_EPS:
+        arguments += f", norm_layer=functools.partial(torch.nn.LayerNorm, eps={c.norm_eps})"
+    notes = [f"the reader builds the model with torchvision.models.{function}({arguments})"]
+    if not c.classes:
+        name = "heads.head" if c.pre_logits else "heads"
+        notes.append(f"the reader must set model.{name} = torch.nn.Identity(): there is no classifier")
+    if c.activation == "gelu_tanh":
+        notes.append(
+            "the reader must set approximate='tanh' on every torch.nn.GELU of the model: torchvision's is exact"
+        )
+    return [*notes, f"the reader must prepare images as '{line}'"] if line else notes
 
 
-def entries_of(config: ViTConfig) -> Iterator[Entry]:
+def entries(config: ViTConfig) -> Iterator[Entry]:
     yield from layer("embedding", "conv_proj")
     yield Entry("cls", ("class_token",))
     yield Entry("positions.table", ("encoder.pos_embedding",))
@@ -128,65 +196,3 @@ def entries_of(config: ViTConfig) -> Iterator[Entry]:
         yield from layer("head.pre_logits", "heads.pre_logits")
     if config.classes:
         yield from layer("head.classifier", "heads.head")
-
-
-def config_of(t: Mapping[str, Tensor], choices: Choices, image_size: Size | None) -> ViTConfig:
-    where = choices.where
-    width, channels, patch_size, _ = t["conv_proj.weight"].shape
-    depth = count(t, rf"{re.escape(LAYER)}(\d+)\.", where)
-    mlp_dim = t[f"{LAYER}0.mlp.0.weight"].shape[0]
-    heads = choices.heads(width, depth, mlp_dim, None)
-    rows = t["encoder.pos_embedding"].shape[1]
-    grid = grid_of((rows - 1,), patch_size, None, image_size, where)
-    return ViTConfig(
-        width,
-        depth,
-        mlp_dim,
-        heads,
-        patch_size,
-        (grid[0] * patch_size, grid[1] * patch_size),
-        channels,
-        classes=t["heads.head.weight"].shape[0] if "heads.head.weight" in t else 0,
-        pre_logits=t["heads.pre_logits.weight"].shape[0] if "heads.pre_logits.weight" in t else 0,
-        pool=choices.of("pool", "token", "token"),
-        activation=choices.of("activation", None, "gelu"),
-        norm_eps=choices.of("norm_eps", None, NORM_EPS),
-    )
-
-
-def preprocessing(c: ViTConfig) -> str:
-    side = min(c.image_size)
-    resize, method = WEIGHTS.get((c.width, c.patch_size, side), (round(side * 256 / 224), "bilinear"))
-    return line_of(Transform(resize, c.image_size, method, IMAGENET_MEAN, IMAGENET_STD))
-
-
-def function_of(c: ViTConfig) -> str | None:
-    """The function of torchvision.models that makes this architecture."""
-    sizes = (c.width, c.depth, c.mlp_dim, c.heads)
-    variant = next((name for name, known in VARIANTS.items() if known == sizes), "")
-    return FUNCTIONS.get((variant, c.patch_size))
-
-
-def reader_notes(c: ViTConfig, line: str) -> list[str]:
-    """A state dict carries nothing but weights: how the model must be built, and what it cannot do."""
-    arguments = f"image_size={c.image_size[0]}, num_classes={c.classes or 1000}"
-    if c.pre_logits:
-        arguments += f", representation_size={c.pre_logits}"
-    function = function_of(c)
-    if function is None:
-        function = "VisionTransformer"
-        arguments += (
-            f", patch_size={c.patch_size}, num_layers={c.depth}, num_heads={c.heads}, hidden_dim={c.width}, "
-            f"mlp_dim={c.mlp_dim}"
-        )
-    if c.norm_eps != NORM_EPS:
-        arguments += f", norm_layer=functools.partial(torch.nn.LayerNorm, eps={c.norm_eps})"
-    notes = [f"the reader builds the model with torchvision.models.{function}({arguments})"]
-    if not c.classes:
-        part = "heads.head" if c.pre_logits else "heads"
-        notes.append(f"the reader must set model.{part} = torch.nn.Identity(): there is no classifier")
-    if c.activation == "gelu_tanh":
-        notes.append(
-            "the reader must set approximate='tanh' on every torch.nn.GELU of the model: torchvision's is exact"
-        )
-    return [*notes, f"the reader must prepare images as '{line}'"] if line else notes

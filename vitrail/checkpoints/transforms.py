@@ -2,9 +2,9 @@
 
     Transform: resize with Pillow (the short side, or both sides), cut the middle out, normalise
 
-timm's pretrained_cfg, transformers' preprocessor_config.json and torchvision's presets all say this much, in
-their own words. `line_of` is exact: bit for bit what the library makes. `transform_of` goes back, and says in
-words what a line does that a Transform cannot say.
+timm's pretrained_cfg, transformers' preprocessor_config.json and torchvision's presets all describe this much.
+`transform_to_line` is exact: bit for bit what the library computes. `line_to_transform` goes back, and returns in
+words what a line does that a Transform cannot describe.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Transform:
     crop_rounding: str = "nearest"  # of the offset: torchvision and timm nearest, transformers down
 
 
-def line_of(t: Transform) -> str:
-    """The line that does exactly this; ConfigError where a number is out of bounds."""
+def transform_to_line(t: Transform) -> str:
+    """Return the line that does exactly this; raise ConfigError if a number is out of bounds."""
     if t.method not in METHODS:
         raise ConfigError(f"resizing by {t.method!r} has no counterpart here: {', '.join(METHODS)}")
     method = f"pillow_{t.method}"
@@ -45,13 +45,14 @@ def line_of(t: Transform) -> str:
         ops.append(Resize(*t.resize, method))
     if t.crop is not None and t.crop != t.resize:
         ops.append(CentralCrop(*t.crop, t.crop_rounding))
-    return str(pp.Pipeline((*ops, Uint8()), Normalize(number(t.mean), number(t.std))))
+    mean, std = (value[0] if len(set(value)) == 1 else value for value in (t.mean, t.std))
+    return str(pp.Pipeline((*ops, Uint8()), Normalize(mean, std)))
 
 
-def transform_of(line: str, crop_rounding: str) -> tuple[Transform | None, list[str]]:
-    """The nearest Transform of a line, None where there is none; and where the two differ, in words."""
+def line_to_transform(line: str, crop_rounding: str) -> tuple[Transform | None, list[str]]:
+    """Return the nearest Transform to a line, or None; and where the two differ, in words."""
     if not line:
-        return None, ["the model does not say how its images are prepared: its reader must know"]
+        return None, ["the model has no preprocessing line: its reader must know how to prepare images"]
     pipeline = pp.parse(line)
     steps = [op for op in pipeline.pixel_ops if not isinstance(op, Uint8)]
     first, crop = (steps[0], steps[1] if len(steps) == 2 else None) if 1 <= len(steps) <= 2 else (None, None)
@@ -64,7 +65,7 @@ def transform_of(line: str, crop_rounding: str) -> tuple[Transform | None, list[
     elif (crop and crop.rounding != crop_rounding) or (
         isinstance(first, ResizeSmall) and first.rounding != "down"
     ):
-        differs.append("rounds sizes and offsets otherwise, by up to a pixel")
+        differs.append("rounds sizes and offsets differently, by up to a pixel")
     notes = [f"the reader {what}; prepare images as '{line}' for the same numbers" for what in differs]
     mean, std = mean_and_std(pipeline.value_op)
     resize = first.short if isinstance(first, ResizeSmall) else first.output
@@ -72,7 +73,7 @@ def transform_of(line: str, crop_rounding: str) -> tuple[Transform | None, list[
 
 
 def mean_and_std(op: ValueOp | None) -> tuple[Triple, Triple]:
-    """The normalisation of values in [0, 1] that an op on bytes amounts to."""
+    """Return the normalisation of values in [0, 1] that is equivalent to an op on bytes."""
     if isinstance(op, Normalize):
         return triple(op.mean), triple(op.std)
     # low + (high - low) x = (x - m) / s; without an op, bytes stay 0..255.
@@ -87,8 +88,3 @@ def triple(value: float | tuple[float, ...]) -> Triple:
         raise ConfigError(f"{numbers} for 3 channels: one number or three")
     r, g, b = numbers * 3 if len(numbers) == 1 else numbers
     return r, g, b
-
-
-def number(value: Triple) -> float | Triple:
-    """One number where all three are the same."""
-    return value[0] if len(set(value)) == 1 else value

@@ -21,7 +21,7 @@ def models(*, image_size: int | None = None, classes: int = 1000, common: Common
         image_size: pixels of a side; each model's own default (224) where nothing is said
         classes: outputs of the classifier
     """
-    from vitrail.checkpoints.box import contents
+    from vitrail.checkpoints.box import list_box
     from vitrail.checkpoints.license import in_words
     from vitrail.models.cost import cost
     from vitrail.models.names import MODELS, make_config
@@ -37,7 +37,7 @@ def models(*, image_size: int | None = None, classes: int = 1000, common: Common
         rows.append([name, str(config.image_size[0]), *amounts])
     columns = ["name", ">image_size", ">parameters", ">GFLOPs", ">GMACs", ">tokens"]
     after = ["Any variant at any patch size: Ti/8@64, B/16@384x512. 1 multiply-add = 1 MAC = 2 FLOPs."]
-    box = contents()
+    box = list_box()
     after += [
         f"In the box, with its weights: {one['name']}, {one['about']}; {one['bytes'] / 1e6:.1f} MB, "
         # Tiny-ImageNet has labels for its validation images only: these were the run's test split.
@@ -139,11 +139,11 @@ def config_and_name(model: str, image_size: tuple[int, ...]) -> tuple[Config, st
 def stored_config(model: str, image_size: tuple[int, ...]) -> Config:
     """Of what vitrail.load takes; a bundle's card has it, other files have to be read."""
     from vitrail.checkpoints import bundle
-    from vitrail.checkpoints.box import located
+    from vitrail.checkpoints.box import locate
     from vitrail.checkpoints.checkpoint import config_from_json
     from vitrail.checkpoints.formats import read
 
-    path = located(model)
+    path = locate(model)
     if path is not None and bundle.recognises(path):
         card = path / bundle.CARD
         return config_from_json(bundle.read_card(card)["architecture"], str(card))
@@ -212,14 +212,14 @@ def convert(
 
 def measure(shown: Shown, model: Model, to: str, paths: list[Path]) -> None:
     """Add how far the answers move where the readers of the format prepare images as their own code does."""
-    from vitrail.checkpoints.checkpoint import of_model
+    from vitrail.checkpoints.checkpoint import from_model
     from vitrail.checkpoints.formats import reader_line
     from vitrail.data.preprocess import parse
     from vitrail.evaluators.other_pixels import drawn_pictures, measure_change
     from vitrail.inference.images import Pictures
     from vitrail.runtime.device import pick
 
-    line = reader_line(of_model(model), to)
+    line = reader_line(from_model(model), to)
     if not line or not model.config.classes or parse(line) == parse(model.preprocess):
         return
     images = Pictures(paths) if paths else drawn_pictures()

@@ -18,7 +18,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vitrail.checkpoints import torch_archive, torch_files, torch_pickle
+from vitrail.checkpoints import torch_files, torch_pickle
 from vitrail.errors import CheckpointError
 
 TENSORS = {"a.weight": torch.randn(4, 3), "a.bias": torch.randn(4)}
@@ -167,7 +167,7 @@ def zip_file(path: Path, pickled: bytes, members: dict[str, bytes] | None = None
 
 def old_file(path: Path, value: Any, keys: Any = (), rest: bytes = b"") -> Path:
     system = {"protocol_version": 1001, "little_endian": True, "type_sizes": {}}
-    parts = [torch_archive.MAGIC, torch_archive.PROTOCOL, system, value, list(keys)]
+    parts = [torch_pickle.MAGIC, torch_pickle.PROTOCOL, system, value, list(keys)]
     path.write_bytes(b"".join(map(dumped, parts)) + rest)
     return path
 
@@ -221,7 +221,7 @@ ATTACKS: dict[str, Callable[[Path], Path]] = {
     "a text that never ends": lambda p: zip_file(p, b"\x80\x02X\xff\xff\xff\x7fabc."),
     "deep tuples": lambda p: zip_file(p, nested(100_000)),
     "a deep key": lambda p: zip_file(p, deep_key(100_000)),
-    "many instructions": lambda p: zip_file(p, b"\x80\x02" + b"}" * (torch_pickle.MOST_OPERATIONS + 1) + b"."),
+    "many instructions": lambda p: zip_file(p, b"\x80\x02" + b"}" * (torch_pickle.MAX_OPERATIONS + 1) + b"."),
     "many tensors": lambda p: zip_file(
         p, dumped(dict.fromkeys(map(str, range(torch_files.MAX_TENSORS + 1)), 0.5))
     ),
@@ -258,7 +258,7 @@ def test_two_members_of_one_name(tmp_path: Path) -> None:
     path = saved(TENSORS, tmp_path / "a.pth")
     with zipfile.ZipFile(path, "a") as archive, pytest.warns(UserWarning, match="Duplicate name"):
         archive.writestr("a/data/0", bytes(48))
-    with pytest.raises(CheckpointError, match="one name"):
+    with pytest.raises(CheckpointError, match="same name"):
         torch_files.read_tensors(path)
 
 
@@ -289,5 +289,5 @@ def test_no_class_is_touched(tmp_path: Path) -> None:
     [b"cos\nsystem\nN\x85R.", b"cbuiltins\neval\nX\x01\x00\x00\x001\x85R.", b"cos\nPathLike\n)\x81."],
 )
 def test_functions_are_named_and_not_called(pickled: bytes) -> None:
-    with pytest.raises(torch_pickle.ForeignError, match=r"it holds \S+, which would have to be run"):
+    with pytest.raises(torch_pickle.ForeignError, match=r"it holds \S+, which would have to be executed"):
         torch_pickle.Interpreter().run(io.BytesIO(b"\x80\x02" + pickled))

@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import vitrail
 from tests.checkpoints.google_files import filled, vit_shapes
 from tests.randomise import randomise
 from vitrail.checkpoints.formats import convert
-from vitrail.checkpoints.unsaid import Asked, Choices
+from vitrail.checkpoints.hints import Choices, Hints, count_numbered, find_grid
 from vitrail.errors import CheckpointError, ConfigError
 
 FIELDS = {
@@ -120,9 +122,9 @@ def test_an_architecture_of_timm_that_is_not_known(tmp_path: Path, caplog: pytes
 
 def test_without_a_class_token_it_is_asked_for(tmp_path: Path) -> None:
     path = bare(tmp_path, "timm", pool="mean")
-    with pytest.raises(CheckpointError, match=r"say heads= and activation=gelu or =gelu_tanh .*, or put"):
+    with pytest.raises(CheckpointError, match=r"give heads= and activation=gelu or =gelu_tanh .*, or put"):
         vitrail.load(path)
-    with pytest.raises(CheckpointError, match="say activation="):
+    with pytest.raises(CheckpointError, match="give activation="):
         vitrail.load(path, heads=3)
     assert vitrail.load(path, heads=3, activation="gelu_tanh").config.activation == "gelu_tanh"
 
@@ -169,20 +171,20 @@ def test_a_resnet_has_none_of_it(tmp_path: Path) -> None:
 
 
 def test_who_decides() -> None:
-    choices = Choices(Asked(activation="gelu_tanh"), "a.pth")
-    assert choices.of("activation", None, "gelu") == "gelu_tanh"
-    assert choices.of("norm_eps", 0.0, 1e-6) == 0.0
-    assert choices.of("pool", None, "token", sure=True) == "token"
+    choices = Choices(Hints(activation="gelu_tanh"), "a.pth")
+    assert choices.choose("activation", None, "gelu") == "gelu_tanh"
+    assert choices.choose("norm_eps", 0.0, 1e-6) == 0.0
+    assert choices.choose("pool", None, "token", sure=True) == "token"
     assert choices.assumed == {}
-    assert choices.of("norm_eps", None, 1e-6) == 1e-6
+    assert choices.choose("norm_eps", None, 1e-6) == 1e-6
     assert choices.assumed == {"norm_eps": 1e-6}
     with pytest.raises(CheckpointError, match=r"a\.pth: activation=gelu_tanh was asked for, but it has gelu"):
-        choices.of("activation", "gelu", "gelu")
+        choices.choose("activation", "gelu", "gelu")
 
 
 def test_on_the_command_line(tmp_path: Path, vitrail_command: Any) -> None:
     path = bare(tmp_path, "timm", pool="mean")
-    assert "say heads= and activation=" in vitrail_command("convert", path, tmp_path / "b")[2]
+    assert "give heads= and activation=" in vitrail_command("convert", path, tmp_path / "b")[2]
     words = ["--heads", 3, "--activation", "gelu_tanh", "--norm-eps", 1e-5, "--pool", "mean"]
     code, _, err = vitrail_command("convert", path, tmp_path / "b", *words)
     assert code == 0, err
@@ -195,3 +197,72 @@ def test_convert_in_python(tmp_path: Path) -> None:
         bare(tmp_path, "torchvision"), tmp_path / "b", heads=3, activation="gelu_tanh", norm_eps=1e-5
     )
     assert (made.config.activation, made.config.norm_eps) == ("gelu_tanh", 1e-5)
+
+
+# --- heads, grids, layers ---
+
+B = (768, 12, 3072)
+
+
+def heads(
+    sizes: tuple[int, int, int], asked: int | None = None, configured: int | None = None
+) -> tuple[int, str]:
+    choices = Choices(Hints(heads=asked), "a.pth")
+    return choices.choose_heads(*sizes, configured), choices.heads_source
+
+
+def test_the_argument_then_the_config_file_then_the_variant() -> None:
+    assert heads(B, asked=8) == (8, "argument")
+    assert heads(B, asked=8, configured=8) == (8, "argument")
+    assert heads(B, configured=6) == (6, "config file")
+    assert heads(B) == (12, "the known variant B")
+
+
+def test_s_wins_over_the_half_of_b_and_it_is_said() -> None:
+    assert heads((384, 12, 1536)) == (6, "the known variant S; B-half has 12: heads=12")
+
+
+def test_a_conflict_is_an_error() -> None:
+    with pytest.raises(CheckpointError, match=r"a\.pth: heads=8 was asked for, .* 12"):
+        heads(B, asked=8, configured=12)
+
+
+def test_unknown_sizes_ask() -> None:
+    with pytest.raises(CheckpointError, match="width 768, depth 11 and mlp_dim 3072: give heads="):
+        heads((768, 11, 3072))
+
+
+def test_a_square_needs_nothing() -> None:
+    assert find_grid((9,), 16, None, None, "a") == (3, 3)
+    assert find_grid((9, 10), 16, None, (32, 32), "a") == (3, 3)
+    assert find_grid((8, 9), 16, None, None, "a") == (3, 3)  # the class token has no position
+
+
+def test_another_grid_asks() -> None:
+    with pytest.raises(
+        CheckpointError, match=r"15 patches of 16 pixels, which are not a square: give image_size="
+    ):
+        find_grid((15,), 16, None, None, "a")
+    with pytest.raises(CheckpointError, match="give image_size="):
+        find_grid((15,), 16, None, (48, 48), "a")
+    assert find_grid((15,), 16, None, (48, 80), "a") == (3, 5)
+    assert find_grid((15,), 16, (80, 48), None, "a") == (5, 3)
+    assert find_grid((14, 15), 16, None, (48, 80), "a") == (3, 5)
+
+
+def test_a_config_file_that_does_not_fit() -> None:
+    with pytest.raises(CheckpointError, match=r"4 patches .* says images of \(224, 224\), which have 196"):
+        find_grid((4,), 16, 224, None, "a")
+    assert find_grid((4,), 16, 224, 32, "a") == (2, 2)  # what is asked for settles it
+
+
+@given(rows=st.integers(1, 40), columns=st.integers(1, 40), stride=st.integers(1, 32))
+def test_a_size_that_is_said_gives_its_grid(rows: int, columns: int, stride: int) -> None:
+    size = (rows * stride, columns * stride)
+    assert find_grid((rows * columns,), stride, size, None, "a") == (rows, columns)
+
+
+def test_layers_are_counted_without_gaps() -> None:
+    assert count_numbered(["blocks.0.a", "blocks.1.a", "blocks.1.b", "norm"], r"blocks\.(\d+)\.", "a") == 2
+    with pytest.raises(CheckpointError, match=r"counts \[0, 2\]"):
+        count_numbered(["blocks.0.a", "blocks.2.a"], r"blocks\.(\d+)\.", "a")
