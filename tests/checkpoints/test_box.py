@@ -117,7 +117,9 @@ def test_what_is_located_is_there(text):
 def test_an_unknown_name_is_told_what_is_in_the_box():
     with pytest.raises(CheckpointError, match=r"no such file or folder: ti8 \(models in the box: ti8-64\)"):
         vitrail.load("ti8")
-    with pytest.raises(CheckpointError, match=r"Ti/8@64 is the name of an architecture.*models in the box: ti8-64"):
+    with pytest.raises(
+        CheckpointError, match=r"Ti/8@64 is the name of an architecture.*models in the box: ti8-64"
+    ):
         vitrail.load("Ti/8@64")
 
 

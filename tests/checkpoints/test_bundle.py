@@ -262,5 +262,5 @@ def test_unknown_precisions(tmp_path):
     _, folder = small(tmp_path)
     with pytest.raises(ConfigError, match="'float8' is not one of float32, float16"):
         convert(folder, tmp_path / "f8", precision="float8")
-    with pytest.raises(ConfigError, match="'float16' .* for a bundle, not for timm"):
+    with pytest.raises(ConfigError, match=r"'float16' .* for a bundle, not for timm"):
         convert(folder, tmp_path / "t", to="timm", precision="float16")

@@ -58,7 +58,9 @@ def test_create_knows_how_to_feed_itself():
 
 
 def test_a_name_is_not_a_file():
-    with pytest.raises(CheckpointError, match=r"B/16 is the name of an architecture.*vitrail.create\('B/16'\)"):
+    with pytest.raises(
+        CheckpointError, match=r"B/16 is the name of an architecture.*vitrail.create\('B/16'\)"
+    ):
         vitrail.load("B/16")
     with pytest.raises(CheckpointError, match="no such file or folder: nowhere"):
         vitrail.load("nowhere")

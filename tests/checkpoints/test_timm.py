@@ -141,7 +141,7 @@ def test_heads_of_a_bare_file(tmp_path):
         read(folder)
     assert read(folder, heads=8).config.heads == 8
     _, with_config = written("tanh", tmp_path)
-    with pytest.raises(CheckpointError, match="heads=8 was asked for, .* 4"):
+    with pytest.raises(CheckpointError, match=r"heads=8 was asked for, .* 4"):
         read(with_config, heads=8)
 
 

@@ -39,10 +39,13 @@ def test_runs_are_listed_and_compared(two_runs):
     shown = runs(str(two_runs))
     lines = printed(shown)
     assert (
-        "first interrupted, step 500 of 1,000 Ti/8 [pets] 0.03 1.2500 0.5 at 500 val_top1 43.8% 0:01:01"
+        "first interrupted, step 500 of 1,000 Ti/8 [pets] 0.03 1.2500 0.5000 at 500 val_top1 43.8% 0:01:01"
         in lines
     )
-    assert "second finished, step 500 Ti/8 [pets] 0.1 1.2500 0.5 at 500 top1 62.5% ± 9.5% 0:01:01" in lines
+    assert (
+        "second finished, step 500 Ti/8 [pets] 0.1 1.2500 0.5000 at 500 top1 62.5% (52.7-71.4%, n = 100) 0:01:01"
+        in lines
+    )
     assert lines[-2:] == ["first lr 0.03", "second lr 0.1"]
     result = json.loads(json.dumps(shown.result, allow_nan=False))
     assert [run["name"] for run in result["runs"]] == ["first", "second"]
@@ -83,7 +86,7 @@ def test_in_80_columns_each_run_has_a_line_of_its_own_and_members_of_a_sweep_sta
         ({"sweep.0.001.val_top1": 0.625, "scores.loss.mean": 2.0, "scores.top1.mean": 0.5}, "top1 50.0%"),
         ({"val.val_top1": 0.25, "test.top1": 0.75, "test.top5": 1.0}, "top1 75.0%"),
         ({"val.val_top1": 0.25, "val.val_loss": 1.0}, "val_top1 25.0%"),
-        ({"val.val_loss": 1.25}, "val_loss 1.25"),
+        ({"val.val_loss": 1.25}, "val_loss 1.2500"),
         ({"sweep.0.001.val_top1": 0.625}, ""),
         ({}, ""),
     ],
@@ -127,4 +130,4 @@ def test_the_best_says_of_what(tmp_path):
     run = Run.open(tmp_path / "a", {"training": {"monitor": "val_loss"}})
     run.save(20, {}, {}, score=-2.267)
     run.close()
-    assert "val_loss 2.267 at 20" in " ".join(printed(runs(str(tmp_path))))
+    assert "val_loss 2.2670 at 20" in " ".join(printed(runs(str(tmp_path))))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
 from vitrail.cli.verb import COMMON, Common, Shown, table
+from vitrail.evaluators.score import format_score
 
 if TYPE_CHECKING:
     from vitrail.checkpoints.run.summary import Summary
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 COLUMNS = ("run", "state", "model", "data", ">lr", ">loss", ">best", ">score", ">time")
 # In a narrow terminal the columns that say least are left out, in this order; --json has all.
 DISPENSABLE = (">time", ">lr", "data", "model", ">best", ">loss")
-ACCURACIES = ("top1", "top5", "accuracy", "real", "shot")  # endings of their names
 
 
 def runs(folder: Annotated[Positional[str], arg(metavar="DIR")], *, common: Common = COMMON) -> Shown:
@@ -64,7 +63,7 @@ def runs(folder: Annotated[Positional[str], arg(metavar="DIR")], *, common: Comm
 
 def cells(run: Summary) -> list[str]:
     name = run.name if run.parent is None else f"  {run.name.removeprefix(f'{run.parent}/')}"
-    best = "-" if run.best is None else f"{show_score(run.monitor or '', run.best)} at {run.best_step:,}"
+    best = "-" if run.best is None else f"{named_score(run.monitor or '', run.best)} at {run.best_step:,}"
     return [
         name,
         progress(run),
@@ -94,25 +93,20 @@ def final_score(results: dict[str, float], examples: int | None = None) -> str:
     first = [name for name in ("scores.top1.mean", "test.top1") if name in tested]
     for name in (*first, *tested, *scores):
         n = examples if name in first else None
-        return show_score(name.removesuffix(".mean").split(".")[-1], scores[name], n)
+        return named_score(name.removesuffix(".mean").split(".")[-1], scores[name], n)
     return ""
 
 
 def last_score(run: Summary) -> str:
-    """Return the monitored score of the last evaluation, else an accuracy, else the first."""
-    accuracies = [name for name in run.scores if name.endswith(ACCURACIES)]
-    for name in (run.monitor, *accuracies, *run.scores):
-        if name in run.scores:
-            return show_score(name, run.scores[name])
+    """Return the monitored score of the last evaluation, else top-1 accuracy, else the first."""
+    for name in (run.monitor, "val_top1", *run.scores):
+        if name is not None and name in run.scores:
+            return named_score(name, run.scores[name])
     return ""
 
 
-def show_score(name: str, value: float, examples: int | None = None) -> str:
-    """Return e.g. "top1 78.3%", with a 95% interval if the number of examples is known; a loss as it is."""
-    if not name.endswith(ACCURACIES) or not 0 <= value <= 1:
-        return f"{name} {value:.4g}".lstrip()
-    interval = f" ± {1.96 * math.sqrt(value * (1 - value) / examples):.1%}" if examples else ""
-    return f"{name} {value:.1%}{interval}".lstrip()
+def named_score(name: str, value: float, n: int | None = None) -> str:
+    return f"{name} {format_score(name, value, n)}".lstrip()
 
 
 def show_time(seconds: float) -> str:

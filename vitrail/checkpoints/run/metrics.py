@@ -22,7 +22,7 @@ from vitrail.runtime.files import atomic_file, open_own
 Row = dict[str, Any]
 MAX_LINE = 1 << 20  # bytes
 MAX_ROWS = 10_000_000
-UPDATE = ("lr", "rate", "skipped")  # names that only rows about an update have, not those of an evaluation
+UPDATE = ("lr", "skipped")  # names that only rows about an update have, not those of an evaluation
 
 
 class Measured(TypedDict, total=False):

@@ -18,8 +18,8 @@ from vitrail.checkpoints.run.folder import METRICS, best_step, is_running, list_
 from vitrail.checkpoints.run.run_json import RUN_JSON, flatten, read_run_json
 from vitrail.errors import ConfigError
 
-NOT_SCORES = ("seconds", "std", "lr", "rate", "dev")  # fractions in the results that are not scores
-NOT_MEASURED = ("step", "epoch", "seconds", "lr", "rate", "loss")  # numbers in a row that are not scores
+NOT_SCORES = ("seconds", "std", "lr", "dev")  # fractions in the results that are not scores
+NOT_MEASURED = ("step", "epoch", "seconds", "lr", "loss")  # numbers in a row that are not scores
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Summary:
     best: float | None  # of a checkpoint, and its step
     best_step: int | None
     results: dict[str, float]  # the final scores
-    examples: int | None  # that the final scores are of
+    examples: int | None  # that the final scores are measured on; None for a mean over several seeds
     seconds: float | None
     config: dict[str, Any]  # by dotted names
 
@@ -64,8 +64,6 @@ def summarize(run: Path, name: str, parent: str | None = None) -> Summary:
     evaluated: dict[str, float] = {}
     for row in metrics.each_row(run / METRICS):
         numbers = {key: value for key, value in row.items() if is_number(value)}
-        if "rate" in numbers:
-            numbers["lr"] = numbers.pop("rate")
         if "lr" in numbers:
             numbers["lr"] = max(numbers["lr"], measured.get("lr", numbers["lr"]))
         measured |= numbers
@@ -73,7 +71,7 @@ def summarize(run: Path, name: str, parent: str | None = None) -> Summary:
             evaluated |= {key: value for key, value in numbers.items() if key not in NOT_MEASURED}
     running = results is None and is_running(run)
     reached = measured.get("step") if running else None
-    best = best_step(scores)
+    best, examples = best_step(scores), number(final, "test_examples")
     steps = number(config, "steps") or number(final, "steps")  # a run may be planned in epochs
     return Summary(
         name=name,
@@ -83,10 +81,10 @@ def summarize(run: Path, name: str, parent: str | None = None) -> Summary:
         steps=None if steps is None else int(steps),
         model=text(config, "model"),
         data=text(config, "data"),
-        lr=number(final, "lr", "rate") or number(config, "lr", "rate") or measured.get("lr"),
+        lr=number(final, "lr") or number(config, "lr") or measured.get("lr"),
         loss=measured.get("loss"),
         scores=evaluated,
-        monitor=outermost(config, ("monitor", "watch"), lambda value: isinstance(value, str)) or None,
+        monitor=outermost(config, "monitor", lambda value: isinstance(value, str)) or None,
         best=None if best is None else abs(scores[best]),  # a loss is stored negative
         best_step=best,
         results={
@@ -94,7 +92,7 @@ def summarize(run: Path, name: str, parent: str | None = None) -> Summary:
             for key, value in final.items()
             if isinstance(value, float) and key.split(".")[-1] not in NOT_SCORES
         },
-        examples=int(number(final, "test_examples") or 0) or None,
+        examples=None if examples is None or (number(final, "seeds") or 1) > 1 else int(examples),
         seconds=number(final, "seconds") or measured.get("seconds"),
         config=config,
     )
@@ -111,13 +109,13 @@ def is_number(value: Any) -> bool:
     return is_a(value, Number)
 
 
-def number(settings: dict[str, Any], *names: str) -> float | None:
-    return outermost(settings, names, is_number)
+def number(settings: dict[str, Any], name: str) -> float | None:
+    return outermost(settings, name, is_number)
 
 
-def outermost(settings: dict[str, Any], names: tuple[str, ...], fits: Callable[[Any], bool]) -> Any:
-    """Return the least nested setting of one of these names that fits; None without any."""
-    keys = [key for key, value in settings.items() if key.split(".")[-1] in names and fits(value)]
+def outermost(settings: dict[str, Any], name: str, fits: Callable[[Any], bool]) -> Any:
+    """Return the least nested setting of that name that fits; None without any."""
+    keys = [key for key, value in settings.items() if key.split(".")[-1] == name and fits(value)]
     return settings[min(keys, key=lambda key: key.count("."))] if keys else None
 
 
