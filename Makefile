@@ -26,10 +26,8 @@ else
   install = PIP_CONSTRAINT=constraints.txt $(python) -m pip install --quiet --disable-pip-version-check
 endif
 
-# Folders that take seconds and cover the models, the objectives, the formats and the rules of the tree.
-FAST := guards models objectives paper golden recipes runtime train/test_schedule.py train/test_optim.py \
-  data/ops data/test_splits.py data/test_preprocess.py data/test_masking.py \
-  checkpoints/test_bundle.py checkpoints/test_google.py checkpoints/test_timm.py
+# Folders of tests that train little and start few processes.
+FAST := guards models objectives paper golden recipes runtime data checkpoints inference evaluators inspection
 
 .PHONY: help demo test test-fast test-long check bench clean
 
