@@ -60,9 +60,9 @@ def read_text(path: str | Path, what: str, most: int = MAX_TEXT_BYTES) -> str:
         raise DataError(f"{path}: {what} cannot be read: not UTF-8: {error}") from error
 
 
-def read_json(path: str | Path, what: str) -> Any:
+def read_json(path: str | Path, what: str, most: int | None = None) -> Any:
     """Read JSON that a user names beside a model and its data: class names, mappings, labels."""
-    text = read_text(path, what, MAX_JSON_BYTES)
+    text = read_text(path, what, most or MAX_JSON_BYTES)
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:

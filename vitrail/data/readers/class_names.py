@@ -7,7 +7,6 @@ id to name.
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -15,42 +14,53 @@ from pathlib import Path
 
 import numpy as np
 
+from vitrail.data.bounded_files import read_json, read_text
 from vitrail.errors import DataError
 
 MAX_BYTES = 16 << 20  # of a file of class names
+MOST_UNNAMED = 1_000_000  # classes without names
 
 
 def read_class_names(folder: Path) -> list[str] | None:
     """Return the names in the order of the labels; None where there is no file of names."""
-    text, source = _read(folder, "classes.txt")
-    if text is not None:
-        return [line.strip().replace("\t", " ") for line in text.splitlines() if line.strip()]
-    text, source = _read(folder, "classes.json")
-    if text is None:
-        return None
-    table = _parse_json(text, source)
-    if isinstance(table, list):
-        return table
+    table = _read_table(folder)
+    if not isinstance(table, dict):
+        return None if table is None else [line.replace("\t", " ") for line in table]
     try:
         by_label = {int(label): name for label, name in table.items()}
     except ValueError as error:
-        raise DataError(f"{source}: the keys must be labels 0, 1, ...: {error}") from error
+        raise DataError(f"{folder / 'classes.json'}: the keys must be labels 0, 1, ...: {error}") from error
     if sorted(by_label) != list(range(len(by_label))):
-        raise DataError(f"{source}: the labels must be 0 to {len(by_label) - 1}, each once")
+        raise DataError(f"{folder / 'classes.json'}: the labels must be 0 to {len(by_label) - 1}, each once")
     return [by_label[label] for label in range(len(by_label))]
-
-
-MOST_UNNAMED = 1_000_000  # classes that nothing names
 
 
 def with_titles(ids: list[str], folder: Path) -> list[str]:
     """Rename classes stored under an id by the file of names in `folder`; two of one name keep the id."""
-    titles = _read_titles(folder)
+    titles = _read_table(folder) or {}
+    if not isinstance(titles, dict):
+        pairs = [line.split("\t", 1) for line in titles if "\t" in line]
+        titles = {pair[0].strip(): pair[1].strip() for pair in pairs}
     named = [titles.get(name, name) for name in ids]
     times = Counter(named)
     return [
         f"{title} ({name})" if times[title] > 1 else title for name, title in zip(ids, named, strict=True)
     ]
+
+
+def _read_table(folder: Path) -> list[str] | dict[str, str] | None:
+    """Read classes.txt, a list of its lines, or classes.json, a list or an object; None where there is neither."""
+    text, json = folder / "classes.txt", folder / "classes.json"
+    if text.is_file():
+        lines = read_text(text, "class names", MAX_BYTES).removeprefix("\ufeff").splitlines()
+        return [line.strip() for line in lines if line.strip()]
+    if not json.is_file():
+        return None
+    table = read_json(json, "class names", MAX_BYTES)
+    if isinstance(table, dict):
+        check_names([*table, *table.values()], str(json))
+        return table
+    return check_names(table, str(json))
 
 
 def readable(class_name: str) -> str:
@@ -105,37 +115,3 @@ def check_names(names: object, where: str) -> list[str]:
     except UnicodeEncodeError as error:
         raise DataError(f"{where}: a class name is not Unicode text: {error}") from error
     return names
-
-
-def _read_titles(folder: Path) -> dict[str, str]:
-    """Read {id: name}; empty where no file has any."""
-    text, source = _read(folder, "classes.txt")
-    if text is not None:
-        pairs = [line.split("\t", 1) for line in text.splitlines() if "\t" in line]
-        return {pair[0].strip(): pair[1].strip() for pair in pairs}
-    text, source = _read(folder, "classes.json")
-    table = _parse_json(text, source) if text is not None else []
-    return table if isinstance(table, dict) else {}
-
-
-def _read(folder: Path, name: str) -> tuple[str | None, Path]:
-    path = folder / name
-    if not path.is_file():
-        return None, path
-    if path.stat().st_size > MAX_BYTES:
-        raise DataError(f"{path}: more than {MAX_BYTES:,} bytes, too many for class names")
-    try:
-        return path.read_text(encoding="utf-8-sig"), path
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: class names must be UTF-8 text: {error}") from error
-
-
-def _parse_json(text: str, source: Path) -> list[str] | dict[str, str]:
-    try:
-        table = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{source}: not JSON: {error}") from error
-    if isinstance(table, dict):
-        check_names([*table, *table.values()], str(source))
-        return table
-    return check_names(table, str(source))
