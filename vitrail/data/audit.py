@@ -126,10 +126,10 @@ class Report:
         if all(len(split.class_names) == 1 for split in self.splits):
             problems.append(f"only one class ({self.splits[0].class_names[0]}): there is nothing to classify")
         for split in self.splits:
-            problems += self._problems_of(split)
+            problems += self._list_problems(split)
         return problems
 
-    def _problems_of(self, split: SplitReport) -> list[str]:
+    def _list_problems(self, split: SplitReport) -> list[str]:
         problems = []
         if split.unreadable:
             files = [f"{file.key} ({file.reason})" for file in split.unreadable]

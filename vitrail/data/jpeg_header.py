@@ -154,16 +154,18 @@ def decoding_seconds(data: bytes, header: JpegHeader) -> float:
         blocks = sum(map(header.blocks, header.channels))
         return (PIXEL * pixels + BYTE * len(data) + (BLOCK + 64 * COEFFICIENT) * blocks) / 1e9
     coefficient = ARITHMETIC_COEFFICIENT if header.frame in ARITHMETIC else COEFFICIENT
-    blocks_of = {channel.number: header.blocks(channel) for channel in header.channels}
-    bits = {number: [-1] * 64 for number in blocks_of}  # -1: of this coefficient nothing has been sent
+    blocks_by_channel = {channel.number: header.blocks(channel) for channel in header.channels}
+    bits = {
+        number: [-1] * 64 for number in blocks_by_channel
+    }  # -1: of this coefficient nothing has been sent
     nanoseconds = float(PIXEL * pixels + BYTE_OF_SCANS * len(data))
     for scan in _scans(data, header):
         for number in scan.channels:
-            if number not in blocks_of:
+            if number not in blocks_by_channel:
                 raise ImageError("its header is damaged: a scan of a channel that it does not have")
             band = max(0, scan.last + 1 - scan.first)
             bits[number][scan.first : scan.first + band] = [scan.bit] * band
-            nanoseconds += blocks_of[number] * (BLOCK + band * coefficient)
+            nanoseconds += blocks_by_channel[number] * (BLOCK + band * coefficient)
     if any(sent[0] < 0 or max(sent) > 0 for sent in bits.values()):
         raise ImageError("some of its scans are missing: the file was cut, or never finished")
     return nanoseconds / 1e9

@@ -20,10 +20,10 @@ from vitrail.data.decode import decode, rgb_pixels
 from vitrail.data.readers.folder_layout import (
     EXTENSIONS,
     UNREAD,
-    extension_of,
+    entry_kind,
+    file_extension,
     is_image_name,
     scan_folder,
-    target_of,
     why_not,
 )
 from vitrail.data.sources import Example, Source, read_image_file
@@ -140,11 +140,11 @@ def _images_below(folder: Path) -> list[Path]:
             path = Path(entry.path)
             if entry.is_dir(follow_symlinks=False):
                 waiting.append(path)
-            elif target_of(entry) == "folder":
+            elif entry_kind(entry) == "folder":
                 skipped.setdefault("a link to a folder, which is not followed", []).append(path)
             elif is_image_name(entry.name):
                 images.append(path)
-            elif extension_of(entry.name) in UNREAD:
+            elif file_extension(entry.name) in UNREAD:
                 skipped.setdefault(why_not(entry.name), []).append(path)
     if skipped:
         reasons = [f"{len(paths):,} x {why}, first {min(paths)}" for why, paths in sorted(skipped.items())]

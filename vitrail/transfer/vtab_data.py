@@ -37,7 +37,7 @@ from vitrail.data.bounded_files import read_text
 from vitrail.data.decode import decode
 from vitrail.data.readers.class_names import check_labels
 from vitrail.data.readers.parquet import Columns, ParquetSource
-from vitrail.data.readers.shard_files import find_shards, has_shards, shards_of
+from vitrail.data.readers.shard_files import find_shards, find_split_shards, has_shards
 from vitrail.data.shard import shard
 from vitrail.data.sources import Example, Source, open_source
 from vitrail.data.splits import Subset, parse_split
@@ -99,7 +99,7 @@ def check_task(folder: Path, name: str, sizes: Sizes) -> None:
         open_task(folder, name, sizes)
         return
     for split in whole_splits(TASKS[name]):
-        _, shards = shards_of(folder, ".parquet", split)
+        _, shards = find_split_shards(folder, ".parquet", split)
         find_image_column(shards.files[0], TASKS[name])
 
 
@@ -163,7 +163,7 @@ def write_cut(folder: Path, name: str, sizes: Sizes, out: Path) -> None:
 def open_labelled(folder: Path, split: str, task: Task) -> ParquetSource:
     """Open a split of a whole data set, with labels computed from annotations."""
     assert task.column is not None
-    split, shards = shards_of(folder, ".parquet", split)
+    split, shards = find_split_shards(folder, ".parquet", split)
     name, class_names = f"{folder.name}:{split}", [str(k) for k in range(task.classes)]
     columns = Columns("image", find_image_column(shards.files[0], task), task.column, False, None)
     labels = compute_labels(shards.files, task, name)

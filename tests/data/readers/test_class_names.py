@@ -9,7 +9,7 @@ import pytest
 
 from vitrail.data.readers.class_names import (
     check_labels,
-    labels_of,
+    number_labels,
     number_names,
     read_class_names,
     readable,
@@ -58,9 +58,9 @@ def test_labels_have_to_be_classes() -> None:
     for labels in ([0, 2], [-1, 0]):
         with pytest.raises(DataError, match="1 of 2 labels are none of the 2 classes"):
             check_labels(np.array(labels), ["a", "b"], "here")
-    assert labels_of(["b", "a", "b"], ["a", "b"], "here").tolist() == [1, 0, 1]
+    assert number_labels(["b", "a", "b"], ["a", "b"], "here").tolist() == [1, 0, 1]
     with pytest.raises(DataError, match="none of the 1 classes: x, y"):
-        labels_of(["y", "x"], ["a"], "here")
+        number_labels(["y", "x"], ["a"], "here")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vitrail.data.readers.shard_files import find_shards, has_shards, shards_of
+from vitrail.data.readers.shard_files import find_shards, find_split_shards, has_shards
 from vitrail.errors import DataError
 
 
@@ -61,9 +61,9 @@ def test_webdataset_names(tmp_path: Path) -> None:
 def test_numbers_in_the_stem_and_asking_by_the_stem(tmp_path: Path) -> None:
     folder = touch(tmp_path, "train800.parquet", "val200.parquet", "test.parquet")
     assert list(names(folder)) == ["train", "validation", "test"]
-    assert shards_of(folder, ".parquet", "train800")[0] == "train"
+    assert find_split_shards(folder, ".parquet", "train800")[0] == "train"
     with pytest.raises(DataError, match="no split 'train900'"):
-        shards_of(folder, ".parquet", "train900")
+        find_split_shards(folder, ".parquet", "train900")
     touch(tmp_path, "train.parquet")
     assert list(names(folder)) == [
         "train",

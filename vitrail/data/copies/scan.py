@@ -32,7 +32,7 @@ PARALLEL = 5000
 
 @dataclass(frozen=True)
 class Scan:
-    """What is remembered. An image that could not be read has size 0 x 0, no digest and a black thumbnail."""
+    """Facts about all images. One that could not be read has size 0 x 0, no digest and a black thumbnail."""
 
     digests: NDArray[np.bytes_]  # S32 (n,): BLAKE2b of the file, or of shape and pixels, in hexadecimal
     sizes: NDArray[np.int32]  # (n, 2): height, width

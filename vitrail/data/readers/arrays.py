@@ -28,8 +28,8 @@ from typing import Any
 import numpy as np
 
 from vitrail.data.decode import MAX_PIXELS
-from vitrail.data.readers.class_names import check_labels, labels_of, number_names
-from vitrail.data.readers.fingerprint import digest, digest_files, stamp_of
+from vitrail.data.readers.class_names import check_labels, number_labels, number_names
+from vitrail.data.readers.fingerprint import digest, digest_files, file_stamp
 from vitrail.data.readers.split_names import WORDS, find_split, in_order
 from vitrail.data.sources import Example
 from vitrail.errors import DataError
@@ -105,7 +105,7 @@ class ArrayFile:
             with path.open("rb") as file, zipfile.ZipFile(file) as archive:
                 info = archive.getinfo(f"{member}.npy")
                 header = read_member_header(archive, info)
-                self._stamp = stamp_of(os.fstat(file.fileno()))
+                self._stamp = file_stamp(os.fstat(file.fileno()))
                 if info.compress_type == zipfile.ZIP_STORED and not header.fortran:
                     self._start = _data_start(file.fileno(), info) + header.start
                     with archive.open(info) as stream:
@@ -130,7 +130,7 @@ class ArrayFile:
             if self._array is not None:
                 return self._array[index]
             with FileIO(self.path) as file:
-                if stamp_of(os.fstat(file.fileno())) != self._stamp:
+                if file_stamp(os.fstat(file.fileno())) != self._stamp:
                     raise ValueError("the file was changed since it was opened as a data set")
                 if self._start is None:
                     with zipfile.ZipFile(file) as archive:
@@ -186,7 +186,7 @@ def open_arrays(path: Path, split: str) -> ArraySource:
     if labels.dtype.kind == "U":
         # Each label once: a file may have many millions.
         names, inverse = np.unique(labels, return_inverse=True)
-        labels = labels_of(names.tolist(), class_names, f"{path}, split {split!r}")[inverse]
+        labels = number_labels(names.tolist(), class_names, f"{path}, split {split!r}")[inverse]
     return ArraySource(f"{path.stem}:{split}", ArrayFile(path, pairs[split][0]), labels, class_names)
 
 

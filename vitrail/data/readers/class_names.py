@@ -85,7 +85,7 @@ def number_names(labels: list[np.ndarray]) -> list[str]:
     return [str(label) for label in range(top + 1)]
 
 
-def labels_of(texts: Sequence[str], class_names: list[str], where: str) -> np.ndarray:
+def number_labels(texts: Sequence[str], class_names: list[str], where: str) -> np.ndarray:
     """Return the labels int64 (n,) of examples that are stored with the name of their class."""
     number = {name: label for label, name in enumerate(class_names)}
     unknown = sorted(set(texts) - set(number))

@@ -35,6 +35,6 @@ def digest_files(files: Iterable[tuple[str | bytes, Path | bytes]]) -> str:
     return state.hexdigest()
 
 
-def stamp_of(stat: os.stat_result) -> tuple[int, int]:
+def file_stamp(stat: os.stat_result) -> tuple[int, int]:
     """Return size and modification time, which tell one state of a file from another."""
     return stat.st_size, stat.st_mtime_ns

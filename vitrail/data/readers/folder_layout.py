@@ -1,4 +1,4 @@
-"""How a folder of images is laid out: which of its folders are splits, which are classes, which files are images.
+"""The layout of a folder of images: which of its folders are splits, which are classes, which files are images.
 
     root/train/cat/a.jpg       root/val/cat/b.jpg               splits by their names (split_names.py)
     root/seg_train/seg_train/cat/a.jpg   root/seg_test/..       the word within a name, and doubled folders
@@ -217,7 +217,7 @@ def _list_one(root: Path, folder: str, waiting: list[str], skipped: Counter[str]
         if entry.is_dir(follow_symlinks=False):
             waiting.append(path)
             continue
-        kind = target_of(entry)
+        kind = entry_kind(entry)
         if kind == "folder":
             skipped[f"a link to a folder is not followed: {_text(path)}"] += 1
         elif not is_image_name(name):
@@ -259,7 +259,7 @@ def sub_folders(root: Path, folder: str, skipped: Counter[str]) -> list[str]:
     for entry in scan_folder(root / folder):
         if entry.is_dir(follow_symlinks=False):
             names.append(entry.name)
-        elif target_of(entry) == "folder":
+        elif entry_kind(entry) == "folder":
             if not Path(entry.path).resolve().is_relative_to(root.resolve()):
                 raise DataError(
                     f"{entry.path}: a link to a folder outside of the data set is not followed; move the "
@@ -267,8 +267,8 @@ def sub_folders(root: Path, folder: str, skipped: Counter[str]) -> list[str]:
                 )
             skipped[f"a link to a folder is not followed: {_text(entry.name)}"] += 1
         elif is_image_name(entry.name):
-            skipped[f"an image outside of the class folders ({extension_of(entry.name)})"] += 1
-        elif extension_of(entry.name) in UNREAD:
+            skipped[f"an image outside of the class folders ({file_extension(entry.name)})"] += 1
+        elif file_extension(entry.name) in UNREAD:
             skipped[why_not(entry.name)] += 1
     return names
 
@@ -284,7 +284,7 @@ def scan_folder(folder: Path) -> Iterator[os.DirEntry[str]]:
         raise DataError(f"{folder}: cannot be listed: {error.strerror}") from error
 
 
-def target_of(entry: os.DirEntry[str]) -> str:
+def entry_kind(entry: os.DirEntry[str]) -> str:
     """Return the kind of an entry, behind links: file, folder, other (a pipe), or nothing."""
     try:
         mode = entry.stat().st_mode
@@ -297,14 +297,14 @@ def is_image_name(name: str) -> bool:
     return name[name.rfind(".") :].lower() in EXTENSIONS
 
 
-def extension_of(name: str) -> str:
+def file_extension(name: str) -> str:
     """Return the extension in lower case: `.heic`, or `no extension`."""
     return _text(Path(name).suffix.lower()) or "no extension"
 
 
 def why_not(name: str) -> str:
     """Say why a file of this name is not used as an image."""
-    ending = extension_of(name)
+    ending = file_extension(name)
     if ending in HEIC:
         return f"HEIC is not supported: {CONVERT} ({ending})"
     if ending in UNREAD:

@@ -3,7 +3,7 @@
     hf:owner/name   hf:owner/name:configuration   hf:owner/name?image=img&label=fine_label
 
 `datasets` keeps what it fetched in its own cache. Without `download` only that cache is used, and the network
-is not asked. Code of a data set is never run (current releases of the package cannot). Images come as the
+is not requested. Code of a data set is never run (current releases of the package cannot). Images come as the
 bytes that are stored; classes from the ClassLabel feature of the label column.
 """
 
@@ -110,10 +110,10 @@ def _offline(datasets: Any, wanted: bool) -> Iterator[None]:
 def _column(
     where: str, role: str, options: dict[str, str], features: Any, kind: type, usual: tuple[str, ...]
 ) -> str:
-    """Return the column for `role`: the one asked for, else the only one of its kind, else the usual name."""
+    """Return the column for `role`: the one requested for, else the only one of its kind, else the usual name."""
     named = [name for name, feature in features.items() if isinstance(feature, kind)]
-    asked = options.get(role)
-    candidates = [asked] if asked is not None else named if len(named) == 1 else list(usual)
+    requested = options.get(role)
+    candidates = [requested] if requested is not None else named if len(named) == 1 else list(usual)
     for name in candidates:
         if name in named:
             return name

@@ -31,12 +31,12 @@ import pyarrow.parquet as pq
 from vitrail.data.readers.class_names import (
     check_labels,
     check_names,
-    labels_of,
+    number_labels,
     number_names,
     read_class_names,
 )
-from vitrail.data.readers.fingerprint import digest, digest_files, stamp_of
-from vitrail.data.readers.shard_files import find_shards, shards_of
+from vitrail.data.readers.fingerprint import digest, digest_files, file_stamp
+from vitrail.data.readers.shard_files import find_shards, find_split_shards
 from vitrail.data.sources import MAX_FILE_BYTES, Example
 from vitrail.errors import ConfigError, DataError, ImageError
 
@@ -107,7 +107,7 @@ class ParquetSource:
 def open_parquet(path: Path, split: str, image: str | None = None, label: str | None = None) -> ParquetSource:
     """Open one split of a folder of Parquet shards, or of one file."""
     splits = find_shards(path, ".parquet")
-    name, shards = shards_of(path, ".parquet", split)
+    name, shards = find_split_shards(path, ".parquet", split)
     root = path if path.is_dir() else path.parent
     schema = _read_schema(_read_footer(shards.files[0]), shards.files[0])
     columns = Columns.find(schema, image, label, shards.files[0])
@@ -115,11 +115,11 @@ def open_parquet(path: Path, split: str, image: str | None = None, label: str | 
     if class_names is None:
         # Nothing names the classes: they are the values that occur, strings in train, numbers in all splits.
         read = [splits["train"]] if "train" in splits and columns.text else list(splits.values())
-        labels = [part for shards in read for file in shards.files for part in _read_column(file, columns)]
+        labels = [piece for shards in read for file in shards.files for piece in _read_column(file, columns)]
         if columns.text:
-            class_names = sorted({text for part in labels for text in part.dictionary.to_pylist()} - {None})
+            class_names = sorted({text for piece in labels for text in piece.dictionary.to_pylist()} - {None})
         else:
-            class_names = number_names([part.to_numpy() for part in labels if not part.null_count])
+            class_names = number_names([piece.to_numpy() for piece in labels if not piece.null_count])
     return ParquetSource(f"{root.resolve().name}:{name}", root, shards.files, columns, class_names)
 
 
@@ -168,7 +168,7 @@ class ParquetRows:
 
     def __init__(self, files: tuple[Path, ...], column: str) -> None:
         self.files, self.column = files, column
-        self.stamps = [stamp_of(file.stat()) for file in files]
+        self.stamps = [file_stamp(file.stat()) for file in files]
         self._forget()
 
     def __getstate__(self) -> dict[str, object]:
@@ -206,7 +206,7 @@ class ParquetRows:
 
     def _open_file(self, f: int) -> tuple[RecordedFile, pq.ParquetFile]:
         if f not in self._open:
-            if stamp_of(self.files[f].stat()) != self.stamps[f]:
+            if file_stamp(self.files[f].stat()) != self.stamps[f]:
                 raise DataError(f"{self.files[f]} was changed since it was opened as a data set")
             file = RecordedFile(self.files[f])
             self._open[f] = (file, pq.ParquetFile(file, pre_buffer=False))
@@ -306,35 +306,35 @@ def _read_values(parquet: pq.ParquetFile, column: str, group: int, file: Path) -
     if size > most:
         raise DataError(f"{file}: row group {group} has {size:,} bytes, unpacked; at most {most:,} are read")
     step = max(1, min(metadata.num_rows, most // size))
-    parts, unpacked = [], 0
+    pieces, unpacked = [], 0
     for batch in parquet.iter_batches(step, row_groups=[group], columns=[column], use_threads=False):
-        part = batch.column(0)
-        if pa.types.is_struct(part.type):
-            part = pc.struct_field(part, "bytes")
-        parts.append(part.dictionary_decode() if pa.types.is_dictionary(part.type) else part)
-        unpacked += parts[-1].nbytes
+        piece = batch.column(0)
+        if pa.types.is_struct(piece.type):
+            piece = pc.struct_field(piece, "bytes")
+        pieces.append(piece.dictionary_decode() if pa.types.is_dictionary(piece.type) else piece)
+        unpacked += pieces[-1].nbytes
         if unpacked > most:
             raise DataError(
                 f"{file}: column {column!r} unpacks to more than the {most:,} bytes that are read"
             )
-    if (count := sum(map(len, parts))) != metadata.num_rows:
+    if (count := sum(map(len, pieces))) != metadata.num_rows:
         raise DataError(f"{file}: column {column!r} has {count:,} values for {metadata.num_rows:,} rows")
-    return pa.chunked_array(parts)
+    return pa.chunked_array(pieces)
 
 
 def _read_labels(files: tuple[Path, ...], columns: Columns, class_names: list[str], name: str) -> np.ndarray:
     """Read all labels, int64 (n,), as numbers of classes."""
     labels = [np.zeros(0, np.int64)]
     for file in files:
-        parts = _read_column(file, columns)
-        if missing := sum(part.null_count for part in parts):
-            raise DataError(f"{file}: {missing} of {sum(map(len, parts))} rows have no label")
-        for part in parts:
+        pieces = _read_column(file, columns)
+        if missing := sum(piece.null_count for piece in pieces):
+            raise DataError(f"{file}: {missing} of {sum(map(len, pieces))} rows have no label")
+        for piece in pieces:
             if columns.text:
-                numbers = labels_of(part.dictionary.to_pylist(), class_names, str(file))
-                labels.append(numbers[part.indices.to_numpy()])
+                numbers = number_labels(piece.dictionary.to_pylist(), class_names, str(file))
+                labels.append(numbers[piece.indices.to_numpy()])
             else:
-                labels.append(part.to_numpy().astype(np.int64))
+                labels.append(piece.to_numpy().astype(np.int64))
     if sum(map(len, labels)) == 0:
         raise DataError(f"{name}: no rows in {len(files)} files, first {files[0]}")
     check_labels(np.concatenate(labels), class_names, name)
@@ -350,16 +350,16 @@ def _read_column(file: Path, columns: Columns) -> list[pa.Array]:
     try:
         parquet = pq.ParquetFile(file, read_dictionary=[columns.label] if columns.text else [])
         batches = parquet.iter_batches(LABELS_AT_ONCE, columns=[columns.label], use_threads=False)
-        parts, unpacked = [], 0
+        pieces, unpacked = [], 0
         for batch in batches:
-            parts.append(batch.column(0))
-            parts[-1].validate(full=True)  # that text is UTF-8
-            unpacked += parts[-1].nbytes
+            pieces.append(batch.column(0))
+            pieces[-1].validate(full=True)  # that text is UTF-8
+            unpacked += pieces[-1].nbytes
             if unpacked > most:
                 raise DataError(f"{file}: labels of more than the {most:,} bytes that are read of this file")
-        if (count := sum(map(len, parts))) != rows:
+        if (count := sum(map(len, pieces))) != rows:
             raise DataError(f"{file}: column {columns.label!r} has {count:,} values for {rows:,} rows")
-        return parts
+        return pieces
     except DAMAGE as error:
         raise DataError(f"{file}: column {columns.label!r} cannot be read: {error}") from error
 

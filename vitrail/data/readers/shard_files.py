@@ -51,7 +51,7 @@ def find_shards(path: Path, suffix: str) -> dict[str, Shards]:
     return {split: splits[split] for split in in_order(list(splits))}
 
 
-def shards_of(path: Path, suffix: str, split: str) -> tuple[str, Shards]:
+def find_split_shards(path: Path, suffix: str, split: str) -> tuple[str, Shards]:
     """Return the split that `split` means, by its name or by the stem of its files, and its shards."""
     splits = find_shards(path, suffix)
     for name, shards in splits.items():

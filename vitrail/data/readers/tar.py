@@ -25,11 +25,11 @@ from pathlib import Path
 
 import numpy as np
 
-from vitrail.data.readers.class_names import check_labels, labels_of, number_names, read_class_names
-from vitrail.data.readers.fingerprint import digest, digest_files, stamp_of
+from vitrail.data.readers.class_names import check_labels, number_labels, number_names, read_class_names
+from vitrail.data.readers.fingerprint import digest, digest_files, file_stamp
 from vitrail.data.readers.folder_layout import EXTENSIONS
 from vitrail.data.readers.names import Names, printable
-from vitrail.data.readers.shard_files import Shards, find_shards, shards_of
+from vitrail.data.readers.shard_files import Shards, find_shards, find_split_shards
 from vitrail.data.readers.tar_headers import Member, walk
 from vitrail.data.sources import MAX_FILE_BYTES, Example
 from vitrail.errors import DataError, ImageError
@@ -72,7 +72,7 @@ class TarSource:
             raise ImageError(f"{key}: an image of {size:,} bytes; 1 to {MAX_FILE_BYTES:,} are read")
         try:
             with self.files[f].open("rb", buffering=0) as file:
-                if stamp_of(os.fstat(file.fileno())) != self.indexes[f].stamp:
+                if file_stamp(os.fstat(file.fileno())) != self.indexes[f].stamp:
                     raise DataError(f"{key}: the shard was changed since it was opened as a data set")
                 data = os.pread(file.fileno(), size, offset)
         except OSError as error:
@@ -93,7 +93,7 @@ class TarSource:
 
 def open_tar(path: Path, split: str) -> TarSource:
     """Open one split of a folder of tar shards, or one shard."""
-    name, shards = shards_of(path, ".tar", split)
+    name, shards = find_split_shards(path, ".tar", split)
     root = path if path.is_dir() else path.parent
     indexes = [read_index(file) for file in progress(shards.files, len(shards.files), "tar shards")]
     texts = [label.decode() for index in indexes for label in index.labels]
@@ -105,7 +105,7 @@ def open_tar(path: Path, split: str) -> TarSource:
         labels = np.array([int(text) for text in texts], dtype=np.int64)
         check_labels(labels, class_names, where)
     else:
-        labels = labels_of(texts, class_names, where)
+        labels = number_labels(texts, class_names, where)
     return TarSource(
         name=f"{root.resolve().name}:{name}",
         files=shards.files,
@@ -153,7 +153,7 @@ class Index:
 
 def read_index(shard: Path) -> Index:
     """Return the index of a shard: from its file where there is one that fits, else built and kept."""
-    stamp = stamp_of(shard.stat())
+    stamp = file_stamp(shard.stat())
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vitrail" / "tar"
     places = (shard.with_name(f"{shard.name}.index.npz"), cache / f"{digest(str(shard.resolve()))}.npz")
     for file in places:
@@ -172,7 +172,7 @@ def build_index(shard: Path) -> Index:
     keys: dict[str, None] = {}
     try:
         with shard.open("rb", buffering=0) as archive:
-            stamp = stamp_of(os.fstat(archive.fileno()))
+            stamp = file_stamp(os.fstat(archive.fileno()))
             for member in walk(archive.fileno()):
                 folder, slash, base = member.name.rpartition("/")
                 stem, dot, extension = base.partition(".")
