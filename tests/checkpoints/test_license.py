@@ -157,7 +157,7 @@ def test_what_is_no_license_is_refused(wrong, start, tmp_path):
     ],
 )
 def test_what_other_peoples_config_files_state(card, found):
-    assert license.license_in(card) == found
+    assert license.find_license(card) == found
 
 
 def test_on_the_command_line(start, tmp_path, vitrail_command):

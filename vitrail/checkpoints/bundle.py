@@ -21,7 +21,7 @@ import torch
 from vitrail.checkpoints import torch_files
 from vitrail.checkpoints.checkpoint import Checkpoint, check_extent, config_from_json, config_to_json, listing
 from vitrail.checkpoints.json_files import check_kind
-from vitrail.checkpoints.license import both_parts, check_license, known
+from vitrail.checkpoints.license import check_license, complete_license, stated_license
 from vitrail.data import preprocess as pp
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.runtime.files import atomic_folder
@@ -71,7 +71,7 @@ def read(folder: Path) -> Checkpoint:
     weights = {name: w.to(torch.float32, copy=True) for name, w in stored.items()}
     return Checkpoint(
         config, weights, card["preprocess"], class_names, card.get("provenance", {}), card.get("metrics", {}),
-        known(card.get("license", {})),
+        stated_license(card.get("license", {})),
     )  # fmt: skip
 
 
@@ -99,7 +99,7 @@ def write(checkpoint: Checkpoint, folder: Path) -> list[str]:
         "class_names": checkpoint.class_names,
         "provenance": checkpoint.provenance,
         "metrics": checkpoint.metrics,
-        "license": both_parts(checkpoint.license),
+        "license": complete_license(checkpoint.license),
     }
     with atomic_folder(folder) as temporary:
         torch_files.save_safetensors(checkpoint.weights, temporary / WEIGHTS)

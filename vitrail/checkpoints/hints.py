@@ -1,4 +1,4 @@
-"""What neither the names nor the shapes of tensors tell: who says it, or that it was assumed.
+"""Settings that neither the names nor the shapes of tensors tell: who states them, or that they were assumed.
 
     argument of vitrail.load  >  config file beside the weights  >  default of the library
 
@@ -28,7 +28,7 @@ ALLOWED = {"activation": ("gelu", "gelu_tanh"), "pool": ("token", "mean", "atten
 
 @dataclass(frozen=True)
 class Hints:
-    """What the caller says about a model; None: nothing."""
+    """Settings that the caller states; None for those left to the file."""
 
     heads: int | None = None
     activation: str | None = None

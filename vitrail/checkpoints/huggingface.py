@@ -24,7 +24,7 @@ from vitrail.checkpoints import torch_files
 from vitrail.checkpoints.checkpoint import Checkpoint
 from vitrail.checkpoints.hints import NO_HINTS, Choices, Hints, Size, count_numbered, inferring_architecture
 from vitrail.checkpoints.json_files import Number, check_entries, list_numbered
-from vitrail.checkpoints.license import CARD, both_parts, license_in, model_card
+from vitrail.checkpoints.license import CARD, complete_license, find_license, model_card
 from vitrail.checkpoints.mapping import (
     Entry,
     add_zero_biases,
@@ -187,7 +187,7 @@ def read(files: WeightFiles, hints: Hints = NO_HINTS, *, image_size: Size | None
     origin = {"format": "huggingface", **files.origin, "architecture": architecture}
     origin |= {"heads": choices.heads_source, **choices.report("transformers", files.path.name)}
     class_names = read_class_names(content.get("id2label"), config.classes, where)
-    return Checkpoint(config, weights, line, class_names, origin, license=license_in(content))
+    return Checkpoint(config, weights, line, class_names, origin, license=find_license(content))
 
 
 def on_disk(key: str) -> str:
@@ -342,7 +342,9 @@ def write(checkpoint: Checkpoint, path: Path) -> list[str]:
         )
     with atomic_folder(path) as temporary:
         torch_files.save_safetensors(tensors, temporary / WEIGHTS)
-        settings = model_settings(c, checkpoint.class_names) | {"license": both_parts(checkpoint.license)}
+        settings = model_settings(c, checkpoint.class_names) | {
+            "license": complete_license(checkpoint.license)
+        }
         torch_files.save_json(settings, temporary / CONFIG)
         (temporary / CARD).write_text(model_card(checkpoint.license), encoding="utf-8")
         if images is not None:

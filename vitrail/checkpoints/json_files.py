@@ -95,7 +95,7 @@ def check_kind(value: dict[str, Any], kind: Any, where: str) -> None:
 
 def check_entries(entries: Mapping[str, Any], schema: Any, where: str) -> dict[str, Any]:
     """Return the entries of someone's config file that are not null, checked against a TypedDict."""
-    kinds = fields_of(schema)
+    kinds = field_types(schema)
     entries = {key: value for key, value in entries.items() if value is not None}
     for key, value in entries.items():
         if key in kinds and misfit(value, kinds[key], key) is not None:
@@ -125,7 +125,7 @@ def misfit(value: Any, kind: Any, name: str) -> str | None:
     elif origin is dict and isinstance(value, dict):
         checks = [(key, one, inner[1]) for key, one in value.items()]
     elif has_fields(kind) and isinstance(value, dict):
-        kinds, other = fields_of(kind), Any if is_typeddict(kind) else NOTHING
+        kinds, other = field_types(kind), Any if is_typeddict(kind) else NOTHING
         required = kind.__required_keys__ if is_typeddict(kind) else ()
         checks = [(key, value.get(key, MISSING), kinds[key]) for key in required]
         checks += [(key, one, kinds.get(key, other)) for key, one in value.items()]
@@ -155,5 +155,5 @@ def has_fields(kind: Any) -> bool:
 
 
 @cache
-def fields_of(kind: Any) -> dict[str, Any]:
+def field_types(kind: Any) -> dict[str, Any]:
     return get_type_hints(kind)

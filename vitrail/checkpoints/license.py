@@ -34,50 +34,50 @@ def check_license(license: Any) -> None:
         )
 
 
-def both_parts(license: Mapping[str, str]) -> dict[str, str]:
+def complete_license(license: Mapping[str, str]) -> dict[str, str]:
     """Return both parts, "unknown" for one that nobody stated."""
     return {part: license.get(part) or UNKNOWN for part in PARTS}
 
 
-def known(license: Mapping[str, str]) -> dict[str, str]:
+def stated_license(license: Mapping[str, str]) -> dict[str, str]:
     """Return the parts that somebody stated."""
     return {part: text for part, text in license.items() if text and text != UNKNOWN}
 
 
-def in_words(license: Mapping[str, str]) -> str:
-    return "; ".join(f"{part}: {text}" for part, text in both_parts(license).items())
+def describe_license(license: Mapping[str, str]) -> str:
+    return "; ".join(f"{part}: {text}" for part, text in complete_license(license).items())
 
 
-def inherited(license: Mapping[str, str]) -> dict[str, str]:
+def inherit_license(license: Mapping[str, str]) -> dict[str, str]:
     """Return the license of a model trained from one with `license`, on further data of unknown license."""
-    stated = known(license)
+    stated = stated_license(license)
     if "data" in stated and not stated["data"].endswith(FURTHER):
         stated["data"] += FURTHER
     return stated
 
 
-def license_in(card: Mapping[str, Any] | None) -> dict[str, str]:
+def find_license(card: Mapping[str, Any] | None) -> dict[str, str]:
     """Return the license in someone's config.json: our entry, or the text in timm's pretrained_cfg."""
     card = card or {}
     settings = card.get("pretrained_cfg")
     stated = card.get("license") or (settings.get("license") if isinstance(settings, dict) else None)
     stated = {"weights": stated} if isinstance(stated, str) else stated
     texts = {part: stated.get(part) for part in PARTS} if isinstance(stated, dict) else {}
-    return known({part: text[:MAX_TEXT] for part, text in texts.items() if isinstance(text, str)})
+    return stated_license({part: text[:MAX_TEXT] for part, text in texts.items() if isinstance(text, str)})
 
 
 def unwritten_license(license: Mapping[str, str]) -> list[str]:
     """Return the note of a format that has no place for a license."""
     return (
-        [f"the license is not written, pass it on with the file: {in_words(license)}"]
-        if known(license)
+        [f"the license is not written, pass it on with the file: {describe_license(license)}"]
+        if stated_license(license)
         else []
     )
 
 
 def model_card(license: Mapping[str, str]) -> str:
     """Return a README.md: the hub's metadata, and the same for people."""
-    text = both_parts(license)
+    text = complete_license(license)
     name = re.sub(r"[^a-z0-9.]+", "-", text["weights"].lower()).strip("-.")[:80]
     identifier = re.fullmatch(r"[A-Za-z0-9.+-]+", text["weights"])
     head = (

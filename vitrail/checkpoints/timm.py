@@ -38,7 +38,7 @@ from vitrail.checkpoints.hints import (
     inferring_architecture,
 )
 from vitrail.checkpoints.json_files import Number, check_entries, list_numbered
-from vitrail.checkpoints.license import CARD, both_parts, known, license_in, model_card
+from vitrail.checkpoints.license import CARD, complete_license, find_license, model_card, stated_license
 from vitrail.checkpoints.mapping import Entry, add_zero_biases, layer, plain, read_weights, write_weights
 from vitrail.checkpoints.torch_files import WeightFiles
 from vitrail.checkpoints.transforms import (
@@ -168,7 +168,7 @@ class Schema(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class ConfigFile:
-    """What a config.json says; nothing without one."""
+    """The content of a config.json; empty without one."""
 
     architecture: str | None = None
     args: dict[str, Any] = field(default_factory=dict)
@@ -233,7 +233,7 @@ def read(files: WeightFiles, hints: Hints = NO_HINTS, *, image_size: Size | None
     if file.pretrained is None and line:
         choices.assumed["preprocess"] = line
     origin |= choices.report("timm", files.path.name)
-    license = license_in(files.configs.get(CONFIG))
+    license = find_license(files.configs.get(CONFIG))
     return Checkpoint(config, weights, line, class_names, origin, license=license)
 
 
@@ -427,7 +427,7 @@ def write(checkpoint: Checkpoint, path: Path) -> list[str]:
     c = checkpoint.config
     architecture, args, notes = bit_arguments(c) if isinstance(c, BiTConfig) else vit_arguments(c)
     settings, more = pretrained_settings(checkpoint)
-    if stated := known(checkpoint.license).get("weights"):
+    if stated := stated_license(checkpoint.license).get("weights"):
         settings["license"] = stated  # where timm keeps it
     content: dict[str, Any] = {
         "architecture": architecture,
@@ -436,7 +436,7 @@ def write(checkpoint: Checkpoint, path: Path) -> list[str]:
         "global_pool": args.get("global_pool", "avg"),
         "model_args": args,
         "pretrained_cfg": settings,
-        "license": both_parts(checkpoint.license),
+        "license": complete_license(checkpoint.license),
     }
     if checkpoint.class_names is not None:
         content["label_names"] = checkpoint.class_names
@@ -490,7 +490,7 @@ def vit_arguments(c: ViTConfig) -> tuple[str, dict[str, Any], list[str]]:
 
 
 def bit_arguments(c: BiTConfig) -> tuple[str, dict[str, Any], list[str]]:
-    """As `vit_arguments`; another width factor than the function's is passed as numbers of channels."""
+    """Return the same for a BiT; a width factor other than the function's is passed as numbers of channels."""
     name, factor = BITS.get(c.units, BITS[3, 4, 6, 3])
     notes = [] if c.units in BITS else [no_function(f"a BiT of units {c.units}")]
     by = c.width_factor / factor

@@ -22,7 +22,7 @@ def models(*, image_size: int | None = None, classes: int = 1000, common: Common
         classes: outputs of the classifier
     """
     from vitrail.checkpoints.box import list_box
-    from vitrail.checkpoints.license import in_words
+    from vitrail.checkpoints.license import describe_license
     from vitrail.models.cost import cost
     from vitrail.models.names import MODELS, make_config
 
@@ -45,7 +45,7 @@ def models(*, image_size: int | None = None, classes: int = 1000, common: Common
         for one in box
     ]
     after += [
-        f"License of {one['name']}, and of what is trained from it: {in_words(one['license'])}."
+        f"License of {one['name']}, and of what is trained from it: {describe_license(one['license'])}."
         for one in box
     ]
     return Shown(common, columns, rows, {"models": result, "box": box}, after=after)
@@ -181,7 +181,7 @@ def convert(
         sample: images to measure on (files, folders or patterns); 16 pictures that are drawn where nothing is said
     """
     from vitrail.checkpoints.formats import convert as run
-    from vitrail.checkpoints.license import both_parts, in_words
+    from vitrail.checkpoints.license import complete_license, describe_license
     from vitrail.inference.images import find_images
     from vitrail.models.cost import cost
 
@@ -199,12 +199,12 @@ def convert(
         ["classes", f"{config.classes:,}"],
         ["parameters", f"{parameters:,}"],
         ["preprocess", made.preprocess],
-        ["license", in_words(made.license)],
+        ["license", describe_license(made.license)],
         ["written", f"{destination} ({to}{', float16' if precision == 'float16' else ''})"],
     ]
     result = {"source": source, "destination": destination, "to": to, "parameters": parameters}
     result |= {"classes": config.classes, "image_size": [H, W], "preprocess": made.preprocess}
-    result["license"] = both_parts(made.license)
+    result["license"] = complete_license(made.license)
     shown = Shown(common, ["", ""], rows, result)
     measure(shown, made, to, paths)
     return shown

@@ -45,7 +45,7 @@ def pretrain_command(words: list[str]) -> Shown:
 def show_pretrained(trained: Trained, labels: bool, data: str, common: Common) -> Shown:
     from shlex import quote
 
-    from vitrail.checkpoints.license import in_words, known
+    from vitrail.checkpoints.license import describe_license, stated_license
     from vitrail.evaluators.score import format_score
 
     results = trained.results
@@ -56,8 +56,8 @@ def show_pretrained(trained: Trained, labels: bool, data: str, common: Common) -
             rows.append([f"{split} {name.removeprefix('val_')}", format_score(name, value, n)])
     if results["broken"]:
         rows.append(["broken files", f"{results['broken']:,}"])
-    if known(results.get("license", {})):
-        rows.append(["license", in_words(results["license"])])
+    if stated_license(results.get("license", {})):
+        rows.append(["license", describe_license(results["license"])])
     rows.append(["folder", str(trained.folder)])
     model = quote(str(trained.folder / "model"))
     after = [f"Next: vitrail finetune --model {model} --data PATH"]

@@ -21,7 +21,7 @@ from torch import nn
 
 from vitrail.checkpoints.checkpoint import Checkpoint, to_model
 from vitrail.checkpoints.formats import load, save
-from vitrail.checkpoints.license import both_parts, inherited
+from vitrail.checkpoints.license import complete_license, inherit_license
 from vitrail.checkpoints.run import Run
 from vitrail.checkpoints.run.metrics import finite
 from vitrail.data.sources import Source
@@ -246,7 +246,7 @@ def evaluate_and_publish(
         "broken": len(broken),
         "train_examples": len(sources.train),
         "computed": f"{describe_computation(parts)}, {world()} x {device_name(parts.device)}",
-        "license": both_parts(inherited(model.license)),
+        "license": complete_license(inherit_license(model.license)),
     }
     if test is not None and model.config.classes:
         # Training is over: broken test images are counted, and do not undo it.
@@ -275,7 +275,7 @@ def describe_model(model: Model, parts: Assembled, run: Run, results: dict[str, 
         "computed": results["computed"],
     }
     model.provenance = provenance | ({"start": model.provenance} if parts.from_weights else {})
-    model.license = inherited(model.license)
+    model.license = inherit_license(model.license)
     model.metrics = finite({"val": results["val"], "test": results["test"]})
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from vitrail.checkpoints.json_files import Count, check_kind
-from vitrail.checkpoints.license import in_words, known
+from vitrail.checkpoints.license import describe_license, stated_license
 from vitrail.checkpoints.run import Run
 from vitrail.checkpoints.run.state import fail_together
 from vitrail.data.settings import DataSettings
@@ -299,8 +299,8 @@ def describe(finetuning: Finetuning, parts: Assembled, inputs: Inputs) -> None:
             f"{sources.test.name} has no images of {len(missing):,} of {len(sources.train.class_names):,} classes, "
             f"which will not be tested: {list_some(missing)}"
         )
-    if known(parts.model.license):
-        license = in_words(parts.model.license)
+    if stated_license(parts.model.license):
+        license = describe_license(parts.model.license)
         note(f"License of {settings.model.model}, which also holds for what is trained from it: {license}")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vitrail.checkpoints.license import in_words
+from vitrail.checkpoints.license import describe_license
 from vitrail.data.readers.class_names import readable
 from vitrail.evaluators.accuracy import MOST_MISTAKES
 from vitrail.evaluators.score import format_score
@@ -25,7 +25,7 @@ def results_page(results: dict[str, Any]) -> str:
         f"\nTrained on {results['train_examples']:,} images for {results['steps']:,} steps at lr {results['lr']:g}; "
         f"{tested}."
     )
-    lines.append(f"\nLicense: {in_markdown(in_words(results['license']))}")
+    lines.append(f"\nLicense: {in_markdown(describe_license(results['license']))}")
     return "\n".join([*lines, *class_lines(results), *sweep_lines(results)]) + "\n"
 
 
