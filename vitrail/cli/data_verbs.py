@@ -50,7 +50,7 @@ def split_table(report: Report) -> Table:
         ["images", *(f"{split.images:,}" for split in splits)],
         ["classes", *(f"{len(split.class_names):,}" for split in splits)],
         ["images per class", *(f"{min(split.counts):,} to {max(split.counts):,}" for split in splits)],
-        ["largest / smallest", *("" if s.balance is None else f"{s.balance:.1f}" for s in splits)],
+        ["imbalance", *("" if s.balance is None else f"{s.balance:.1f}" for s in splits)],
         ["height", *(str(split.height or "") for split in splits)],
         ["width", *(str(split.width or "") for split in splits)],
         ["unreadable", *(f"{len(split.unreadable):,}" for split in splits)],
@@ -97,21 +97,13 @@ def data_dedup(
         how = [leak.how for leak in test.leaks]
         counts = [test.images, len({leak.test for leak in test.leaks})]
         counts += [how.count(kind) for kind in ("bytes", "near", "mirrored")]
-        counts += [len({leak.train for leak in test.leaks}), test.unreadable]
+        counts.append(len({leak.train for leak in test.leaks}))
         rows.append([test.name, *(f"{count:,}" for count in counts)])
-    columns = [
-        "test set",
-        ">images",
-        ">leaked",
-        ">same bytes",
-        ">near",
-        ">mirrored",
-        ">training images",
-        ">unreadable",
-    ]
+    columns = ["test set", ">images", ">leaked", ">same bytes", ">near", ">mirrored", ">to exclude"]
     after = [
         f"{len(leaks.excluded):,} of {leaks.images:,} images of {leaks.train} to exclude, listed in {out}",
-        *([f"Pairs: {sheet}"] if sheet else []),
+        *(f"{s.unreadable:,} images of {s.name} cannot be read" for s in leaks.tests if s.unreadable),
+        *([f"Pairs drawn in {sheet}"] if sheet else []),
     ]
     return Shown(common, columns, rows, leaks.as_json(), after=after)
 

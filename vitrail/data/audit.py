@@ -132,7 +132,10 @@ class Report:
     def _list_problems(self, split: SplitReport) -> list[str]:
         problems = []
         if split.unreadable:
-            files = [f"{file.key} ({file.reason})" for file in split.unreadable]
+            # Most reasons begin with the key.
+            files = [
+                f.reason if f.reason.startswith(f.key) else f"{f.key}: {f.reason}" for f in split.unreadable
+            ]
             problems.append(f"unreadable files in {split.name}: {_list_some(files)}")
         empty = [name for name, count in zip(split.class_names, split.counts, strict=True) if not count]
         if empty:

@@ -158,9 +158,10 @@ def note_ignored(source: Source) -> None:
     if os.environ.get("RANK", "0") != "0":  # of the processes of torchrun, the first one reports
         return
     _noted.add(source.root)
+    count = source.skipped.total()
     note(
-        f"{source.name}: {source.skipped.total():,} files are ignored: {in_words(source.skipped)}; "
-        f"see `vitrail data inspect {source.root}`"
+        f"{source.name}: {count:,} file{' is' if count == 1 else 's are'} ignored: {in_words(source.skipped)}; see "
+        f"`vitrail data inspect {source.root}`"
     )
 
 
