@@ -1,4 +1,4 @@
-"""How well copies are found: recall for each kind of copy, precision, time.
+"""Recall of the search for copies by kind of copy, its precision and time.
 
     python -m benchmarks.dedup --data FOLDER [--n 10000] [--part measured|set] [--sheet FILE.png]
 
@@ -6,11 +6,11 @@ FOLDER holds Tiny-ImageNet (any source with a train and a validation split will 
 first `n` images of a part of its train split. The test set, of the same size, holds 100 copies of them for each
 way of copying, and images of another part. So n x n pairs are compared, of which 600 are planted.
 
-    part `set`        train[:25%] and train[25%:50%]: what the thresholds in vitrail/data were set on
-    part `measured`   train[85%:] and validation: what docs/results/dedup.md reports
+    part `set`        train[:25%] and train[25%:50%]: the thresholds in vitrail/data were chosen on these
+    part `measured`   train[85%:] and validation: the results in docs/results/dedup.md
 
-A reported pair that was not planted is either a copy that the data set holds by nature or a mistake; the table
-counts them apart, they are listed, and `--sheet` draws them for a person to decide.
+A reported pair that was not planted is either a copy that the data set already held or a mistake; such pairs are
+listed, and `--sheet` draws them for a person to decide.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from vitrail.data.copies.duplicates import THRESHOLD, Pairs, find_pairs
 from vitrail.data.copies.scan import scan
 from vitrail.data.decode import decode
 from vitrail.data.sources import Example, Source, open_source
+from vitrail.data.splits import Subset
 from vitrail.errors import ConfigError
 
 COPIES = 100  # of each kind
@@ -52,16 +53,16 @@ def main(
 ) -> None:
     """Print the table. `data`: folder with Tiny-ImageNet; `sheet`: where to draw the pairs to look at."""
     if n < COPIES * len(KINDS):
-        raise ConfigError(f"--n {n}: at least {COPIES * len(KINDS)} images are needed, one for each copy")
+        raise ConfigError(f"--n is {n}; it must be at least {COPIES * len(KINDS)}, one image for each copy")
     rng = np.random.default_rng(seed)
-    train, others = (First(open_source(data, split), n) for split in PARTS[part])
+    train, others = (first(open_source(data, split), n) for split in PARTS[part])
     originals = rng.permutation(n)[: COPIES * len(KINDS)]
     copies = [
         CHANGES_OF[kind](pixels(train, int(original)), rng)
         for kind, chosen in zip(KINDS, np.split(originals, len(KINDS)), strict=True)
         for original in chosen
     ]
-    test = Planted([encode(copy) for copy in copies], First(others, n - len(copies)))
+    test = Planted([encode(copy) for copy in copies], first(others, n - len(copies)))
     began = time.perf_counter()
     pairs = find_pairs(scan(train), scan(test), threshold=THRESHOLD - 0.25)
     seconds = time.perf_counter() - began
@@ -148,43 +149,11 @@ def report(
 
 
 @dataclass(frozen=True)
-class First:
-    """The first `n` examples of a source."""
-
-    source: Source
-    n: int
-
-    @property
-    def name(self) -> str:
-        return self.source.name
-
-    @property
-    def class_names(self) -> list[str]:
-        return self.source.class_names
-
-    @property
-    def labels(self) -> np.ndarray:
-        return self.source.labels[: self.n]
-
-    def __len__(self) -> int:
-        return self.n
-
-    def key(self, index: int) -> str:
-        return self.source.key(index)
-
-    def read(self, index: int) -> Example:
-        return self.source.read(index)
-
-    def fingerprint(self) -> str:
-        return f"{self.source.fingerprint()}-{self.n}"
-
-
-@dataclass(frozen=True)
 class Planted:
     """Copies, then other images."""
 
     copies: list[bytes]
-    others: First
+    others: Source
     name: str = "copies and others"
 
     @property
@@ -210,6 +179,11 @@ class Planted:
 
     def fingerprint(self) -> str:
         return self.others.fingerprint()
+
+
+def first(source: Source, n: int) -> Subset:
+    """Return the first `n` examples of a source."""
+    return Subset(source, np.arange(n))
 
 
 def pixels(source: Source, index: int) -> Image.Image:
