@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from vitrail.inference.engine import transform
     from vitrail.inference.features import features
     from vitrail.inference.predict import predict
+    from vitrail.inspection.inspect import inspect
 
 __version__ = "0.1.0"
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "features",
     "fewshot",
     "finetune",
+    "inspect",
     "knn",
     "linear",
     "list_models",
@@ -58,6 +60,7 @@ PUBLIC = {
     "linear": "vitrail.evaluators.probes",
     "finetune": "vitrail.api",
     "pretrain": "vitrail.api",
+    "inspect": "vitrail.inspection.inspect",
     "predict": "vitrail.inference.predict",
     "transform": "vitrail.inference.engine",
 }

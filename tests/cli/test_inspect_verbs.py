@@ -76,7 +76,7 @@ def test_a_resnet_is_told_what_there_is_for_it(run, photos, tmp_path):
     vitrail.save(bit(), tmp_path / "m")
     code, out, err = run("m", photos / "0.png")
     assert code == 0, err
-    assert "only the filters and the occlusion map exist for it." in out
+    assert "only the filters and the occlusion map exist." in out
     assert {p.name for p in (tmp_path / "inspection").iterdir()} == {
         "filters.png",
         "image-01.png",
@@ -139,7 +139,7 @@ def test_weights_alone(run, tmp_path):
     vitrail.save(made("token"), tmp_path / "m")
     code, out, _ = run("m")
     assert code == 0
-    assert "No images were given" in out
+    assert "need images" in out
     assert {p.name for p in (tmp_path / "inspection").iterdir()} == {
         "filters.png",
         "positions.png",
@@ -180,7 +180,7 @@ def test_pictures_of_the_users_are_not_replaced(run, photos, tmp_path):
     (photos / "0.png").rename(photos / "image-01.png")
     before = {p.name: p.read_bytes() for p in photos.iterdir()}
     code, out, err = run("nothing", photos / "image-01.png", "--out", photos)
-    assert (code, out) == (2, "") and "image-01.png" in err and "a folder of their own" in err
+    assert (code, out) == (2, "") and "image-01.png" in err
     assert {p.name: p.read_bytes() for p in photos.iterdir()} == before
 
 

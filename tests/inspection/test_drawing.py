@@ -45,7 +45,7 @@ def inside(figure):
 
 
 def training(n):
-    return [{"step": i, "loss": 2.0 - i / 100, "rate": 0.1, "seconds": 0.5} for i in range(n)]
+    return [{"step": i, "loss": 2.0 - i / 100, "lr": 0.1, "seconds": 0.5} for i in range(n)]
 
 
 def test_loss_curve_of_one_row(tmp_path):
@@ -62,9 +62,18 @@ def test_loss_curve_shows_a_smoothed_line_and_scores(tmp_path):
     scores = [{"step": i, "val_top1": 0.5, "val_top5": 0.9, "val_n": 1000} for i in (10, 50)]
     drawing.loss_curve(training(60) + scores, tmp_path / "c.png")
     assert pixels(tmp_path / "c.png").shape[0] > pixels(tmp_path / "b.png").shape[0]
-    assert has(
-        tmp_path / "c.png", drawing.COLOURS[1]
-    )  # the second score; there is no val_loss to have that colour
+    assert has(tmp_path / "c.png", drawing.COLOURS[1]) and has(tmp_path / "c.png", drawing.COLOURS[2])
+
+
+def test_validation_stands_beside_training(tmp_path, drawn):
+    rows = [{**row, "top1": 0.25} for row in training(60)]
+    rows += [{"step": i, "val_loss": 1.5, "val_top1": 0.5} for i in (30, 60)]
+    drawing.loss_curve(rows, tmp_path / "c.png")
+    loss, score, lr = drawn[0].axes
+    legends = [[text.get_text() for text in ax.get_legend().get_texts()] for ax in (loss, score)]
+    assert legends[0] == ["training", "training, smoothed", "val_loss: 1.5"]
+    assert legends[1] == ["training", "training, smoothed", "val_top1: 50.0%"]
+    assert lr.get_ylabel() == "learning rate"
 
 
 def test_loss_curve_takes_rows_with_nothing_in_them(tmp_path):
@@ -119,6 +128,25 @@ def test_the_colours_of_a_confusion_matrix_say_their_scale(tmp_path, drawn):
     assert inside(drawn[0])
 
 
+def test_a_large_confusion_matrix_lists_pairs_instead_of_names(tmp_path, drawn):
+    pairs = [("a name that is much too long to be written in one line", "other", 7, 50)] * 60
+    for K in (40, 41):
+        names = [f"class number {i} with a long name" for i in range(K)]
+        drawing.confusion_matrix(np.eye(K, dtype=np.int64), names, tmp_path / "c.png", pairs=pairs)
+        assert inside(drawn[-1])
+    small, large = map(words, drawn)
+    assert any("class" in text and "39" in text for text in small) and "most confused" not in small
+    assert not any("class number" in text for text in large)
+    assert sum("as other: 7 of 50" in text for text in large) > 10
+
+
+def test_neighbours_of_a_very_large_matrix_keep_the_greatest():
+    values = np.zeros((1000, 1000))
+    values[999, 1] = 1
+    small = drawing.pooled(values, 800)
+    assert small.shape == (500, 500) and small[499, 0] == 1 == small.sum()
+
+
 def test_attention_distances_name_their_layers(tmp_path, drawn):
     layers = ["1 row", "1 column", "2 row", "2 column"]
     panels = {
@@ -157,6 +185,23 @@ def test_mistakes_shows_every_picture(tmp_path):
         drawing.captioned(images, ["one"], tmp_path / "m.png")
     drawing.captioned([], [], tmp_path / "none.png")
     assert pixels(tmp_path / "none.png").size
+
+
+@pytest.mark.parametrize("n", [5, 7, 11, 12])
+def test_galleries_have_no_holes_and_lose_no_caption(tmp_path, drawn, n):
+    caption = (
+        "val/IMG_1.jpg\n98.3% soft-coated wheaten terrier of the north\ntrue: black-and-gold garden spider"
+    )
+    shapes = [(20, 40, 3), (40, 20, 3)] * n
+    drawing.captioned([np.zeros(shape, np.uint8) for shape in shapes[:n]], [caption] * n, tmp_path / "m.png")
+    (figure,) = drawn
+    assert inside(figure)
+    texts = [" ".join(text.split()) for text in words(figure) if text]
+    assert texts == [" ".join(caption.split())] * n
+    boxes = np.array([ax.get_position(original=True).bounds for ax in figure.axes])  # (n, 4)
+    for bottom in np.unique(boxes[:, 1].round(6)):
+        row = boxes[boxes[:, 1].round(6) == bottom]
+        assert row[0, 0] == pytest.approx(1 - row[-1, 0] - row[-1, 2])  # centred
 
 
 @pytest.mark.parametrize("n", [1, 8, 9])

@@ -36,7 +36,7 @@ def test_a_planted_low_rank_bank_is_recovered():
 def test_components_are_orthonormal_pictures(model):
     found = filters(model)
     k, P = found.components.shape[:2]
-    assert (8 if found.of == "the patch embedding E" else 7) == P
+    assert (8 if found.layer == "the patch embedding E" else 7) == P
     flat = found.components.reshape(k, -1)
     np.testing.assert_allclose(flat @ flat.T, np.eye(k), atol=1e-5)
     assert (np.diff(found.variance) <= 1e-7).all() and found.variance.sum() <= 1 + 1e-5

@@ -7,7 +7,7 @@ import torch
 import vitrail
 from tests.inspection.looked_at import bit, made, pictures
 from vitrail.inspection import drawing, figures
-from vitrail.inspection.figures import draw_distances, draw_heads, draw_positions, views_of
+from vitrail.inspection.figures import draw_distances, draw_heads, draw_positions, draw_views
 from vitrail.inspection.inspect import Subject, inspect
 from vitrail.inspection.occlusion import cell_size, hide
 from vitrail.inspection.pictures import heat
@@ -37,7 +37,7 @@ def test_occlusion_is_drawn_where_it_was_hidden(config, shape):
         falls = np.zeros(shape)
         falls[r, c] = 0.5
         subject = Subject("a", np.zeros((H, W, 3), np.uint8), [], falls, None, None)
-        seen = views_of(subject, config)["occlusion: features turn by up to 0.5"]
+        *_, seen = draw_views(subject, config).values()
         bright = (seen == np.round(0.6 * heat(np.ones((1, 1)))).astype(np.uint8)).all(axis=2)  # (H, W)
         hidden = (hide(x[0][None], [(r * size, c * size)], size)[0, 0] != x[0]).numpy()
         np.testing.assert_array_equal(bright, hidden)

@@ -4,12 +4,15 @@ import dataclasses
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import vitrail
 from tests.inspection.looked_at import MODELS, bit, made, pictures
+from vitrail.data.sources import open_source
 from vitrail.inspection.attention import attention_distances
-from vitrail.inspection.figures import views_of
-from vitrail.inspection.inspect import inspect, picture_of
+from vitrail.inspection.figures import draw_views
+from vitrail.inspection.inspect import inspect, model_input
+from vitrail.inspection.record import NOT_FOR_RESNETS
 
 
 @pytest.mark.parametrize("kind", MODELS)
@@ -36,10 +39,7 @@ def test_a_resnet_has_filters_and_occlusion_and_a_sentence():
     assert all(
         one.maps is None and one.rollout is None and one.occlusion.shape == (2, 2) for one in seen.subjects
     )
-    assert seen.notes == [
-        "a BiT ResNet has neither attention nor position embeddings: of the figures only the filters and the "
-        "occlusion map exist for it"
-    ]
+    assert seen.notes == [NOT_FOR_RESNETS]
 
 
 def test_models_beside_each_other():
@@ -53,7 +53,7 @@ def test_models_beside_each_other():
 def test_without_images_the_weights_alone():
     seen = inspect(made("token"))
     assert seen.distances == {} and seen.subjects == [] and seen.positions is not None
-    assert "no images were given" in seen.notes[0]
+    assert "need images" in seen.notes[0]
 
 
 def test_without_a_classifier_there_is_no_answer():
@@ -61,13 +61,47 @@ def test_without_a_classifier_there_is_no_answer():
     assert seen.subjects[0].top == [] and seen.subjects[0].occlusion.max() > 0
 
 
-@pytest.mark.parametrize(("classes", "what"), [(5, "probability falls"), (0, "features turn")])
+@pytest.mark.parametrize(("classes", "what"), [(5, "probability"), (0, "features")])
 def test_the_caption_of_occlusion_says_what_falls_and_by_how_much(classes, what):
     seen = inspect(made("token", classes=classes), pictures(1))
     falls = np.full((4, 4), -1.0)
     falls[1, 2] = 0.25
-    captions = views_of(dataclasses.replace(seen.subjects[0], occlusion=falls), seen.config)
-    assert f"occlusion: {what} by up to 0.25" in captions
+    *_, said = draw_views(dataclasses.replace(seen.subjects[0], occlusion=falls), seen.config)
+    assert what in said and "0.25" in said and "8 x 8 pixels" in said
+    *_, said = draw_views(dataclasses.replace(seen.subjects[0], occlusion=falls / 1000), seen.config)
+    assert "less than 0.001" in said
+
+
+def test_a_small_fall_is_not_hot():
+    """Colours have one scale for all images: what hardly matters is dark."""
+    seen = inspect(made("token"), pictures(1))
+    shown = {}
+    for fall in (0.00014, 0.6):
+        falls = np.zeros((4, 4))
+        falls[1, 2] = fall
+        *_, shown[fall] = draw_views(
+            dataclasses.replace(seen.subjects[0], occlusion=falls), seen.config
+        ).values()
+    *_, nothing = draw_views(
+        dataclasses.replace(seen.subjects[0], occlusion=np.zeros((4, 4))), seen.config
+    ).values()
+    assert np.abs(shown[0.00014].astype(int) - nothing).max() <= 1
+    assert np.abs(shown[0.6].astype(int) - nothing).max() > 100
+
+
+def test_a_path_a_folder_and_a_source(tmp_path):
+    model = made("token")
+    vitrail.save(model, tmp_path / "tabby")
+    for i, image in enumerate(pictures(2)):
+        (tmp_path / "data" / "cats").mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(tmp_path / "data" / "cats" / f"{i}.png")
+    seen = vitrail.inspect(tmp_path / "tabby", tmp_path / "data", closely=1)
+    assert seen.name == "tabby" and [one.name for one in seen.subjects] == ["0.png"]
+    assert len(seen.distances["tabby"]) == 2
+    (subject,) = vitrail.inspect(
+        model, open_source(f"{tmp_path / 'data'}?validation=0&test=0"), closely=1
+    ).subjects
+    assert subject.true == "cats" and subject.name.endswith(".png")
 
 
 @pytest.mark.parametrize("line", ["resize(32)|uint8|to_range(-1, 1)", "resize(32)|normalize(0.5, 0.2)"])
@@ -75,7 +109,7 @@ def test_the_picture_is_what_the_model_sees(line):
     model = made("token")
     model.preprocess = line
     image = np.full((32, 32, 3), (10, 128, 250), np.uint8)
-    np.testing.assert_array_equal(picture_of(model, image), image)
+    np.testing.assert_array_equal(model_input(model, image), image)
 
 
 def test_a_look_changes_nothing():

@@ -66,7 +66,7 @@ def test_light_falls_where_the_map_says(shape):
 
 def test_heated_cells_are_coloured_where_values_are_above_0():
     image = np.full((16, 24, 3), 100, np.uint8)
-    made = pictures.heated(image, np.array([[0.0, 0.2, -0.5], [0.0, 0.0, 0.1]]), 8, strength=1)
+    made = pictures.heated(image, np.array([[0.0, 0.2, -0.5], [0.0, 0.0, 0.1]]), 8, 0.2, strength=1)
     np.testing.assert_array_equal(made[0, 8], pictures.heat(np.ones((1, 1)))[0, 0])
     np.testing.assert_array_equal(made[0, 16], pictures.heat(np.zeros((1, 1)))[0, 0])
     np.testing.assert_array_equal(made[15, 23], pictures.heat(np.full((1, 1), 0.5))[0, 0])

@@ -8,7 +8,7 @@ import vitrail
 from tests.inspection.looked_at import MODELS, bit, made, pictures
 from vitrail.errors import ConfigError, DataError
 from vitrail.inspection import record as recording
-from vitrail.inspection.record import in_parts, layer_names, layers, record, whole
+from vitrail.inspection.record import in_parts, layer_names, record, reduce_layers, whole
 
 
 @pytest.mark.parametrize("kind", MODELS)
@@ -56,7 +56,7 @@ def test_axial_attention_written_out_is_what_the_layer_computes():
 def test_layers_are_named_and_whole(kind):
     model = made(kind)
     T = model.config.tokens
-    A = in_parts(model, pictures(2), lambda z: layers(model, z, lambda A: A))
+    A = in_parts(model, pictures(2), lambda z: reduce_layers(model, z, lambda A: A))
     assert A.shape == (2, len(layer_names(model.config)), model.config.heads, T, T)
     np.testing.assert_allclose(A.sum(axis=-1), 1, atol=1e-5)
 

@@ -18,6 +18,7 @@ from tests.inspection.looked_at import answering, bit, made, pictures
 from vitrail.data.sources import open_source
 from vitrail.errors import ConfigError
 from vitrail.evaluators.accuracy import evaluate
+from vitrail.evaluators.score import format_accuracy
 from vitrail.inspection.figures import (
     caption,
     draw_evaluation,
@@ -94,7 +95,7 @@ def test_a_resnet_has_a_page_without_attention(tmp_path):
     page = Page(text)
     assert set(figures) == {"filters", "image-01"}
     assert "canvas" not in page.tags and "script" not in page.tags
-    assert "only the filters and the occlusion map exist for it." in text and "BiT ResNet" in text
+    assert "only the filters and the occlusion map exist." in text and "BiT ResNet" in text
 
 
 def test_names_cannot_break_out_of_the_page(tmp_path):
@@ -115,17 +116,16 @@ def test_scores_and_a_training_curve(tmp_path):
     evaluation = evaluate(model, source, progress=False)
     first = caption(evaluation, source, 0)
     assert first.split("\n")[0] == source.key(0) and source.class_names[source.labels[0]] in first
-    figures = draw_evaluation(evaluation, source, tmp_path) | draw_run(
-        [{"step": 1, "loss": 2.0}], tmp_path, "run"
-    )
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
+    figures = draw_evaluation(evaluation, source, tmp_path) | draw_run(tmp_path)
     assert set(figures) == {"training", "confusion", "right", "wrong"}
     seen = inspect(model)
     write_report(seen, figures, tmp_path / "r.html", evaluation)
     text = (tmp_path / "r.html").read_text()
-    assert f"{evaluation.top1:.4f} (n = {evaluation.n:,})" in text
-    assert all(
-        f"<h2>{name}</h2>" in text for name in ("Training", "Scores", "Confusion matrix", "Worst examples")
-    )
+    assert format_accuracy(evaluation.top1, evaluation.n) in text
+    headings = re.findall("<h2>(.*?)</h2>", text)
+    assert headings[:5] == ["Accuracy", "Confusions", "Mistakes", "Right answers", "Training"]
+    assert headings.index("Architecture") > headings.index("Training")
     Page(text)
 
 
@@ -318,5 +318,5 @@ def test_the_true_class_stands_beside_the_prediction_and_empty_rows_do_not(tmp_p
     write_report(seen, {}, tmp_path / "r.html")
     page = (tmp_path / "r.html").read_text()
     assert "true: goldfish" in page and "<b>" not in page
-    assert "<th>test.top1</th>" in page and "<th>val</th>" not in page
+    assert "test.top1</th><td>50.0%</td>" in page and "val</th>" not in page
     assert heading(seen.subjects[0]).split("\n")[1] == "true: goldfish"

@@ -49,7 +49,6 @@ def inspect(
         closely: how many of the images get maps, rollout and occlusion: of --data the surest mistakes, then any
     """
     from vitrail.checkpoints.formats import load
-    from vitrail.checkpoints.run.metrics import rows as metrics_of
     from vitrail.inspection import figures, report
     from vitrail.inspection.inspect import inspect as look
     from vitrail.runtime.device import pick
@@ -69,8 +68,7 @@ def inspect(
 
     report.begin_report(seen, folder / report.NAME)
     made: dict[str, Path] = {}
-    if rows := metrics_of(Path(model, "metrics.jsonl")):  # of a run
-        made |= figures.draw_run(rows, folder, name)
+    made |= figures.draw_run(Path(model), folder / "training.png", name)  # where it is a run
     if source is not None and evaluation is not None:
         made |= figures.draw_evaluation(evaluation, source, folder)
     made |= figures.draw_inspection(seen, folder)

@@ -22,7 +22,7 @@ from vitrail.demo.material import Material, read_some
 from vitrail.inference.predict import Prediction, predict
 from vitrail.inspection import drawing, pictures
 from vitrail.inspection.attention import rollout
-from vitrail.inspection.inspect import Inspection, picture_of
+from vitrail.inspection.inspect import Inspection, model_input
 from vitrail.runtime.device import pick
 
 SIDE = 160  # pixels of a picture on the page
@@ -41,7 +41,7 @@ def draw_summary(material: Material, seen: Inspection, path: Path) -> None:
         assert one.rollout is not None  # the model is a ViT
         page[:2, k] = plain_and_lit(one.picture, one.rollout)
     for k, (image, weights) in enumerate(zip(images, rollout(tuned, images), strict=True)):
-        page[2:, k] = plain_and_lit(picture_of(tuned, image), weights)
+        page[2:, k] = plain_and_lit(model_input(tuned, image), weights)
     names = [one.label or one.name for one in m.pictures]
     drawing.labelled(
         pictures.tiled(page, SIDE),

@@ -97,15 +97,15 @@ class Evaluation:
         ]
 
     def confused_pairs(self, most: int) -> list[tuple[str, str, int, int]]:
-        """Return (true class, predicted class, how often, of how many), the most frequent mistakes first."""
+        """Return (true class, predicted class, how often, of how many), the most frequent first, no single ones."""
         p = self.predictions
         totals = np.bincount(p.label, minlength=len(self.class_names))  # (C,)
         pairs = np.stack([p.label, p.predicted], axis=1)[~p.right]  # (wrong, 2)
         cells, counts = np.unique(pairs, axis=0, return_counts=True)
-        order = np.argsort(-counts, kind="stable")[:most]
+        order = [k for k in np.argsort(-counts, kind="stable")[:most] if counts[k] > 1]
         return [
             (self.class_names[i], self.model_class_names[j], int(counts[k]), int(totals[i]))
-            for k, (i, j) in zip(order, cells[order], strict=True)
+            for k, (i, j) in ((k, cells[k]) for k in order)
         ]
 
     def as_json(self) -> dict[str, Any]:

@@ -70,13 +70,18 @@ def outputs(
 
 
 def image_outputs(
-    model: Model, images: Images, call: Call | None = None, batch_size: int = BATCH_SIZE
+    model: Model,
+    images: Images,
+    call: Call | None = None,
+    batch_size: int = BATCH_SIZE,
+    *,
+    task: str = "",
 ) -> Iterator[Tensor]:
     """Yield y = call(images) on the CPU, float32 (b, ...); raise ImageError at the first that cannot be read."""
     pipeline = evaluation_pipeline(model)
     for source in as_sources(images):
         loader = evaluation_loader(source, pipeline, batch_size, max_bad=1.0, shared=False)
-        for y, _ in outputs(model, loader, call):
+        for y, _ in outputs(model, loader, call, task=task):
             raise_broken(loader)
             yield y.cpu()
         raise_broken(loader)

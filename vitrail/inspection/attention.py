@@ -10,7 +10,7 @@ Worked out: with 14 x 14 patches of 16 pixels, a head that looks everywhere alik
 16 / 196^2 sum_q,k sqrt((i_q - i_k)^2 + (j_q - j_k)^2) = 116.49 pixels; one that looks only at itself has 0; one where
 all look at the top left patch 161.03; and no distance exceeds the diagonal, 13 sqrt(2) 16 = 294.16.
 
-**What the output looks at.** Pooling takes the tokens with weights p (T,), summing to 1: the class token alone
+**Attention of the output.** Pooling takes the tokens with weights p (T,), summing to 1: the class token alone
 (`token`), all patches alike (`mean`), or as the probe attends to them, heads averaged (`attention`). The map of a
 head is p A, over the patches: for a class token its row of A, for mean pooling the mean row.
 
@@ -25,26 +25,28 @@ import torch
 from torch import Tensor
 
 from vitrail.inference.images import Images
-from vitrail.inspection.record import in_parts, layers, with_attention
+from vitrail.inspection.record import in_parts, reduce_layers, with_attention
 from vitrail.models.encoder import attention_weights
 from vitrail.models.names import Model
 from vitrail.models.vit import ViT
 
 
 def mean_attention_distance(model: Model, images: Images) -> np.ndarray:
-    """(L, h) in pixels, the mean over images. Needs the memory of one layer of a few images, for any number."""
+    """Return the mean over images, (L, h) in pixels; needs the memory of one layer of a few images only."""
     return attention_distances(model, images).mean(axis=0)  # (L, h)
 
 
-def attention_distances(model: Model, images: Images) -> np.ndarray:
-    """(n, L, h) in pixels, for each image."""
+def attention_distances(model: Model, images: Images, task: str = "") -> np.ndarray:
+    """Return the distance in pixels for each image, (n, L, h). `task` names a progress bar."""
     vit = with_attention(model)
     grid, stride = vit.config.grid, vit.config.stride
-    return in_parts(vit, images, lambda z: layers(vit, z, lambda A: distance(A, grid, stride)))  # (n, L, h)
+    return in_parts(
+        vit, images, lambda z: reduce_layers(vit, z, lambda A: distance(A, grid, stride)), task
+    )  # (n, L, h)
 
 
 def distance(A: Tensor, grid: tuple[int, int], stride: int) -> Tensor:
-    """A (B, h, T, T) -> (B, h), as defined above; the tokens before the last rows * columns are not patches."""
+    """Return (B, h) of A (B, h, T, T), as defined above; only the last rows * columns tokens are patches."""
     N = grid[0] * grid[1]
     A = A[..., -N:, -N:]  # (B, h, N, N)
     seen = A.sum(dim=-1).clamp(min=1e-12)  # (B, h, N)
@@ -52,40 +54,40 @@ def distance(A: Tensor, grid: tuple[int, int], stride: int) -> Tensor:
 
 
 def distances_between(grid: tuple[int, int], stride: int) -> Tensor:
-    """|c_q - c_k| in pixels, (N, N)."""
+    """Return |c_q - c_k| in pixels, (N, N)."""
     i, j = torch.meshgrid(*(torch.arange(n, dtype=torch.float64) for n in grid), indexing="ij")
     c = torch.stack([i.flatten(), j.flatten()], dim=1) * stride  # (N, 2)
     return torch.cdist(c, c, compute_mode="donot_use_mm_for_euclid_dist").float()  # (N, N)
 
 
 def attention_maps(model: Model, images: Images) -> np.ndarray:
-    """What the output looks at, by layer and head: p A over the patches, (n, L, h, rows, columns)."""
+    """Return the attention of the output by layer and head: p A over the patches, (n, L, h, rows, columns)."""
     vit = with_attention(model)
     rows, columns = vit.config.grid
 
-    def of_tokens(z: Tensor) -> Tensor:
+    def weigh(z: Tensor) -> Tensor:
         p = pooling_weights(vit, vit.encode(z))  # (B, T)
-        maps = layers(vit, z, lambda A: torch.einsum("bq,bhqk->bhk", p, A))  # (B, L, h, T)
+        maps = reduce_layers(vit, z, lambda A: torch.einsum("bq,bhqk->bhk", p, A))  # (B, L, h, T)
         return maps[..., -rows * columns :].unflatten(-1, (rows, columns))  # (B, L, h, rows, columns)
 
-    return in_parts(vit, images, of_tokens)
+    return in_parts(vit, images, weigh)
 
 
 def rollout(model: Model, images: Images) -> np.ndarray:
-    """What the output looks at through all layers: p R over the patches, (n, rows, columns)."""
+    """Return the attention of the output through all layers: p R over the patches, (n, rows, columns)."""
     vit = with_attention(model)
     rows, columns = vit.config.grid
 
-    def of_tokens(z: Tensor) -> Tensor:
+    def weigh(z: Tensor) -> Tensor:
         p = pooling_weights(vit, vit.encode(z))  # (B, T)
         seen = torch.einsum("bq,bqk->bk", p, rollout_matrix(vit, z))  # (B, T)
         return seen[:, -rows * columns :].unflatten(-1, (rows, columns))  # (B, rows, columns)
 
-    return in_parts(vit, images, of_tokens)
+    return in_parts(vit, images, weigh)
 
 
 def rollout_matrix(vit: ViT, z: Tensor) -> Tensor:
-    """R (B, T, T) of tokens z (B, T, D): each row says what a token of the last layer is made of, and sums to 1."""
+    """Return R (B, T, T) of tokens z (B, T, D): row q is what token q of the last layer consists of; it sums to 1."""
     R = torch.eye(z.shape[1], device=z.device).expand(len(z), -1, -1)  # (B, T, T)
 
     def reduce(A: Tensor) -> Tensor:
@@ -93,17 +95,17 @@ def rollout_matrix(vit: ViT, z: Tensor) -> Tensor:
         R = rolled(R, A)
         return R.new_empty(len(z), 0)  # nothing to keep of the layer
 
-    layers(vit, z, reduce)
+    reduce_layers(vit, z, reduce)
     return R
 
 
 def rolled(R: Tensor, A: Tensor) -> Tensor:
-    """One layer more: R (B, T, T), A (B, h, T, T) -> (B, T, T)."""
+    """Multiply R (B, T, T) by one more layer, A (B, h, T, T)."""
     return (A.mean(dim=1) @ R + R) / 2  # = (mean_h A + I) / 2 R
 
 
 def pooling_weights(vit: ViT, z: Tensor) -> Tensor:
-    """p (B, T): how the pooling weighs the encoded tokens z (B, T, D)."""
+    """Return p (B, T): the weights with which the pooling takes the encoded tokens z (B, T, D)."""
     p = torch.zeros(z.shape[:2], device=z.device)  # (B, T)
     if vit.attention_pool is not None:
         pool = vit.attention_pool

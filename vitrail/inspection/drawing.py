@@ -11,6 +11,7 @@ the suffix of the path (PNG where there is none); each file is written whole or 
 
 from __future__ import annotations
 
+import itertools
 import math
 import textwrap
 import unicodedata
@@ -30,6 +31,7 @@ from matplotlib.text import Text
 from matplotlib.ticker import PercentFormatter
 
 from vitrail.errors import ConfigError
+from vitrail.evaluators.score import format_accuracy
 from vitrail.inspection.pictures import heat, tiled
 from vitrail.runtime.files import atomic_file
 from vitrail.runtime.log import note, visible
@@ -39,7 +41,9 @@ COLOURS = ("#0b6e99", "#d1495b", "#edae49", "#3a7d44", "#7d5ba6", "#8c564b", "#5
 DPI = 120
 BAND = 8  # pictures side by side in masked_patches
 SMOOTHED = 20  # rows from which on a loss has a smoothed line
-LINE, LINES = 26, 4  # letters of a line of a caption, and lines
+CELL = 2.2  # inches across a picture with a caption
+LINE = 30  # letters of a line below it
+LABELLED = 40  # classes of a confusion matrix that are named
 # matplotlib's own font, then those of people's machines with the letters of China, Japan and Korea.
 FONTS = (
     "DejaVu Sans", "Noto Sans CJK JP", "Noto Sans CJK SC", "Noto Sans JP", "Noto Sans SC", "Noto Sans KR",
@@ -52,32 +56,51 @@ MOST_CLASSES = 2_000  # of a confusion matrix that is drawn: a pixel or two for 
 
 
 def loss_curve(rows: Sequence[Mapping[str, Any]], path: Path, *, title: str = "") -> None:
-    """Loss, scores and learning rate over the steps of a run, from the rows of its metrics.jsonl.
+    """Draw loss, scores and learning rate over the steps of a run, from the rows of its metrics.jsonl.
 
     Loss: `loss` of training rows, with a smoothed line where there are enough of them, and every `..._loss` of an
-    evaluation. Scores: whatever else evaluations say as a fraction, `val_top1` for one.
+    evaluation (`val_loss`). Scores: `top1` of training batches, and what evaluations measure as a fraction
+    (`val_top1`).
     """
     names = list(dict.fromkeys(name for row in rows for name in row if is_score(name, row)))
     losses = [name for name in names if name.endswith("loss")]
     scores = [n for n in names if n not in losses and all(0 <= y <= 1 for y in points(rows, n)[1])]
-    (steps, loss), (rate_steps, rate) = points(rows, "loss"), points(rows, "rate")
-    panels = ["loss"] + ["score"] * bool(scores) + ["learning rate"] * bool(rate)
+    training = {
+        "loss": points(rows, "loss"),
+        "score": points(rows, "top1"),
+        "learning rate": points(rows, "lr"),
+    }
+    if "top1" in scores:  # a row of an evaluation has it, not of training
+        training["score"] = [], []
+    drawn = {
+        "loss": True,
+        "score": training["score"][0] or scores,
+        "learning rate": training["learning rate"][0],
+    }
+    panels = [name for name, has_points in drawn.items() if has_points]
     figure = Figure(figsize=(8, 1 + 2.4 * len(panels)), layout="constrained")
     axes = dict(zip(panels, figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0], strict=True))
     figure.suptitle(plain(title), color=INK)
-
-    colour = PALE if len(loss) >= SMOOTHED else COLOURS[0]
-    axes["loss"].plot(steps, loss, color=colour, label="training", **dots(loss))
-    if len(loss) >= SMOOTHED:
-        axes["loss"].plot(steps, smoothed(loss), color=COLOURS[0], label="training, smoothed")
-    for name, colour in zip(losses, COLOURS[1:], strict=False):
-        draw_line(axes["loss"], points(rows, name), name, colour)
-    for name, colour in zip(scores, COLOURS * len(scores), strict=False):
-        draw_line(axes["score"], points(rows, name), name, colour)
-    if scores:
+    for panel, evaluated in (("loss", losses), ("score", scores)):
+        if panel not in axes:
+            continue
+        steps, values = training[panel]
+        if values:
+            many = len(values) >= SMOOTHED
+            colour = PALE if many else COLOURS[0]
+            axes[panel].plot(steps, values, color=colour, label="training", **dots(values))
+            if many:
+                axes[panel].plot(steps, smoothed(values), color=COLOURS[0], label="training, smoothed")
+        for name, colour in zip(evaluated, itertools.cycle(COLOURS[1:])):
+            steps, values = points(rows, name)
+            last = f"{values[-1]:.4g}" if panel == "loss" else format_accuracy(values[-1])
+            dot = {"marker": "o", "markersize": 3}
+            axes[panel].plot(steps, values, color=colour, label=plain(f"{name}: {last}"), **dot)
+    if "score" in axes:
         axes["score"].yaxis.set_major_formatter(PercentFormatter(1, decimals=None))
-    if rate:
-        axes["learning rate"].plot(rate_steps, rate, color=COLOURS[6], **dots(rate))
+    if "learning rate" in axes:
+        steps, values = training["learning rate"]
+        axes["learning rate"].plot(steps, values, color=COLOURS[6], **dots(values))
     for name, ax in axes.items():
         ax.set_ylabel(name)
         dress(ax)
@@ -85,10 +108,17 @@ def loss_curve(rows: Sequence[Mapping[str, Any]], path: Path, *, title: str = ""
     save(figure, path)
 
 
-def confusion_matrix(confusion: np.ndarray, class_names: Sequence[str], path: Path) -> None:
-    """How often a class (row) was taken for another (column): counts (K, K), coloured by the share of the row.
+def confusion_matrix(
+    confusion: np.ndarray,
+    class_names: Sequence[str],
+    path: Path,
+    *,
+    pairs: Sequence[tuple[str, str, int, int]] = (),
+) -> None:
+    """Draw how often a class (row) was taken for another (column): counts (K, K), coloured by the share of the row.
 
-    Up to 15 classes the counts are written into the cells; up to 200 every class has its name; above, some have.
+    Up to LABELLED classes each has its name and cells have their counts. Of more, names could not be read: `pairs`
+    (true class, predicted class, how often, of how many) are listed beside the matrix instead.
     """
     K = len(class_names)
     if K > MOST_CLASSES:
@@ -98,64 +128,112 @@ def confusion_matrix(confusion: np.ndarray, class_names: Sequence[str], path: Pa
             f"a confusion matrix of shape {confusion.shape} for {K} class names: it must be (K, K)"
         )
     share = confusion / np.maximum(confusion.sum(axis=1, keepdims=True), 1)  # (K, K)
-    names = [short(name, 24) for name in class_names]
-    side = float(np.clip(K * (0.6 if K <= 15 else 0.3 if K <= 40 else 0.13), 2.5, 26))  # inches
-    size = 9 if K <= 40 else 6  # points
-    heading = max(10.0, 1.4 * side)  # points; a large page is seen from further away
-    margin = 0.04 * heading + 0.0085 * size * max(map(len, names))
-    width, height = side + margin + 0.15 * heading, side + margin + 0.05 * heading
+    named = K <= LABELLED
+    names = [short(name, 28) for name in class_names] if named else [""]
+    side = float(np.clip(0.5 * K if K <= 20 else 0.36 * K, 2.5, 14.4)) if named else 7.5  # inches
+    margin = 0.45 + 0.075 * max(map(len, names)) if named else 0.8  # inches, to the left and below
+    listed = 0.0 if named or not pairs else 4.6
+    width, height = side + margin + 1 + listed, side + margin + 0.4
     figure = Figure(figsize=(width, height))
     ax = figure.add_axes((margin / width, margin / height, side / width, side / height))
     # A square root: one in a hundred must be seen beside ninety-nine.
-    image = ax.imshow(share, cmap="Blues", norm=PowerNorm(0.5, 0, 1), interpolation="nearest")
-    every = math.ceil(K / 200)
-    ax.set_xticks(range(0, K, every), names[::every], rotation=90, fontsize=size)
-    ax.set_yticks(range(0, K, every), names[::every], fontsize=size)
-    ax.tick_params(length=0)
-    if K <= 15:
+    norm = PowerNorm(0.5, 0, 1)
+    image = ax.imshow(
+        pooled(share, 800), cmap="Blues", norm=norm, interpolation="nearest", extent=(0, K, K, 0)
+    )
+    if named:
+        places = np.arange(K) + 0.5
+        ax.set_xticks(places, names, rotation=90, fontsize=9)
+        ax.set_yticks(places, names, fontsize=9)
         for i, j in np.argwhere(confusion):
             colour = "white" if share[i, j] > 0.4 else INK
-            ax.text(j, i, f"{confusion[i, j]:,}", ha="center", va="center", color=colour, fontsize=8)
+            text, size = f"{confusion[i, j]:,}", 8 if K <= 20 else 6
+            ax.text(j + 0.5, i + 0.5, text, ha="center", va="center", color=colour, fontsize=size)
+    else:
+        numbers = range(0, K, max(10, round(K / 80) * 10))
+        ax.set_xticks(numbers)
+        ax.set_yticks(numbers)
+    ax.tick_params(length=0 if named else 3, colors=INK)
     right, n = int(np.trace(confusion)), int(confusion.sum())
-    ax.set_title(f"{right:,} of {n:,} right: {right / max(n, 1):.1%}", color=INK, fontsize=heading)
-    figure.text(0.5, 0.004 * heading / height, "predicted", color=INK, fontsize=heading, ha="center")
-    figure.text(0.004 * heading / width, 0.5, "true", color=INK, fontsize=heading, va="center", rotation=90)
-    draw_scale(figure, image, ax, "share of the true class\n(square-root scale)", heading)
+    ax.set_title(f"right: {format_accuracy(right / max(n, 1), n)}", color=INK, fontsize=11)
+    unit = "" if named else " (number of the class)"
+    middle = margin + side / 2
+    figure.text(middle / width, 0.1 / height, f"predicted{unit}", color=INK, ha="center", va="bottom")
+    figure.text(0.1 / width, middle / height, f"true{unit}", color=INK, va="center", rotation=90)
+    draw_scale(figure, image, ax, "share of the true class\n(square-root scale)", 9)
+    if listed:
+        draw_pairs(figure, pairs, (margin + side + 1.2) / width, ax.get_position().y1)
     save(figure, path)
 
 
+def draw_pairs(figure: Figure, pairs: Sequence[tuple[str, str, int, int]], left: float, top: float) -> None:
+    """Write the most confused pairs of classes below one another."""
+    height = figure.get_figheight()
+    most = int((height * top - 0.5) / 0.34)
+    figure.text(left, top, "most confused", color=INK, fontsize=11, va="bottom")
+    for row, (true, predicted, n, total) in enumerate(pairs[:most]):
+        y = top - (0.1 + 0.34 * row) / height
+        line = f"{short(true, 44)}\n   as {short(predicted, 40)}: {n:,} of {total:,}"
+        figure.text(left, y, line, color=INK, fontsize=8, va="top", linespacing=1.3)
+
+
+def pooled(values: np.ndarray, most: int) -> np.ndarray:
+    """Return a matrix (K, K) with no side longer than `most`: of neighbours the greatest, so that none is lost."""
+    K = len(values)
+    by = math.ceil(K / most)
+    starts = np.arange(0, K, by)
+    return np.maximum.reduceat(np.maximum.reduceat(values, starts, axis=0), starts, axis=1)
+
+
 def captioned(images: Sequence[np.ndarray], captions: Sequence[str], path: Path, *, title: str = "") -> None:
-    """A page of pictures, uint8 (H, W, 3) of any sizes, each with its caption of a few lines below."""
+    """Draw a page of pictures, uint8 (H, W, 3) of any sizes, each with a caption below: `\\n` between its items.
+
+    Each item of a caption is wrapped into at most two lines; what is longer loses its end. The last row is centred.
+    """
     if len(images) != len(captions):
         raise ConfigError(f"{len(images)} images and {len(captions)} captions: there must be one for each")
-    columns = max(1, len(images)) if len(images) <= 4 else min(6, math.ceil(math.sqrt(len(images) * 1.5)))
-    rows = max(1, math.ceil(len(images) / columns))
-    top, bottom = 0.2 + 0.18 * len(title.split("\n")), 0.15 + 0.13 * LINES  # inches, as the next
-    width, height = max(4, 2.2 * columns), 2.6 * rows - 0.6 + top + bottom
+    n = max(1, len(images))
+    columns = n if n <= 4 else min(range(6, 3, -1), key=lambda c: -n % c)
+    rows = math.ceil(n / columns)
+    texts = [
+        "\n".join(line for item in caption.split("\n") for line in wrapped(item, CELL - 0.1, 8)[:2])
+        for caption in captions
+    ]
+    lines = max((text.count("\n") + 1 for text in texts), default=0)
+    heading = wrapped(title, columns * CELL - 0.2, 11)
+    top, below = 0.15 + 0.19 * len(heading), 0.12 + 0.135 * lines  # inches
+    tall = max((image.shape[0] / max(image.shape[:2]) for image in images), default=1.0) * (CELL - 0.2)
+    width, height = max(4, columns * CELL), top + rows * (tall + below + 0.1)
     figure = Figure(figsize=(width, height))
-    figure.subplots_adjust(0.02, bottom / height, 0.98, 1 - top / height, 0.12, 0.35)
-    axes = figure.subplots(rows, columns, squeeze=False)
-    fitting = min(11, 120 * width / max(map(len, [*title.split("\n"), "-"])))  # points
-    figure.suptitle(plain(title), color=INK, fontsize=fitting)
-    for ax in axes.flat:
+    figure.text(
+        0.5, 1 - 0.08 / height, plain("\n".join(heading)), color=INK, fontsize=11, ha="center", va="top"
+    )
+    for i, (image, text) in enumerate(zip(images, texts, strict=True)):
+        row, column = divmod(i, columns)
+        in_row = min(columns, len(images) - row * columns)
+        left = (width - in_row * CELL) / 2 + column * CELL + 0.1
+        bottom = height - top - (row + 1) * (tall + below + 0.1) + below
+        ax = figure.add_axes((left / width, bottom / height, (CELL - 0.2) / width, tall / height), anchor="S")
         ax.axis("off")
-    for ax, image, caption in zip(axes.flat, images, captions, strict=False):
         ax.imshow(image, interpolation="nearest" if max(image.shape[:2]) < 96 else "antialiased")
-        lines = [line for part in caption.split("\n") for line in textwrap.wrap(part, LINE)]
-        ax.set_title(plain("\n".join(lines[:LINES])), fontsize=8, color=INK, y=0, va="top", pad=-6)
+        middle = (left + CELL / 2 - 0.1) / width
+        figure.text(
+            middle, (bottom - 0.05) / height, plain(text), fontsize=8, color=INK, ha="center", va="top"
+        )
     save(figure, path)
 
 
 def masked_patches(masked: np.ndarray, predicted: np.ndarray, truth: np.ndarray, path: Path) -> None:
-    """What the model saw, what it says was there, what was there: each uint8 (n, H, W, 3), one above the other."""
+    """Draw the input, the prediction and the truth below one another: each uint8 (n, H, W, 3)."""
     if not masked.shape == predicted.shape == truth.shape or masked.ndim != 4 or not len(masked):
         shapes = f"{masked.shape}, {predicted.shape}, {truth.shape}"
         raise ConfigError(f"masked, predicted and truth must be alike, (n, H, W, 3) with n > 0, not {shapes}")
-    n, columns = len(masked), min(len(masked), BAND)
+    n = len(masked)
     bands = math.ceil(n / BAND)
+    columns = math.ceil(n / bands)  # evenly: no band has more than one empty place
     page = np.full((bands, 3, columns, *masked.shape[1:]), 255, np.uint8)
     for i in range(n):
-        page[i // BAND, :, i % BAND] = masked[i], predicted[i], truth[i]
+        page[i // columns, :, i % columns] = masked[i], predicted[i], truth[i]
     page = page.reshape(3 * bands, columns, *masked.shape[1:])  # (3 bands, columns, H, W, 3)
     labelled(tiled(page, 160), path, rows=["masked", "predicted", "truth"] * bands)
 
@@ -228,7 +306,7 @@ def labelled(
 
 
 def wrapped(text: str, inches: float, size: float) -> list[str]:
-    """Lines of letters of `size` points that are about so long, 10 letters at least."""
+    """Break a text into lines of letters of `size` points that are about so long, at least 10 letters."""
     wide = any(unicodedata.east_asian_width(letter) in "WF" for letter in text)  # Chinese, Japanese, Korean
     letters = max(10, int(inches / (0.008 * size * (2 if wide else 1))))
     return [line for part in text.split("\n") for line in textwrap.wrap(part, letters)]
@@ -254,8 +332,8 @@ def draw_scale(figure: Figure, image: AxesImage, ax: Axes, label: str, size: flo
 
 
 def is_score(name: str, row: Mapping[str, Any]) -> bool:
-    """What an evaluation says: any number of a row without a training loss, or one named for its split."""
-    if name in ("step", "epoch", "loss", "rate") or not is_number(row[name]):
+    """Tell whether a number is of an evaluation: in a row without a training loss, or named for its split."""
+    if name in ("step", "epoch", "loss", "lr") or not is_number(row[name]):
         return False
     return "loss" not in row or name.startswith(("val_", "test_"))
 
@@ -281,11 +359,6 @@ def smoothed(values: Sequence[float]) -> np.ndarray:
     return np.array(made)
 
 
-def draw_line(ax: Axes, line: tuple[list[float], list[float]], name: str, colour: str) -> None:
-    steps, values = line
-    ax.plot(steps, values, color=colour, label=plain(f"{name}: {values[-1]:.4g}"), marker="o", markersize=3)
-
-
 def dots(values: Sequence[float]) -> dict[str, Any]:
     """A line through one point is nothing: mark it."""
     return {"linewidth": 1, "marker": "o" if len(values) == 1 else "", "markersize": 4}
@@ -306,8 +379,10 @@ def plain(text: str) -> str:
 
 
 def short(name: str, most: int) -> str:
+    """Return a name of at most `most` letters: a longer one loses its middle, as its end may tell it from others."""
     name = " ".join(name.split())
-    return plain(name if len(name) <= most else name[: most - 1] + "…")
+    end = (most - 1) // 3
+    return plain(name if len(name) <= most else f"{name[: most - 1 - end]}…{name[-end:]}")
 
 
 def save(figure: Figure, path: Path) -> None:

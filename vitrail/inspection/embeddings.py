@@ -1,6 +1,6 @@
-"""What a model has learned before it sees an image: the filters of E (Fig. 7 left), the similarity of E_pos (centre).
+"""Weights as pictures, without any image: the filters of E (Fig. 7 left), the similarity of E_pos (centre).
 
-    filters(model)               principal components of the first layer's filters, with the part of variance of each
+    filters(model)               principal components of the first layer's filters, with the share of variance of each
     position_similarity(model)   cosine similarity of the position embeddings of every two patches
 
 The first layer is the patch embedding E; in a hybrid or a ResNet, where pictures go through convolutions first, the
@@ -33,14 +33,14 @@ class Filters:
     """Principal components of a bank of filters."""
 
     components: np.ndarray  # float32 (k, P, P, C), orthonormal, strongest first; the largest value positive
-    variance: np.ndarray  # float32 (k,): the part of the variance of the filters that each explains
-    of: str  # what they are the filters of
+    variance: np.ndarray  # float32 (k,): the share of the variance of the filters that each explains
+    layer: str  # that has them
 
 
 def filters(model: Model, components: int = COMPONENTS) -> Filters:
-    """The principal components of the filters of the first layer: of D points in R^(P P C), less their mean."""
-    weight, of = first_layer(model)  # (D, C, P, P)
-    check_finite(weight, f"weights in {of}")
+    """Return the principal components of the first layer's filters: of D points in R^(P P C), less their mean."""
+    weight, layer = first_layer(model)  # (D, C, P, P)
+    check_finite(weight, f"weights in {layer}")
     D, C, P, _ = weight.shape
     bank = weight.permute(0, 2, 3, 1).reshape(D, -1).double()  # (D, P*P*C)
     bank = bank - bank.mean(dim=0)
@@ -49,11 +49,11 @@ def filters(model: Model, components: int = COMPONENTS) -> Filters:
     v = v[:k]  # (k, P*P*C)
     v = v * v.gather(1, v.abs().argmax(dim=1, keepdim=True)).sign()  # a component has no sign of its own
     variance = s.square() / s.square().sum().clamp(min=torch.finfo(torch.float64).tiny)  # (r,)
-    return Filters(v.reshape(k, P, P, C).float().numpy(), variance[:k].float().numpy(), of)
+    return Filters(v.reshape(k, P, P, C).float().numpy(), variance[:k].float().numpy(), layer)
 
 
 def first_layer(model: Model) -> tuple[Tensor, str]:
-    """Weights (D, C, P, P) of what sees the pixels, and its name."""
+    """Return the weights (D, C, P, P) of the first layer, and its name."""
     if not isinstance(model, BiT | Hybrid):
         return model.embedding.weight.detach().cpu(), "the patch embedding E"
     conv = (model if isinstance(model, BiT) else model.stem).root["conv"]
@@ -62,7 +62,7 @@ def first_layer(model: Model) -> tuple[Tensor, str]:
 
 
 def position_similarity(model: Model, layer: int = 0) -> np.ndarray:
-    """(rows, columns, rows, columns): for each patch position, the cosine similarity of its E_pos to all of them.
+    """Return for each patch position the cosine similarity of its E_pos to all: (rows, columns, rows, columns).
 
     The class token's row is left out. Where layers add a table, that of block `layer`, counted from 0.
     """

@@ -4,7 +4,7 @@
     images ──► attention distance of all ────┼──► Inspection ──► figures.py (PNG), report.py (HTML)
            └─► maps, rollout, occlusion of a few ┘
 
-What a kind of model does not have is None, and `notes` says why.
+Where a kind of model lacks something, its field is None, and `notes` says why.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
+from vitrail.checkpoints.formats import as_model
+from vitrail.data.sources import Source
 from vitrail.errors import ConfigError
-from vitrail.inference.engine import BATCH_SIZE, evaluation_pipeline
-from vitrail.inference.images import ImageLike, pixels
+from vitrail.inference.engine import ModelLike, evaluation_pipeline
+from vitrail.inference.images import ImageLike, Images, each_image, pixels
 from vitrail.inference.predict import Prediction, predict
 from vitrail.inspection.attention import attention_distances, attention_maps, rollout
 from vitrail.inspection.embeddings import Filters, filters, position_similarity
@@ -33,7 +35,7 @@ class Subject:
     """One image, looked at closely."""
 
     name: str
-    picture: np.ndarray  # uint8 (H, W, 3): what the model sees, before its values are scaled
+    picture: np.ndarray  # uint8 (H, W, 3): the model's input, before its values are scaled
     top: Prediction  # the five most probable classes; none without a classifier
     occlusion: np.ndarray  # (cells down, cells across)
     maps: np.ndarray | None  # (L, h, rows, columns)
@@ -52,92 +54,90 @@ class Inspection:
     positions: np.ndarray | None  # (rows, columns, rows, columns)
     layers: list[str]  # names of the L layers of attention; none for a ResNet
     distances: dict[str, np.ndarray]  # model: (n, L, h) pixels; this one first, then those beside it
-    compared: dict[str, ViTConfig]  # the same models: what they are
+    compared: dict[str, ViTConfig]  # the configs of the same models
     subjects: list[Subject]
-    metrics: dict[str, object] = field(default_factory=dict)  # what the model's file says was measured of it
-    notes: list[str] = field(default_factory=list)  # what is not there, and why
+    metrics: dict[str, object] = field(default_factory=dict)  # measured scores, from the model's file
+    notes: list[str] = field(default_factory=list)  # what is missing, and why
 
 
 def inspect(
-    model: Model,
-    images: Sequence[ImageLike] = (),
+    model: ModelLike,
+    images: Images = (),
     *,
     names: Sequence[str] | None = None,
     truths: Sequence[str] | None = None,
-    name: str = "model",
+    name: str | None = None,
     beside: Mapping[str, Model] | None = None,
     closely: int = 8,
 ) -> Inspection:
-    """Look at a model. Without images, at its weights only.
+    """Look inside a model. Without images, at its weights only.
 
-    `names`: of the images; `truths`: their classes, where they are known. `beside`: other models, by name, whose
-    attention distances are to be compared. `closely`: how many of the images, the first ones, get maps, rollout and
-    occlusion.
+    `images`: as for predict, or a data source. `names`, `truths`: of the images, and their classes where they are
+    known; a source has its own. `name`: of the model. `beside`: other models, by name, to compare attention distances
+    with. `closely`: how many of the images, the first ones, get maps, rollout and occlusion.
     """
+    if name is None:
+        name = Path(model).name if isinstance(model, str | Path) else "model"
     if name in (beside or {}):
         raise ConfigError(f"the model and one beside it are both called {name!r}: give them different names")
-    names = [name_of(image, i) for i, image in enumerate(images)] if names is None else names
+    model = as_model(model)
+    if isinstance(images, Source):
+        names = names or [images.key(i) for i in range(len(images))]
+        truths = truths or [images.class_names[label] for label in images.labels]
+        images = [images.read(i).image for i in range(len(images))]
+    images = list(each_image(images))
+    names = [image_name(image, i) for i, image in enumerate(images)] if names is None else names
     known = [None] * len(images) if truths is None else truths
     assert len(names) == len(images) == len(known)
-    positions, notes = positions_or_why(model)
-    layers = layer_names(model.config) if isinstance(model, ViT) else []
+    notes, positions = [], None
+    try:
+        positions = position_similarity(model)
+    except ConfigError as error:
+        notes.append(str(error))
     distances, compared = {}, {}
     for label, one in {name: model, **(beside or {})}.items():
-        if isinstance(one, ViT) and len(images):
-            distances[label], compared[label] = all_distances(one, images, label), one.config
+        if isinstance(one, ViT) and images:
+            distances[label] = attention_distances(one, images, task=f"attention of {label}")
+            compared[label] = one.config
         elif not isinstance(one, ViT) and one is not model:
             notes.append(f"{label}: {NOT_FOR_RESNETS}")
     near = list(zip(images, names, known, strict=True))[:closely]
     subjects = [look(model, *one) for one in progress(near, len(near), "images, closely")]
-    if not len(images):
-        notes.append("no images were given: attention, rollout and occlusion are of images")
+    if not images:
+        notes.append("attention, rollout and occlusion need images, and there are none")
     return Inspection(
-        name,
-        model.config,
-        model.preprocess,
-        filters(model),
-        positions,
-        layers,
-        distances,
-        compared,
-        subjects,
-        dict(model.metrics),
-        notes,
+        name=name,
+        config=model.config,
+        preprocess=model.preprocess,
+        filters=filters(model),
+        positions=positions,
+        layers=layer_names(model.config) if isinstance(model, ViT) else [],
+        distances=distances,
+        compared=compared,
+        subjects=subjects,
+        metrics=dict(model.metrics),
+        notes=notes,
     )
-
-
-def positions_or_why(model: Model) -> tuple[np.ndarray | None, list[str]]:
-    try:
-        return position_similarity(model), []
-    except ConfigError as error:
-        return None, [str(error)]
-
-
-def all_distances(model: Model, images: Sequence[ImageLike], label: str) -> np.ndarray:
-    """attention_distances with a bar that shows how far it is."""
-    groups = [images[start : start + BATCH_SIZE] for start in range(0, len(images), BATCH_SIZE)]
-    what = f"attention of {label}"
-    return np.concatenate([attention_distances(model, part) for part in progress(groups, len(groups), what)])
 
 
 def look(model: Model, image: ImageLike, name: str, true: str | None = None) -> Subject:
     with_attention = isinstance(model, ViT)
     return Subject(
-        name,
-        picture_of(model, image),
-        predict(model, [image])[0] if model.config.classes else [],
-        occlusion(model, image),
-        attention_maps(model, [image])[0] if with_attention else None,
-        rollout(model, [image])[0] if with_attention else None,
-        true,
+        name=name,
+        picture=model_input(model, image),
+        top=predict(model, [image])[0] if model.config.classes else [],
+        occlusion=occlusion(model, image),
+        maps=attention_maps(model, [image])[0] if with_attention else None,
+        rollout=rollout(model, [image])[0] if with_attention else None,
+        true=true,
     )
 
 
-def picture_of(model: Model, image: ImageLike) -> np.ndarray:
-    """What the model sees, uint8 (H, W, 3)."""
-    seen = replace(evaluation_pipeline(model), value_op=None)(pixels(image))  # (3, H, W), 0 to 255
-    return seen.permute(1, 2, 0).round().clamp(0, 255).byte().numpy()  # (H, W, 3)
+def model_input(model: Model, image: ImageLike) -> np.ndarray:
+    """Return the image as the model gets it, but for the range of its values: uint8 (H, W, 3)."""
+    x = replace(evaluation_pipeline(model), value_op=None)(pixels(image))  # (3, H, W), 0 to 255
+    return x.permute(1, 2, 0).round().clamp(0, 255).byte().numpy()  # (H, W, 3)
 
 
-def name_of(image: ImageLike, number: int) -> str:
+def image_name(image: ImageLike, number: int) -> str:
     return Path(image).name if isinstance(image, str | Path) else f"image {number + 1}"

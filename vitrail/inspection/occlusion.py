@@ -1,9 +1,9 @@
-"""What a model needs to see: hide a part of the image, and look how much less sure it is (Zeiler and Fergus).
+"""Occlusion: hide a part of the image, and measure how much less sure the model is (Zeiler and Fergus).
 
     image ──► the image with one cell hidden, for every cell ──► how far the answer falls ──► a map of cells
 
-A check on attention maps, which say where a model looks but not whether it matters. It asks only for outputs, so it
-exists for every model, ResNets too. A cell is a square of whole patches, at most 8 along a side; what hides it is the
+A check on attention maps, which show where a model looks but not whether it matters. It needs outputs only, so it
+exists for every model, ResNets too. A cell is a square of whole patches, at most 8 along a side, hidden under the
 mean colour of the image.
 """
 
@@ -26,9 +26,9 @@ RESNET_STRIDE = 32  # pixels from one place of a ResNet's last feature map to th
 
 
 def occlusion(model: Model, image: ImageLike, cells: int = CELLS) -> np.ndarray:
-    """(rows, columns) of cells: by how much the probability of the model's first choice falls when a cell is hidden.
+    """Return by how much the probability of the first choice falls when a cell is hidden: (rows, columns) of cells.
 
-    Below 0 where it rises. A model without a classifier: 1 - cosine similarity of the features, instead.
+    Below 0 where it rises. For a model without a classifier: 1 - cosine similarity of the features.
     """
     (H, W), size = model.config.image_size, cell_size(model.config, cells)
     corners = [(top, left) for top in range(0, H, size) for left in range(0, W, size)]
@@ -48,21 +48,21 @@ def occlusion(model: Model, image: ImageLike, cells: int = CELLS) -> np.ndarray:
 
 
 def hide(x: Tensor, corners: list[tuple[int, int]], size: int) -> Tensor:
-    """x (C, H, W) -> (B, C, H, W), with a square of `size` at each corner filled with the mean colour."""
-    made = x.repeat(len(corners), 1, 1, 1)  # (B, C, H, W)
+    """Return x (C, H, W) once for each corner, with a square of `size` filled with the mean colour: (B, C, H, W)."""
+    hidden = x.repeat(len(corners), 1, 1, 1)  # (B, C, H, W)
     mean = x.mean(dim=(1, 2))[:, None, None]  # (C, 1, 1)
-    for image, (top, left) in zip(made, corners, strict=True):
+    for image, (top, left) in zip(hidden, corners, strict=True):
         image[:, top : top + size, left : left + size] = mean
-    return made
+    return hidden
 
 
 def fall(whole: Tensor, hidden: Tensor) -> Tensor:
-    """Logits (1, K) and (B, K) -> (B,): p_c of the whole image less p_c with a part hidden, c its first choice."""
+    """Return p_c of the whole image less p_c with a part hidden, c its first choice; of logits (1, K), (B, K)."""
     c = int(whole.argmax())
     return whole.softmax(dim=1)[:, c] - hidden.softmax(dim=1)[:, c]  # (B,)
 
 
 def cell_size(config: Config, cells: int = CELLS) -> int:
-    """Pixels of a side of a cell: whole patches. At the right and below, cells may reach over the image's edge."""
+    """Return the side of a cell in pixels: whole patches. Cells may reach over the right and the lower edge."""
     stride = config.stride if isinstance(config, ViTConfig) else RESNET_STRIDE
     return stride * math.ceil(max(config.image_size) / stride / cells)

@@ -1,4 +1,4 @@
-"""Arrays -> pictures, uint8 (H, W, 3): tiles, heat maps, light on an image. Drawn with numpy and Pillow.
+"""Arrays -> pictures, uint8 (H, W, 3): tiles, heat maps, light on an image. Made with numpy and Pillow.
 
 filters, similarities, maps ──► pages of tiles        Fig. 7, Fig. 13
 a map over an image         ──► lit, heated           Fig. 6
@@ -32,15 +32,15 @@ MOST_TILES = 16  # positions along a side that have a tile; of more, so many are
 
 
 def heat(values: np.ndarray) -> np.ndarray:
-    """Values (..., H, W) in [0, 1] -> colours (..., H, W, 3)."""
-    at = np.clip(values, 0, 1) * (len(SCALE) - 1)
-    low = np.minimum(at.astype(int), len(SCALE) - 2)
-    part = (at - low)[..., None]
-    return np.round(SCALE[low] * (1 - part) + SCALE[low + 1] * part).astype(np.uint8)  # (..., H, W, 3)
+    """Return colours (..., H, W, 3) of values (..., H, W) in [0, 1]."""
+    place = np.clip(values, 0, 1) * (len(SCALE) - 1)
+    low = np.minimum(place.astype(int), len(SCALE) - 2)
+    share = (place - low)[..., None]
+    return np.round(SCALE[low] * (1 - share) + SCALE[low + 1] * share).astype(np.uint8)  # (..., H, W, 3)
 
 
 def tiled(pictures: np.ndarray, side: int) -> np.ndarray:
-    """Pictures (rows, columns, h, w, 3) -> one page, each picture enlarged by a whole number to about `side`."""
+    """Put pictures (rows, columns, h, w, 3) on one page, each enlarged by a whole number to about `side`."""
     rows, columns, h, w, _ = pictures.shape
     by = max(1, round(side / max(h, w)))
     large = pictures.repeat(by, axis=2).repeat(by, axis=3)  # (rows, columns, h*by, w*by, 3)
@@ -50,7 +50,7 @@ def tiled(pictures: np.ndarray, side: int) -> np.ndarray:
 
 
 def filter_page(components: np.ndarray, columns: int = 7) -> np.ndarray:
-    """Principal components (k, P, P, C) as tiles, each from its least to its greatest value; C other than 3: grey."""
+    """Draw components (k, P, P, C) as tiles, each from its least to its greatest value; C other than 3: grey."""
     k, C = len(components), components.shape[-1]
     if C != 3:
         components = components.mean(axis=-1, keepdims=True).repeat(3, axis=-1)  # (k, P, P, 3)
@@ -61,20 +61,20 @@ def filter_page(components: np.ndarray, columns: int = 7) -> np.ndarray:
 
 
 def position_page(similarity: np.ndarray) -> np.ndarray:
-    """Similarities (rows, columns, rows, columns): a tile for each position, where it stands; from the least to 1."""
+    """Draw similarities (rows, columns, rows, columns): a tile for each position, from the least to 1."""
     least = float(similarity.min())
     rows, columns = (evenly(n, MOST_TILES) for n in similarity.shape[:2])
-    shown = similarity[rows][:, columns]  # (at most 16, at most 16, rows, columns)
-    return tiled(heat((shown - least) / max(1 - least, 1e-12)), 56)
+    tiles = similarity[rows][:, columns]  # (at most 16, at most 16, rows, columns)
+    return tiled(heat((tiles - least) / max(1 - least, 1e-12)), 56)
 
 
 def map_page(maps: np.ndarray) -> np.ndarray:
-    """Maps (L, h, rows, columns): a row of tiles for each layer, one for each head, each up to its own most."""
+    """Draw maps (L, h, rows, columns): a row of tiles for each layer, one for each head, each up to its own most."""
     return tiled(heat(maps / np.maximum(maps.max(axis=(2, 3), keepdims=True), 1e-12)), 48)
 
 
 def lit(image: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """An image (H, W, 3) as bright as a map (rows, columns) says: w / max, enlarged, blurred by a patch, then spread
+    """Draw an image (H, W, 3) as bright as a map (rows, columns): w / max, enlarged, blurred by a patch, then spread
     over 0 to 1."""
     H, W = image.shape[:2]
     mask = Image.fromarray((weights / max(float(weights.max()), 1e-12)).astype(np.float32))
@@ -85,32 +85,31 @@ def lit(image: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return np.round(image * light[..., None]).astype(np.uint8)  # (H, W, 3)
 
 
-def heated(image: np.ndarray, values: np.ndarray, size: int, strength: float = 0.6) -> np.ndarray:
-    """A map (rows, columns) in colours over a grey image (H, W, 3): values above 0, up to the greatest of them.
+def heated(
+    image: np.ndarray, values: np.ndarray, size: int, full: float, strength: float = 0.6
+) -> np.ndarray:
+    """Draw a map (rows, columns) in colours over a grey image (H, W, 3): from 0 to `full`, and more alike.
 
     `size`: pixels of a side of a cell; the last ones may reach over the edge, and are cut there.
     """
     H, W = image.shape[:2]
-    cells = values / max(float(values.max()), 1e-12)
-    large = cells.repeat(size, axis=0).repeat(size, axis=1)[:H, :W]  # (H, W)
+    large = (values / full).repeat(size, axis=0).repeat(size, axis=1)[:H, :W]  # (H, W)
     grey = image.mean(axis=2, keepdims=True)  # (H, W, 1)
     return np.round((1 - strength) * grey + strength * heat(large)).astype(np.uint8)  # (H, W, 3)
 
 
 def gridded(image: np.ndarray, stride: int) -> np.ndarray:
-    """The image (H, W, 3), enlarged where it is small, cut into its patches by white lines."""
+    """Draw an image (H, W, 3), enlarged where it is small, cut into its patches by white lines."""
     H, W = image.shape[:2]
     by = max(1, round(224 / max(H, W)))
-    made = image.repeat(by, axis=0).repeat(by, axis=1)  # (H*by, W*by, 3)
-    for edge in range(stride * by, H * by, stride * by):
-        made[edge] = PAPER
-    for edge in range(stride * by, W * by, stride * by):
-        made[:, edge] = PAPER
-    return made
+    large = image.repeat(by, axis=0).repeat(by, axis=1)  # (H*by, W*by, 3)
+    large[stride * by :: stride * by] = PAPER
+    large[:, stride * by :: stride * by] = PAPER
+    return large
 
 
 def thumbnail(image: np.ndarray, side: int) -> np.ndarray:
-    """No side longer than `side`."""
+    """Shrink an image so that no side is longer than `side`."""
     H, W = image.shape[:2]
     by = min(1.0, side / max(H, W))
     size = max(1, round(H * by)), max(1, round(W * by))
@@ -118,16 +117,16 @@ def thumbnail(image: np.ndarray, side: int) -> np.ndarray:
 
 
 def spread(values: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
-    """From the least to the greatest: 0 to 1; all alike: 0."""
+    """Spread values from the least to the greatest over 0 to 1; all alike: 0."""
     low, high = values.min(axis=axes, keepdims=True), values.max(axis=axes, keepdims=True)
     return (values - low) / np.maximum(high - low, 1e-12)
 
 
 def to_bytes(values: np.ndarray) -> np.ndarray:
-    """0 to 1 -> 0 to 255."""
+    """Return 0 to 1 as bytes, 0 to 255."""
     return np.round(255 * np.clip(values, 0, 1)).astype(np.uint8)
 
 
 def evenly(n: int, most: int) -> np.ndarray:
-    """At most `most` of n places, evenly taken."""
+    """Return at most `most` of n places, evenly taken."""
     return np.arange(n) if n <= most else np.linspace(0, n - 1, most).round().astype(np.int64)

@@ -1,8 +1,8 @@
-"""What happens inside a model, by name: the `record` seam of ViT.encode, filled and read.
+"""Intermediates of a model, by name: the `record` seam of ViT.encode, filled and read.
 
-    record(model, images)     one forward with every intermediate, for a notebook
-    in_parts(model, images, call), layers(vit, z, reduce)
-                              what is made of each layer's attention A while the layer runs; A itself is not kept
+    record(model, images)     one forward pass with every intermediate, for a notebook
+    in_parts(model, images, call), reduce_layers(vit, z, reduce)
+                              reduces each layer's attention A while the layer runs; A itself is not kept
 
 The names are the encoder's: `block3.attention` (B, h, T, T) with rows of queries and columns of keys, `block3.z`
 (B, T, D). An axial block attends twice, `block3.row` and `block3.column`, each within a row or a column of patches:
@@ -25,11 +25,10 @@ from vitrail.inference.images import Images
 from vitrail.models.names import Model
 from vitrail.models.vit import ViT, ViTConfig
 
-# Of one layer's attention and what computes it: how many images run at once follows from it.
+# Memory of one layer's attention and its computation, from which the number of images at once follows.
 MAX_BYTES = 1 << 28
 NOT_FOR_RESNETS = (
-    "a BiT ResNet has neither attention nor position embeddings: of the figures only the filters and the occlusion "
-    "map exist for it"
+    "a BiT ResNet has neither attention nor position embeddings: only the filters and the occlusion map exist"
 )
 
 
@@ -57,28 +56,31 @@ def record(model: Model, images: Images) -> dict[str, Tensor]:
     return {name: torch.cat(values) for name, values in recorded.items()}
 
 
-def in_parts(model: Model, images: Images, call: Call) -> np.ndarray:
-    """Return `call` of the tokens (B, T, D), a few images at a time, put together: (n, ...)."""
+def in_parts(model: Model, images: Images, call: Call, task: str = "") -> np.ndarray:
+    """Return `call` of the tokens (B, T, D), a few images at a time, put together: (n, ...).
+
+    `task` names a progress bar.
+    """
     vit = with_attention(model)
 
     def call_in_parts(x: Tensor) -> Tensor:
         return torch.cat([call(vit.tokens(vit.patches(part))) for part in x.split(at_once(vit.config))])
 
-    results = [y.numpy() for y in image_outputs(vit, images, call_in_parts)]
+    results = [y.numpy() for y in image_outputs(vit, images, call_in_parts, task=task)]
     if not results:
         raise DataError("no images to inspect")
     return np.concatenate(results)  # (n, ...)
 
 
-def layers(vit: ViT, z: Tensor, reduce: Callable[[Tensor], Tensor]) -> Tensor:
-    """Tokens (B, T, D) -> `reduce` of each layer's attention, (B, L, ...)."""
+def reduce_layers(vit: ViT, z: Tensor, reduce: Callable[[Tensor], Tensor]) -> Tensor:
+    """Run tokens (B, T, D) through the encoder; return `reduce` of each layer's attention, (B, L, ...)."""
     reduced = Reduced(reduce, vit.config.grid)
     vit.encode(z, record=reduced)
     return torch.stack(list(reduced.values()), dim=1)  # (B, L, ...)
 
 
 class Reduced(dict[str, Tensor]):
-    """A record that keeps, of each layer's attention, only what `reduce` makes of it, and nothing else."""
+    """A record that keeps only `reduce` of each layer's attention."""
 
     def __init__(self, reduce: Callable[[Tensor], Tensor], grid: tuple[int, int]) -> None:
         super().__init__()
@@ -90,7 +92,7 @@ class Reduced(dict[str, Tensor]):
 
 
 def whole(name: str, A: Tensor, grid: tuple[int, int]) -> Tensor:
-    """Attention between all tokens, (B, h, T, T), of any layer; see above for axial ones."""
+    """Return the attention of any layer between all tokens, (B, h, T, T); see above for axial ones."""
     rows, columns = grid
     if name.endswith(".row.attention"):
         A = A.unflatten(0, (-1, rows))  # (B, rows, h, columns, columns)
@@ -104,13 +106,13 @@ def whole(name: str, A: Tensor, grid: tuple[int, int]) -> Tensor:
 
 
 def layer_names(config: ViTConfig) -> list[str]:
-    """As people count: 1, 2, ...; in axial models 1 row, 1 column, 2 row, ..."""
-    parts = (" row", " column") if config.block == "axial" else ("",)
-    return [f"{i}{part}" for i in range(1, config.depth + 1) for part in parts]
+    """Return the names of the layers as people count: 1, 2, ...; in axial models 1 row, 1 column, 2 row, ..."""
+    halves = (" row", " column") if config.block == "axial" else ("",)
+    return [f"{i}{half}" for i in range(1, config.depth + 1) for half in halves]
 
 
 def at_once(config: ViTConfig) -> int:
-    """Images whose attention is made together: logits, weights and two of their copies stay under MAX_BYTES."""
+    """Return how many images to run together: logits, weights and two of their copies stay under MAX_BYTES."""
     return max(1, MAX_BYTES // (4 * 4 * config.heads * config.tokens**2))
 
 

@@ -1,11 +1,11 @@
-"""One HTML page that explains a model: facts, scores, figures, and attention to play with.
+"""One HTML page that explains a model: how good it is, where it fails, what it looks at, how it is built.
 
     Inspection + figures (PNG) [+ evaluation] ──► report.html
 
 The page is one file that needs nothing else: pictures are data URIs, style and script are inside, and its security
-policy forbids it to fetch anything. page/ holds its parts; all text that comes from outside is escaped.
-It names its maker, by which the folder is known as one that may be written to again, and the figures beside it, which
-go before others are drawn.
+policy forbids it to fetch anything. page/ holds its template; all text that comes from outside is escaped.
+A tag in its head marks it as ours: a folder with such a page may be written to again, and the figures that it lists
+are removed before new ones are drawn.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ from PIL import Image
 from vitrail.checkpoints.run.run_json import flatten
 from vitrail.data.readers.class_names import readable
 from vitrail.errors import ConfigError
-from vitrail.evaluators.accuracy import Evaluation
-from vitrail.inspection.figures import views_of
+from vitrail.evaluators.accuracy import ACCURACIES, Evaluation
+from vitrail.evaluators.score import format_accuracy
+from vitrail.inspection.figures import count_tiles, draw_views
 from vitrail.inspection.inspect import Inspection, Subject
-from vitrail.inspection.pictures import MOST_TILES, SCALE, thumbnail, to_bytes
+from vitrail.inspection.pictures import SCALE, thumbnail, to_bytes
 from vitrail.models.cost import cost
 from vitrail.models.hybrid import HybridConfig
 from vitrail.models.resnet import BiTConfig
@@ -43,62 +44,68 @@ NAME = "report.html"
 MAKER = b'<meta name="generator" content="vitrail">'
 MOST_CELLS = 24  # along a side of a map on the page; larger ones are averaged
 SIDE = 320  # pixels of a picture on the page
+PAIRS = 10  # confused classes in the table
 LARGE = 1000  # pixels across, from which on a figure fitted to a small page cannot be read
 
-# figure: (heading, caption)
-CAPTIONS = {
-    "training": ("Training", "Loss, scores and learning rate over the steps of the run."),
-    "confusion": ("Confusion matrix", "Rows are true classes, columns what the model said."),
-    "right": ("Best examples", "Right answers that the model was surest of."),
-    "wrong": ("Worst examples", "Mistakes that the model was surest of."),
-    "filters": ("Filters", "The principal components of what first sees the pixels (Fig. 7, left)."),
-    "positions": (
-        "Position embeddings",
-        f"A tile for each patch position, in a large grid for {MOST_TILES} x {MOST_TILES} of them: how alike its "
-        "embedding is to that of every position (Fig. 7, centre).",
-    ),
-    "attention_distance": (
-        "Attention distance",
-        "How far each head looks: pixels from a patch to what it attends to, the mean over images (Fig. 7, right).",
-    ),
+# figure: its heading, in the order of the page
+HEADINGS = {
+    "confusion": "Confusions",
+    "wrong": "Mistakes",
+    "right": "Right answers",
+    "training": "Training",
+    "attention_distance": "Attention distance",
+    "filters": "Filters",
+    "positions": "Position embeddings",
 }
-BEFORE_IMAGES = ("training", "confusion", "right", "wrong")
 # The names of figures, and the list of them in a page's head.
-FIGURE = re.compile(rf"(?:{'|'.join(CAPTIONS)}|image-\d+(?:-heads)?)\.png")
+FIGURE = re.compile(rf"(?:{'|'.join(HEADINGS)}|image-\d+(?:-heads)?)\.png")
 LISTED = re.compile(rb'<meta name="figures" content="([^"]*)">')
 HEAD = 1 << 20  # bytes of a page in which its list has to stand
 
 
 def write_report(
-    seen: Inspection, figures: Mapping[str, Path], path: Path, evaluation: Evaluation | None = None
+    inspection: Inspection, figures: Mapping[str, Path], path: Path, evaluation: Evaluation | None = None
 ) -> None:
-    """`figures`: PNG files by name, those of CAPTIONS and of the images."""
-    sections = {"Model": facts(seen)}
-    if evaluation is not None or seen.metrics:
-        sections["Scores"] = scores(seen, evaluation)
-    sections |= {CAPTIONS[name][0]: chart(name, figures[name]) for name in BEFORE_IMAGES if name in figures}
-    if any(subject.maps is not None for subject in seen.subjects):
-        sections["Attention, head by head"] = explorer(seen)
-    if seen.subjects:
-        sections["Images"] = f'<div class="cards">{"".join(card(one, seen) for one in seen.subjects)}</div>'
-    others = [name for name in CAPTIONS if name not in BEFORE_IMAGES and name in figures]
-    sections |= {CAPTIONS[name][0]: chart(name, figures[name]) for name in others}
-    if seen.notes:
-        sections["Not shown"] = "".join(f"<p>{text(note[:1].upper() + note[1:])}.</p>" for note in seen.notes)
-    write_page(path, seen.name, sections, figures)
+    """Write the page. `figures`: PNG files by name, those of HEADINGS and of the images."""
+    sections: dict[str, str] = {}
+
+    def add(name: str, before: str = "") -> None:
+        if name in figures:
+            sections[HEADINGS[name]] = before + chart(name, figures[name], inspection)
+
+    if evaluation is not None or inspection.metrics:
+        sections["Accuracy"] = scores(inspection, evaluation)
+    add("confusion", "" if evaluation is None else confused_pairs(evaluation))
+    for name in ("wrong", "right", "training"):
+        add(name)
+    if any(subject.maps is not None for subject in inspection.subjects):
+        sections["Attention by head"] = explorer(inspection)
+    if inspection.subjects:
+        cards = "".join(card(subject, inspection) for subject in inspection.subjects)
+        sections["Images"] = f'<div class="cards">{cards}</div>'
+    add("attention_distance")
+    sections["Architecture"] = facts(inspection)
+    add("filters")
+    add("positions")
+    if inspection.notes:
+        notes = (f"<p>{text(note[:1].upper() + note[1:])}.</p>" for note in inspection.notes)
+        sections["Not shown"] = "".join(notes)
+    write_page(path, inspection.name, sections, figures)
 
 
-def begin_report(seen: Inspection, path: Path) -> None:
-    """The page while its figures are drawn, without those of the page before it: if that is interrupted, the folder
-    is known as ours, and so is all that may have been drawn."""
+def begin_report(inspection: Inspection, path: Path) -> None:
+    """Remove the figures of the page before, and write a page that lists those to come.
+
+    So if drawing is interrupted, the folder is known as ours, and so is every figure in it.
+    """
     remove_figures(path)
-    images = [f"image-{number:02}" for number in range(1, len(seen.subjects) + 1)]
-    may_come = [*CAPTIONS, *images, *(f"{image}-heads" for image in images)]
-    write_page(path, seen.name, {"Figures": "<p>They are being drawn.</p>"}, may_come)
+    images = [f"image-{number:02}" for number in range(1, len(inspection.subjects) + 1)]
+    to_come = [*HEADINGS, *images, *(f"{image}-heads" for image in images)]
+    write_page(path, inspection.name, {"Figures": "<p>They are being drawn.</p>"}, to_come)
 
 
 def remove_figures(page: Path) -> None:
-    """Those that a page of ours lists: they are of another model, or of other images."""
+    """Remove the figures that a page of ours lists: they are of another model, or of other images."""
     if not is_ours(page):
         return
     with page.open("rb") as file:
@@ -109,7 +116,7 @@ def remove_figures(page: Path) -> None:
 
 
 def write_page(path: Path, title: str, sections: Mapping[str, str], figures: Iterable[str] = ()) -> None:
-    """`sections`: HTML by heading; `figures`: the names of those beside it."""
+    """Write a page of `sections`, HTML by heading; `figures`: the names of those beside it."""
     page = Template((PAGE / "report.html").read_text(encoding="utf-8")).substitute(
         title=text(title),
         figures=text(" ".join(f"{name}.png" for name in figures)),
@@ -125,13 +132,13 @@ def write_page(path: Path, title: str, sections: Mapping[str, str], figures: Ite
 
 
 def check_own(folder: Path) -> None:
-    """Figures are written over files of the same names: in a new folder, or in one that has a page of ours."""
-    held = sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
-    held = [name for name in held if not name.startswith(".")]
-    if held and not is_ours(folder / NAME):
+    """Raise ConfigError unless the folder is new, empty or has a page of ours: files are overwritten."""
+    names = sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
+    names = [name for name in names if not name.startswith(".")]
+    if names and not is_ours(folder / NAME):
         raise ConfigError(
-            f"{folder} holds {', '.join(held[:3])}{', ...' if len(held) > 3 else ''} and no {NAME} of an earlier "
-            "inspection: figures are written to a folder of their own"
+            f"{folder} holds {', '.join(names[:3])}{', ...' if len(names) > 3 else ''} and no {NAME} of an earlier "
+            "inspection: choose a new folder for the figures"
         )
 
 
@@ -142,44 +149,85 @@ def is_ours(page: Path) -> bool:
         return MAKER in file.read(1_000)
 
 
-def facts(seen: Inspection) -> str:
-    c, bill = seen.config, cost(seen.config)
-    H, W = c.image_size
-    rows = {"image_size": f"{H} x {W}", "preprocess": seen.preprocess, "classes": f"{c.classes:,}"}
+def scores(inspection: Inspection, evaluation: Evaluation | None) -> str:
+    """Return a table of what was measured now, then of what the model's file records."""
+    rows: dict[str, str] = {}
+    if evaluation is not None:
+        e = evaluation
+        rows["data"] = e.data
+        rows["top-1"] = format_accuracy(e.top1, e.n)
+        rows[f"top-{min(5, len(e.model_class_names))}"] = format_accuracy(e.top5, e.n)
+        if e.real is not None:
+            rows["ReaL"] = format_accuracy(e.real, e.real_n)
+        rows |= {"loss": f"{e.loss:.4f}", "calibration error (ECE)": f"{e.ece:.4f}"}
+        rows["broken"] = f"{e.broken:,} images"
+        worst = sorted(e.per_class, key=lambda one: one.accuracy)[:5]
+        rows["worst classes"] = ", ".join(
+            f"{readable(one.name)} {format_accuracy(one.accuracy)} of {one.n:,}" for one in worst
+        )
+    recorded = {
+        name: value for name, value in flatten(inspection.metrics).items() if value not in (None, {}, [])
+    }
+    return table(rows | {f"recorded: {name}": show(name, value) for name, value in recorded.items()})
+
+
+def confused_pairs(evaluation: Evaluation) -> str:
+    rows = {
+        f"{readable(true)} as {readable(predicted)}": f"{n:,} of {total:,}"
+        for true, predicted, n, total in evaluation.confused_pairs(PAIRS)
+    }
+    return table(rows) if rows else ""
+
+
+def facts(inspection: Inspection) -> str:
+    """Return a table of the architecture and its cost."""
+    c, bill = inspection.config, cost(inspection.config)
+    rows: dict[str, str] = {}
     if isinstance(c, BiTConfig):
-        rows = {
-            "architecture": "BiT ResNet",
-            "units": str(c.units),
-            "width_factor": f"{c.width_factor:g}",
-        } | rows
+        rows |= {"architecture": "BiT ResNet", "units": str(c.units), "width_factor": f"{c.width_factor:g}"}
     else:
-        kind = f"hybrid: ResNet {c.stem.units}, then ViT" if isinstance(c, HybridConfig) else "ViT"
+        stem = f"hybrid: ResNet {c.stem.units}, then " if isinstance(c, HybridConfig) else ""
+        rows["architecture"] = f"{stem}ViT"
         fields = ("width", "depth", "mlp_dim", "heads", "patch_size", "pool", "positions")
-        rows = {"architecture": kind} | {name: str(getattr(c, name)) for name in fields} | rows
-        rows["tokens"] = f"{c.tokens:,}, one for {c.stride} x {c.stride} pixels"
-    rows["parameters"] = f"{bill.parameters:,}"
+        rows |= {name: str(getattr(c, name)) for name in fields}
+        N = c.grid[0] * c.grid[1]
+        more = f", after {c.tokens - N} more (class token, registers)" if c.tokens > N else ""
+        grid = f"{c.grid[0]} x {c.grid[1]} patches of {c.stride} x {c.stride} pixels"
+        rows["tokens"] = f"{c.tokens:,}: {grid}{more}"
+    rows |= {"image_size": f"{c.image_size[0]} x {c.image_size[1]}", "preprocess": inspection.preprocess}
+    rows |= {"classes": f"{c.classes:,}", "parameters": f"{bill.parameters:,}"}
     rows["forward"] = f"{bill.flops / 1e9:,.2f} GFLOPs = {bill.macs / 1e9:,.2f} GMACs an image"
     return table(rows)
 
 
-def scores(seen: Inspection, evaluation: Evaluation | None) -> str:
-    rows = {name: show(value) for name, value in flatten(seen.metrics).items() if value not in (None, {}, [])}
-    if evaluation is None:
-        return table(rows)
-    measured = {score.name: f"{score.value:.4f} (n = {score.n:,})" for score in evaluation.scores()}
-    measured |= {"data": evaluation.data, "broken": f"{evaluation.broken:,} examples"}
-    worst = sorted(evaluation.per_class, key=lambda one: one.accuracy)[:5]
-    measured["worst classes"] = ", ".join(f"{one.name} {one.accuracy:.1%} of {one.n:,}" for one in worst)
-    return table(rows | measured)
+def explain(name: str, inspection: Inspection) -> str:
+    """Return the caption of a figure."""
+    match name:
+        case "confusion":
+            return "Rows are true classes, columns what the model answered."
+        case "wrong":
+            return "Wrong answers that the model was most confident of."
+        case "right":
+            return "Right answers that the model was most confident of."
+        case "training":
+            return "Loss, scores and learning rate over the steps of the run."
+        case "filters":
+            return f"The principal components of {inspection.filters.layer} (Fig. 7, left)."
+        case "positions":
+            assert inspection.positions is not None
+            tiles = count_tiles(*inspection.positions.shape[:2])
+            similar = "how similar its embedding is to that of every position"
+            return f"A tile for {tiles} patch positions: {similar} (Fig. 7, centre)."
+    return "How far each head looks: pixels from a patch to what it attends to, the mean over images (Fig. 7, right)."
 
 
-def chart(name: str, path: Path) -> str:
-    """A figure on white, whatever the theme: its ink is dark. A very large one can be brought to its full size."""
+def chart(name: str, path: Path, inspection: Inspection) -> str:
+    """Return a figure on white, whatever the theme: its ink is dark. A large one can be brought to its full size."""
     with Image.open(path) as image:
         width, height = image.size
     uri = "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
-    heading, caption = CAPTIONS[name]
-    picture = f'<img src="{uri}" alt="{text(heading)}" width="{width}" height="{height}">'
+    caption = explain(name, inspection)
+    picture = f'<img src="{uri}" alt="{text(HEADINGS[name])}" width="{width}" height="{height}">'
     if width > LARGE:
         caption += " Press it to see it in full size."
         picture = (
@@ -190,15 +238,15 @@ def chart(name: str, path: Path) -> str:
     return f"<figure>{picture}<figcaption>{text(caption)}</figcaption></figure>"
 
 
-def explorer(seen: Inspection) -> str:
-    """Sliders over layers and heads for a chosen image."""
-    subjects = [one for one in seen.subjects if one.maps is not None]
+def explorer(inspection: Inspection) -> str:
+    """Return sliders over layers and heads for a chosen image."""
+    subjects = [one for one in inspection.subjects if one.maps is not None]
     L, h, rows, columns = small_maps(subjects[0]).shape
-    c = seen.config
+    c = inspection.config
     assert isinstance(c, ViTConfig)  # only these have maps
     data = {
         "grid": [rows, columns],
-        "layers": seen.layers,
+        "layers": inspection.layers,
         "depth": c.depth,
         "heads": h - 1,
         "alike": 1 / c.tokens,
@@ -215,12 +263,15 @@ def explorer(seen: Inspection) -> str:
     }
     options = "".join(f'<option value="{i}">{text(one.name)}</option>' for i, one in enumerate(subjects))
     what = {
-        "token": "the class token attends to",
-        "mean": "the average patch attends to",
-        "attention": "what the pooling takes attends to",
+        "token": "the class token attends",
+        "mean": "the average patch attends",
+        "attention": "the tokens that the pooling takes attend",
     }[c.pool]
     inside = json.dumps(data, allow_nan=False).replace("<", "\\u003c")  # no tag can end the script
-    return f"""<p>Where {what}, by layer and head; bright is more. Each map is scaled to its own brightest patch.</p>
+    grid = f"{c.grid[0]} x {c.grid[1]} patches"
+    if (rows, columns) != c.grid:
+        grid += f", averaged to {rows} x {columns} cells"
+    return f"""<p>Where {what}, by layer and head, over {grid}; bright is more. Each map is scaled to its own maximum.</p>
 <div class="explorer">
 <canvas id="view" role="img" width="448" height="448"></canvas>
 <div>
@@ -237,15 +288,16 @@ def explorer(seen: Inspection) -> str:
 {(PAGE / "report.js").read_text(encoding="utf-8")}</script>"""  # noqa: E501
 
 
-def card(subject: Subject, seen: Inspection) -> str:
+def card(subject: Subject, inspection: Inspection) -> str:
     views = "".join(
         f'<figure><img src="{picture_uri(picture)}" alt="{text(caption)}" loading="lazy">'
         f"<figcaption>{text(caption)}</figcaption></figure>"
-        for caption, picture in views_of(subject, seen.config).items()
+        for caption, picture in draw_views(subject, inspection.config).items()
     )
     bars = "".join(
-        f'<li style="background-size: {100 * p:.1f}% 100%"><span>{text(name)}</span><span>{p:.1%}</span></li>'
-        for name, p in ((readable(name), p) for name, p in subject.top)
+        f'<li style="background-size: {100 * p:.1f}% 100%"><span>{text(readable(name))}</span>'
+        f"<span>{format_accuracy(p)}</span></li>"
+        for name, p in subject.top
     )
     bars = f'<ul class="bars">{bars}</ul>' if bars else ""
     true = "" if subject.true is None else f"<p>true: {text(readable(subject.true))}</p>"
@@ -254,13 +306,13 @@ def card(subject: Subject, seen: Inspection) -> str:
 
 
 def maps_and_mean(subject: Subject) -> np.ndarray:
-    """(L, 1 + h, rows, columns): the mean of the heads first."""
+    """Return the maps, the mean of the heads first: (L, 1 + h, rows, columns)."""
     assert subject.maps is not None
     return np.concatenate([subject.maps.mean(axis=1, keepdims=True), subject.maps], axis=1)
 
 
 def small_maps(subject: Subject) -> np.ndarray:
-    """The same with large grids averaged down, to cells that are all of one size and fill the image."""
+    """Return maps_and_mean with large grids averaged down, to cells that are all of one size and fill the image."""
     maps = maps_and_mean(subject)
     by = math.ceil(max(maps.shape[2:]) / MOST_CELLS)
     down, across = (shares(n, math.ceil(n / by)) for n in maps.shape[2:])
@@ -268,14 +320,14 @@ def small_maps(subject: Subject) -> np.ndarray:
 
 
 def shares(n: int, cells: int) -> np.ndarray:
-    """(cells, n): how much of a cell each of n patches fills, both spread over the same length; rows sum to 1."""
+    """Return how much of each cell each of n patches fills, both spread over the same length: (cells, n)."""
     ends = np.arange(1, cells + 1)[:, None] * n / cells  # (cells, 1), in patches
     over = np.minimum(ends, np.arange(1, n + 1)) - np.maximum(ends - n / cells, np.arange(n))  # (cells, n)
     return np.maximum(over, 0) * cells / n
 
 
 def atlas_uri(subject: Subject) -> str:
-    """All maps of an image in one grey picture: layers down, heads across, each scaled to its own brightest."""
+    """Return all maps of an image in one grey picture: layers down, heads across, each scaled to its maximum."""
     maps = small_maps(subject)
     L, h, rows, columns = maps.shape
     scaled = maps / np.maximum(maps.max(axis=(2, 3), keepdims=True), 1e-12)
@@ -283,7 +335,7 @@ def atlas_uri(subject: Subject) -> str:
 
 
 def peaks(subject: Subject) -> list[list[float]]:
-    """The brightest patch of each map, (L, 1 + h)."""
+    """Return the greatest weight of each map, (L, 1 + h)."""
     return [[float(f"{value:.4g}") for value in layer] for layer in maps_and_mean(subject).max(axis=(2, 3))]
 
 
@@ -292,9 +344,9 @@ def picture_uri(picture: np.ndarray) -> str:
 
 
 def data_uri(picture: np.ndarray, kind: str) -> str:
-    made = io.BytesIO()
-    Image.fromarray(picture).save(made, kind, **({"quality": 82} if kind == "WEBP" else {"optimize": True}))
-    return f"data:image/{kind.lower()};base64,{base64.b64encode(made.getvalue()).decode()}"
+    file = io.BytesIO()
+    Image.fromarray(picture).save(file, kind, **({"quality": 82} if kind == "WEBP" else {"optimize": True}))
+    return f"data:image/{kind.lower()};base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
 def table(rows: Mapping[str, str]) -> str:
@@ -302,12 +354,14 @@ def table(rows: Mapping[str, str]) -> str:
     return f"<table>{cells}</table>"
 
 
-def show(value: Any) -> str:
+def show(name: str, value: Any) -> str:
+    if isinstance(value, float) and name.endswith(ACCURACIES):
+        return format_accuracy(value)
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def text(given: str) -> str:
-    return html.escape(visible(given))
+def text(words: str) -> str:
+    return html.escape(visible(words))
 
 
 def anchor(name: str) -> str:

@@ -54,8 +54,8 @@ MISTAKES = "mistakes.jsonl"
 class Figures(Protocol):
     """Draws a run: the module vitrail.inspection.figures."""
 
-    def draw_progress(self, folder: Path) -> object:
-        """Draw the curves of the metrics of the run in `folder`."""
+    def draw_run(self, run: Path) -> object:
+        """Draw the curves of the metrics of a run folder."""
         ...
 
     def draw_gallery(self, gallery: Gallery, folder: Path) -> object: ...
@@ -176,7 +176,7 @@ def train(parts: Assembled, run: Run, figures: Figures | None) -> dict[str, Any]
             draw=None if figures is None else draw,
         )
     if first and figures is not None:
-        figures.draw_progress(run.path)
+        figures.draw_run(run.path)
     if outcome.interrupted:
         raise Interrupted(outcome.interrupted, f"step {outcome.steps} of {steps}", str(run.path))
     return evaluate_and_publish(parts, trained_model(parts), outcome, run, figures)
