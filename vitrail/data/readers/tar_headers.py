@@ -2,34 +2,39 @@
 
     archive ──512-byte headers──► Member(name, offset, size) of each regular file
 
-Supported are ustar, the older V7, GNU's long names (L), and pax records (x) for names and sizes; folders, links and
-devices are skipped. A header is believed only when its checksum is right and its data lie inside the archive, so
-every step leads forward and the walk ends after at most one step per 512 bytes. That is why this walk is written
-out: Python's tarfile trusts a size before it is checked (a negative one leads back, for ever), reads as many bytes
-as a name claims to have, and stops without an error at a damaged header.
+Single headers are parsed by Python's tarfile. The walk is our own, because that of tarfile trusts a size before it
+is checked (a negative one leads back, for ever), reads as many bytes as a name claims to have, and stops without an
+error at a damaged header. Here a header is believed only when its checksum is right and its data lie inside the
+archive, so every step leads forward and the walk ends after at most one step per 512 bytes.
 
-The walk goes to the end of the archive, a block of zeros. Without one the archive was cut; other bytes after it mean
-that a header was lost, or that two archives were concatenated. Each of these is a ValueError.
+Supported are ustar, the older V7, GNU's long names (L), and pax records (x) for names and sizes; folders, links and
+devices are skipped. The walk goes to the end of the archive, a block of zeros. Without one the archive was cut;
+other bytes after it mean that a header was lost, or that two archives were concatenated. Each of these is a
+ValueError.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-BLOCK = 512
+BLOCK = tarfile.BLOCKSIZE
 MAX_NAME_BYTES = 4096  # of a path, on Linux
 MAX_PAX_BYTES = 1 << 20  # of the pax records of one member, extended attributes included
-END_CHUNK = 1 << 20  # read at a time of what follows the end
+END_CHUNK = 1 << 20  # read at a time after the end
 
-FILES = b"0\x007"  # regular files: of ustar, of V7, contiguous
-NO_DATA = b"123456"  # links, devices, folders, pipes: nothing follows their header, whatever size it says
-LONG_NAME, LONG_LINK, PAX, PAX_GLOBAL, SPARSE = b"LKxgS"
-PAX_OF_SUN = ord("X")
-EXTENSIONS = (LONG_NAME, LONG_LINK, PAX, PAX_OF_SUN, PAX_GLOBAL)  # which describe the member that follows
-SPARSE_HINT = "pack the files without --sparse"
+NO_DATA = (
+    *b"123456",
+)  # links, devices, folders, pipes: nothing follows their header, whatever its size says
+PAX = (tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.XGLTYPE)
+EXTENSIONS = (
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+    *PAX,
+)  # these describe the member that follows
 
 
 @dataclass(frozen=True)
@@ -53,25 +58,33 @@ def walk(descriptor: int) -> Iterator[Member]:
             raise ValueError(f"cut off at byte {end:,}, where a header should be")
         if not any(header):
             break
-        _check_sum(header, at)
-        kind, data = header[156], at + BLOCK
-        own = kind not in EXTENSIONS
-        size = 0 if kind in NO_DATA else _size(header, records if own else {}, at)
-        if size > end - data:
-            raise ValueError(f"the header at byte {at:,} says {size:,} bytes, and {end - data:,} follow")
-        if kind == LONG_NAME:
+        try:
+            info = tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape")
+        except tarfile.HeaderError as error:
+            raise ValueError(f"no header at byte {at:,}: {error}") from error
+        kind, data = info.type, at + BLOCK
+        size = 0 if header[156] in NO_DATA else info.size
+        if kind not in EXTENSIONS and b"size" in records:
+            size = int(records[b"size"])
+        if not 0 <= size <= end - data:
+            raise ValueError(f"the header at byte {at:,} claims {size:,} bytes, and {end - data:,} follow")
+        if kind == tarfile.GNUTYPE_LONGNAME:
             long_name = _read(descriptor, data, size, MAX_NAME_BYTES, "a name").partition(b"\0")[0]
-        elif kind in (PAX, PAX_OF_SUN, PAX_GLOBAL):
+        elif kind in PAX:
             more = _pax_records(_read(descriptor, data, size, MAX_PAX_BYTES, "pax records"), at)
-            if more and kind == PAX_GLOBAL:
+            if more and kind == tarfile.XGLTYPE:
                 raise ValueError(f"the pax header at byte {at:,} gives all members one path or size")
             records |= more
-        elif own:
-            if kind == SPARSE:
-                raise ValueError(f"the member at byte {at:,} is sparse: {SPARSE_HINT}")
-            name = records.get(b"path", _name(header) if long_name is None else long_name)
-            if kind in FILES and not (kind == 0 and name.endswith(b"/")):  # which in V7 is a folder
-                yield Member(name.decode("utf-8", "surrogateescape"), data, size)
+        elif kind not in EXTENSIONS:
+            if kind == tarfile.GNUTYPE_SPARSE:
+                raise ValueError(f"the member at byte {at:,} is sparse: pack the files without --sparse")
+            # GNU's headers, whose magic is b"ustar ", have times in the place of the prefix of a name.
+            name = records.get(b"path", long_name)
+            if name is None and header[257:263] != b"ustar\0":
+                name = header[:100].partition(b"\0")[0]
+            if info.isreg():
+                text = info.name if name is None else name.decode("utf-8", "surrogateescape")
+                yield Member(text, data, size)
             long_name, records = None, {}
         at = data + -(-size // BLOCK) * BLOCK
     if long_name is not None or records:
@@ -80,39 +93,6 @@ def walk(descriptor: int) -> Iterator[Member]:
         if rest.strip(b"\0"):
             raise ValueError(f"the archive ends at byte {at:,}, and more than zeros follow")
         at += len(rest)
-
-
-def _check_sum(header: bytes, at: int) -> None:
-    """Compare the sum of the bytes, its own field counted as blanks; old tars summed signed bytes."""
-    summed = header[:148] + b" " * 8 + header[156:]
-    more = sum(summed) - _octal(header[148:156], at)
-    if more and more != 256 * sum(byte > 127 for byte in summed):
-        raise ValueError(f"the checksum of the header at byte {at:,} is wrong")
-
-
-def _size(header: bytes, records: dict[bytes, bytes], at: int) -> int:
-    if b"size" in records:
-        if not re.fullmatch(rb"[0-9]{1,20}", records[b"size"]):
-            raise ValueError(f"the member at byte {at:,} has the pax size {records[b'size'][:40]!r}")
-        return int(records[b"size"])
-    if header[124] & 0x80:  # a binary number, GNU's for sizes from 8 GiB on
-        if header[124] != 0x80:
-            raise ValueError(f"the header at byte {at:,} says a size that is negative or beyond all files")
-        return int.from_bytes(header[125:136], "big")
-    return _octal(header[124:136], at)
-
-
-def _octal(field: bytes, at: int) -> int:
-    digits = field.partition(b"\0")[0].strip(b" ")
-    if not re.fullmatch(rb"[0-7]*", digits):
-        raise ValueError(f"no header at byte {at:,}: {bytes(field)!r} is no number")
-    return int(digits or b"0", 8)
-
-
-def _name(header: bytes) -> bytes:
-    name, prefix = (field.partition(b"\0")[0] for field in (header[:100], header[345:500]))
-    # GNU's headers, whose magic is b"ustar ", have times in the place of the prefix.
-    return prefix + b"/" + name if prefix and header[257:263] == b"ustar\0" else name
 
 
 def _read(descriptor: int, offset: int, size: int, most: int, what: str) -> bytes:
@@ -136,11 +116,16 @@ def _pax_records(data: bytes, at: int) -> dict[bytes, bytes]:
         stop = start + int(head[1]) if head else 0
         if head is None or not head.end() < stop <= len(data) or data[stop - 1] != ord("\n"):
             raise ValueError(f"the pax records at byte {at:,} are broken")
+        value = data[head.end() : stop - 1]
         if head[2].startswith(b"GNU.sparse."):
-            raise ValueError(f"the member at byte {at:,} is sparse: {SPARSE_HINT}")
+            raise ValueError(f"the member at byte {at:,} is sparse: pack the files without --sparse")
+        if head[2] == b"path" and len(value) > MAX_NAME_BYTES:
+            raise ValueError(
+                f"a name of {len(value):,} bytes at byte {at:,}; at most {MAX_NAME_BYTES:,} are read"
+            )
+        if head[2] == b"size" and not re.fullmatch(rb"[0-9]{1,20}", value):
+            raise ValueError(f"the member at byte {at:,} has the pax size {value[:40]!r}")
         if head[2] in (b"path", b"size"):
-            records[head[2]] = data[head.end() : stop - 1]
+            records[head[2]] = value
         start = stop
-    if (length := len(records.get(b"path", b""))) > MAX_NAME_BYTES:
-        raise ValueError(f"a name of {length:,} bytes at byte {at:,}; at most {MAX_NAME_BYTES:,} are read")
     return records
