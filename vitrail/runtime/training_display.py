@@ -117,7 +117,7 @@ class TrainingDisplay:
         return timedelta(seconds=round((self.work.steps - last) * (end - begin) / (last - first)))
 
     def text(self, row: dict[str, Any]) -> str:
-        words = [f"loss {row['loss']:.4g}", f"lr {row['lr'] if 'lr' in row else row['rate']:.2e}"]
+        words = [f"loss {row['loss']:.4g}", f"lr {row['lr']:.2e}"]
         speed = self.speed()
         if speed:
             words.append(f"{speed['images_per_second']:,.0f} images/s")
