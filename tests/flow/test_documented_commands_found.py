@@ -129,7 +129,8 @@ def flags():
     from torch.distributed.run import get_args_parser
 
     with contextlib.redirect_stdout(io.StringIO()) as shown:
-        for verb in [*([v] for v in VERBS), *(["data", v] for v in DATA_VERBS)]:
+        objectives = [["pretrain", "--objective", "masked-patches"]]
+        for verb in [*([v] for v in VERBS), *(["data", v] for v in DATA_VERBS), *objectives]:
             with pytest.raises(SystemExit):
                 main([*verb, "--help"])
     return set(re.findall(r"--[a-z][a-z0-9-]+", shown.getvalue() + get_args_parser().format_help()))

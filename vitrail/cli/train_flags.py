@@ -75,12 +75,13 @@ def facts_in(words: list[str]) -> dict[str, Any]:
 
 
 def word_after(flag: str, words: list[str]) -> str:
-    """Return WORD of --flag WORD or --flag=WORD; nothing where it is not there."""
+    """Return WORD of the last --flag WORD or --flag=WORD, which the parser takes too; nothing where there is none."""
+    word = ""
     for here, following in pairwise([*words, ""]):
         name, equals, value = here.partition("=")
         if name.replace("_", "-") == flag:
-            return value if equals else following
-    return ""
+            word = value if equals else following
+    return word
 
 
 def whole_number_after(flag: str, words: list[str]) -> int | None:

@@ -8,6 +8,7 @@ from vitrail.cli.verb import Common, Shown
 
 if TYPE_CHECKING:
     from vitrail.train.run import Trained
+    from vitrail.transfer.protocols import Finetuning
 
 
 def pretrain_command(words: list[str]) -> Shown:
@@ -109,28 +110,24 @@ def finetune_command(words: list[str]) -> Shown:
     protocol = recipe.make if recipe is not None else PROTOCOLS.get(named, PROTOCOLS["default"])
     data, model = word_after("--data", words), word_after("--model", words)
     asked = facts_in(words)
-    prepared = None
-    if {"--help", "-h"}.intersection(words) and not (data and model):
+
+    def parse_over(finetuning: Finetuning) -> tuple[Any, Any, dict[str, Any], Common]:
+        # A switch that is on by default has no flag to turn it on.
+        sweep = replace(finetuning.sweep, sweep=finetuning.sweep.sweep and "--sweep" not in words)
+        options = FinetuneOptions(name)
+        return parse(words, options, finetuning.experiment, {"sweep": sweep}, "vitrail finetune", text)
+
+    wants_help = bool({"--help", "-h"}.intersection(words))
+    if wants_help and not (data and model):
         text += "\n\nThe values below are for 1,000 photographs; with --data and --model, those for yours."
-        finetuning = protocol(Facts(**asked))
-    else:
-        device: Any = word_after("--device", words) or "auto"
-        train = {"train": split} if (split := word_after("--train", words)) else {}
-        known = {setting: value for setting, value in asked.items() if value}
-        prepared = prepare(data, model, protocol=protocol, device=device, **known, **train)
-        finetuning = prepared.finetuning
-    # A switch that is on by default has no flag to turn it on.
-    sweep = replace(finetuning.sweep, sweep=finetuning.sweep.sweep and "--sweep" not in words)
-    options, experiment, more, common = parse(
-        words,
-        FinetuneOptions(name),
-        finetuning.experiment,
-        {"sweep": sweep},
-        "vitrail finetune",
-        text,
-    )
-    assert prepared is not None  # --help has exited
-    finetuning = replace(finetuning, experiment=experiment, sweep=more["sweep"])
+    if not (wants_help and data and model):
+        parse_over(protocol(Facts(**asked)))  # a wrong flag is refused before data and weights are read
+    device: Any = word_after("--device", words) or "auto"
+    train = {"train": split} if (split := word_after("--train", words)) else {}
+    known = {setting: value for setting, value in asked.items() if value}
+    prepared = prepare(data, model, protocol=protocol, device=device, **known, **train)
+    options, experiment, more, common = parse_over(prepared.finetuning)
+    finetuning = replace(prepared.finetuning, experiment=experiment, sweep=more["sweep"])
     check_sweep(finetuning)
     out = Path(options.out) if options.out else default_folder(data, model)
     return show_finetuned(run_prepared(replace(prepared, finetuning=finetuning), out, common.device), common)
