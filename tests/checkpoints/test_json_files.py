@@ -137,6 +137,18 @@ def test_a_file_is_read_within_bounds_and_never_through_a_link(tmp_path):
         read_object(tmp_path / "file", Outer, most=7)
 
 
+def test_links_are_followed_where_it_is_asked_for(tmp_path):
+    """The cache of the Hugging Face hub is made of them."""
+    (tmp_path / "file").write_text('{"n": 1}')
+    (tmp_path / "link").symlink_to("file")
+    assert read_object(tmp_path / "link", Outer, follow_links=True) == {"n": 1}
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "device").symlink_to("/dev/zero")
+    for name in ("pipe", "device", "missing", "."):
+        with pytest.raises(CheckpointError, match="cannot be read"):
+            read_object(tmp_path / name, Outer, follow_links=True)
+
+
 class Entries(TypedDict, total=False):
     flag: bool
     count: int

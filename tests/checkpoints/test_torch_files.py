@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from vitrail.checkpoints import torch_files
+from vitrail.checkpoints.json_files import save_json
 from vitrail.errors import CheckpointError
 
 TENSORS = {"a.weight": torch.randn(4, 3), "a.bias": torch.randn(4)}
@@ -133,14 +134,10 @@ def test_a_pickle_and_a_script_are_refused(tmp_path: Path) -> None:
 def test_sizes_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch_files.save_torch(TENSORS, tmp_path / "a.pth")
     torch_files.save_safetensors(TENSORS, tmp_path / "a.safetensors")
-    (tmp_path / "config.json").write_text(json.dumps({"a": "b" * 100}))
     monkeypatch.setattr(torch_files, "MAX_BYTES", 10)
-    monkeypatch.setattr(torch_files, "MAX_JSON_BYTES", 10)
     for name in ("a.pth", "a.safetensors"):
         with pytest.raises(CheckpointError, match="more than"):
             torch_files.read_tensors(tmp_path / name)
-    with pytest.raises(CheckpointError, match="larger than"):
-        torch_files.read_json(tmp_path / "config.json")
 
 
 @pytest.mark.parametrize("writer", [torch_files.save_safetensors, torch_files.save_torch])
@@ -189,7 +186,7 @@ def test_any_bytes_are_refused_in_words(start: bytes, rest: bytes, tmp_path: Pat
 def test_a_folder_and_its_configs(tmp_path: Path) -> None:
     torch_files.save_torch({"old": torch.ones(1)}, tmp_path / "pytorch_model.bin")
     torch_files.save_safetensors({"new": torch.ones(1, dtype=torch.float16)}, tmp_path / "model.safetensors")
-    torch_files.save_json({"a": 1}, tmp_path / "config.json")
+    save_json({"a": 1}, tmp_path / "config.json")
     found = torch_files.find_weights(tmp_path)
     assert list(found.tensors) == ["new"]
     assert found.configs == {"config.json": {"a": 1}}
@@ -245,13 +242,6 @@ def test_an_index_points_only_beside_itself(places: Any, problem: str, tmp_path:
         torch_files.find_weights(folder)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[1]", '"text"', "[" * 100_000, "\udcff"])
-def test_json_that_is_none(text: str, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_bytes(text.encode("utf-8", "surrogateescape"))
-    with pytest.raises(CheckpointError, match=r"config\.json"):
-        torch_files.read_json(tmp_path / "config.json")
-
-
 def test_a_folder_with_other_things_is_not_replaced(tmp_path: Path) -> None:
     torch_files.check_own_folder(tmp_path, ("a",), "timm")
     torch_files.check_own_folder(tmp_path / "new", ("a",), "timm")
@@ -264,9 +254,7 @@ def test_a_folder_with_other_things_is_not_replaced(tmp_path: Path) -> None:
         torch_files.check_own_folder(tmp_path / "a", ("a",), "timm")
 
 
-@pytest.mark.parametrize(
-    "read", [torch_files.read_safetensors, torch_files.read_tensors, torch_files.read_json]
-)
+@pytest.mark.parametrize("read", [torch_files.read_safetensors, torch_files.read_tensors])
 def test_a_pipe_is_not_waited_for(read: Any, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "model.safetensors")
     with pytest.raises(CheckpointError, match=r"model\.safetensors.*not a regular file"):

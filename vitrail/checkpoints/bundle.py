@@ -20,7 +20,7 @@ import torch
 
 from vitrail.checkpoints import torch_files
 from vitrail.checkpoints.checkpoint import Checkpoint, check_extent, config_from_json, config_to_json, listing
-from vitrail.checkpoints.json_files import check_kind
+from vitrail.checkpoints.json_files import read_object, save_json
 from vitrail.checkpoints.license import check_license, complete_license, stated_license
 from vitrail.data import preprocess as pp
 from vitrail.errors import CheckpointError, ConfigError
@@ -103,7 +103,7 @@ def write(checkpoint: Checkpoint, folder: Path) -> list[str]:
     }
     with atomic_folder(folder) as temporary:
         torch_files.save_safetensors(checkpoint.weights, temporary / WEIGHTS)
-        torch_files.save_json(seal_card(card, temporary / WEIGHTS), temporary / CARD)
+        save_json(seal_card(card, temporary / WEIGHTS), temporary / CARD)
     return []
 
 
@@ -124,8 +124,7 @@ def digest_card(card: dict[str, Any]) -> str:
 
 
 def read_card(path: Path) -> dict[str, Any]:
-    card = torch_files.read_json(path)
-    check_kind(card, Card, str(path))
+    card = read_object(path, Card, follow_links=True)
     try:
         check_license(card.get("license", {}))
     except ConfigError as error:

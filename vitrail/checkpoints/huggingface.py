@@ -23,7 +23,7 @@ from torch import Tensor
 from vitrail.checkpoints import torch_files
 from vitrail.checkpoints.checkpoint import Checkpoint
 from vitrail.checkpoints.hints import NO_HINTS, Choices, Hints, Size, count_numbered, inferring_architecture
-from vitrail.checkpoints.json_files import Number, check_entries, list_numbered
+from vitrail.checkpoints.json_files import Number, check_entries, list_numbered, save_json
 from vitrail.checkpoints.license import CARD, complete_license, find_license, model_card
 from vitrail.checkpoints.mapping import (
     Entry,
@@ -345,10 +345,10 @@ def write(checkpoint: Checkpoint, path: Path) -> list[str]:
         settings = model_settings(c, checkpoint.class_names) | {
             "license": complete_license(checkpoint.license)
         }
-        torch_files.save_json(settings, temporary / CONFIG)
+        save_json(settings, temporary / CONFIG)
         (temporary / CARD).write_text(model_card(checkpoint.license), encoding="utf-8")
         if images is not None:
-            torch_files.save_json(images, temporary / IMAGES)
+            save_json(images, temporary / IMAGES)
     return notes
 
 

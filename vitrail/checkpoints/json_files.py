@@ -3,7 +3,7 @@
     run.json, facts.json, manifest.json, shards.json (run/)            read_object
     a line of metrics.jsonl (run/metrics.py)                           parse_object
     results, by the verb that reads them (train/, transfer/)           check_kind
-    config files beside the weights of other libraries                 check_entries
+    config files beside the weights of other libraries                 read_object, check_entries
 
 A schema is a Python type: dict[str, float | None], a TypedDict, a dataclass. A TypedDict allows further keys, a
 dataclass does not. (`Required` is not visible in annotations that are kept as text: keys that may be missing are put
@@ -24,7 +24,7 @@ from types import UnionType
 from typing import Any, NewType, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from vitrail.errors import CheckpointError
-from vitrail.runtime.files import open_own
+from vitrail.runtime.files import check_regular, open_own
 
 Count = NewType("Count", int)  # not negative
 Number = NewType("Number", float)  # finite
@@ -37,10 +37,14 @@ MISSING = object()
 NOTHING = ()  # a type that no value has
 
 
-def read_object(path: Path, kind: Any, most: int = MAX_BYTES) -> dict[str, Any]:
+def read_object(
+    path: Path, kind: Any = dict[str, Any], most: int = MAX_BYTES, *, follow_links: bool = False
+) -> dict[str, Any]:
     """Read a JSON object of at most `most` bytes and check it against `kind`."""
     try:
-        with os.fdopen(open_own(path), "rb") as file:
+        if follow_links:
+            check_regular(path)
+        with path.open("rb") if follow_links else os.fdopen(open_own(path), "rb") as file:
             content = file.read(most + 1)
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
@@ -54,11 +58,15 @@ def parse_object(content: bytes, kind: Any, where: str) -> dict[str, Any]:
         value = json.loads(content.decode(), object_pairs_hook=unique_keys, parse_int=bounded_int)
         check_bounds(value)
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{where} is not JSON as a run writes it: {error}") from error
+        raise CheckpointError(f"{where} cannot be read as JSON: {error}") from error
     if not isinstance(value, dict):
         raise CheckpointError(f"{where} holds a JSON {type(value).__name__}, not an object")
     check_kind(value, kind, where)
     return value
+
+
+def save_json(entries: Mapping[str, Any], path: Path) -> None:
+    path.write_text(json.dumps(entries, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -37,7 +37,7 @@ from vitrail.checkpoints.hints import (
     count_numbered,
     inferring_architecture,
 )
-from vitrail.checkpoints.json_files import Number, check_entries, list_numbered
+from vitrail.checkpoints.json_files import Number, check_entries, list_numbered, save_json
 from vitrail.checkpoints.license import CARD, complete_license, find_license, model_card, stated_license
 from vitrail.checkpoints.mapping import Entry, add_zero_biases, layer, plain, read_weights, write_weights
 from vitrail.checkpoints.torch_files import WeightFiles
@@ -443,7 +443,7 @@ def write(checkpoint: Checkpoint, path: Path) -> list[str]:
     tensors = write_weights(entries(c), checkpoint.weights)
     with atomic_folder(path) as temporary:
         torch_files.save_safetensors(tensors, temporary / WEIGHTS)
-        torch_files.save_json(content, temporary / CONFIG)
+        save_json(content, temporary / CONFIG)
         (temporary / CARD).write_text(model_card(checkpoint.license), encoding="utf-8")
     return notes + more
 

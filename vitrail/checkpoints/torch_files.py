@@ -11,7 +11,6 @@ Writing happens inside runtime.files.atomic_file or atomic_folder, which make it
 from __future__ import annotations
 
 import errno
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from vitrail.checkpoints.checkpoint import listing
+from vitrail.checkpoints.json_files import read_object
 from vitrail.checkpoints.torch_pickle import View, read_torch_file
 from vitrail.errors import CheckpointError
 from vitrail.runtime.files import check_regular, umask
@@ -31,7 +31,6 @@ from vitrail.runtime.log import visible
 
 MAX_BYTES = 64 << 30  # of one model's tensors together
 MAX_TENSORS = 20_000  # of one file
-MAX_JSON_BYTES = 16 << 20
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # names of a folder's weights, best first
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt", ".tar")
 CONFIGS = ("config.json", "preprocessor_config.json")
@@ -65,9 +64,8 @@ def find_weights(path: Path) -> WeightFiles:
         raise CheckpointError(f"no such file or folder: {path}")
     weights = choose_file(path) if path.is_dir() else path
     tensors = read_shards(weights) if weights.name.endswith(".index.json") else read_tensors(weights)
-    configs = {
-        name: read_json(weights.with_name(name)) for name in CONFIGS if weights.with_name(name).is_file()
-    }
+    beside = {name: weights.with_name(name) for name in CONFIGS}
+    configs = {name: read_object(file, follow_links=True) for name, file in beside.items() if file.is_file()}
     return WeightFiles(tensors, configs, weights)
 
 
@@ -174,7 +172,7 @@ def is_plain(w: object) -> bool:
 
 def read_shards(index: Path) -> dict[str, Tensor]:
     """Return the tensors of an index file, which lists which file beside it holds which tensor."""
-    places = read_json(index).get("weight_map")
+    places = read_object(index, follow_links=True).get("weight_map")
     if not isinstance(places, dict) or not all(isinstance(name, str) for name in places.values()):
         raise CheckpointError(f"{index} has no weight_map of names and files")
     tensors: dict[str, Tensor] = {}
@@ -185,22 +183,6 @@ def read_shards(index: Path) -> dict[str, Tensor]:
     if strange := sorted(set(tensors) ^ set(places)):
         raise CheckpointError(f"{index}: the files beside it do not hold what it lists: {listing(strange)}")
     return tensors
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    try:
-        check_regular(path)
-        if path.stat().st_size > MAX_JSON_BYTES:
-            raise CheckpointError(f"{path} is larger than {MAX_JSON_BYTES >> 20} MiB; refused")
-        text = path.read_text(encoding="utf-8")
-        content = json.loads(text)
-        if "\\u" in text:  # half of a pair of surrogates could be neither shown nor written
-            json.dumps(content, ensure_ascii=False).encode()
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} cannot be read as JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise CheckpointError(f"{path} holds a JSON {type(content).__name__}, not an object")
-    return content
 
 
 def save_safetensors(tensors: Mapping[str, Tensor], path: Path) -> None:
@@ -218,10 +200,6 @@ def save_torch(tensors: Mapping[str, Tensor], path: Path) -> None:
         except RuntimeError as error:  # torch raises it in place of the OSError of the file
             cause = error.__context__
             raise (cause if isinstance(cause, OSError) else OSError(errno.EIO, str(error)[:200])) from None
-
-
-def save_json(entries: Mapping[str, Any], path: Path) -> None:
-    path.write_text(json.dumps(entries, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def check_own_folder(folder: Path, names: tuple[str, ...], kind: str) -> None:

@@ -21,9 +21,8 @@ from typing import Any
 import torch
 from PIL import Image
 
-from vitrail.checkpoints.json_files import read_object
+from vitrail.checkpoints.json_files import read_object, save_json
 from vitrail.checkpoints.run import Run
-from vitrail.checkpoints.torch_files import save_json
 from vitrail.demo.material import Material, is_drawn
 from vitrail.demo.results import KINDS, Results, check_complete
 from vitrail.demo.settings import DEMO, Demo

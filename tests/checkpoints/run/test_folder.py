@@ -483,7 +483,7 @@ def test_files_have_the_modes_that_the_umask_leaves(tmp_path):
     [{"seed": 10**30}, {"a": "x" * (2 << 20)}, {"a": json.loads("[" * 40 + "]" * 40)}],
 )
 def test_a_config_that_could_not_be_read_again_is_refused_at_the_start(tmp_path, config):
-    with pytest.raises(CheckpointError, match=r"run\.json is not JSON as a run writes it"):
+    with pytest.raises(CheckpointError, match=r"run\.json cannot be read as JSON"):
         Run.open(tmp_path / "run", config)
     Run.open(tmp_path / "run", CONFIG).close()
 

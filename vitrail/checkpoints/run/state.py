@@ -34,8 +34,8 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from vitrail.checkpoints.checkpoint import listing
-from vitrail.checkpoints.json_files import MAX_BYTES, Count, read_object
-from vitrail.checkpoints.torch_files import save_json, save_safetensors
+from vitrail.checkpoints.json_files import MAX_BYTES, Count, read_object, save_json
+from vitrail.checkpoints.torch_files import save_safetensors
 from vitrail.errors import CheckpointError, VitrailError
 from vitrail.runtime.distributed import gather, rank
 from vitrail.runtime.files import (
