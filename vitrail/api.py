@@ -11,23 +11,23 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from vitrail.checkpoints.formats import has_weights, save
+from vitrail.checkpoints.formats import has_weights, load, save
+from vitrail.checkpoints.run.folder import START
 from vitrail.errors import ConfigError
+from vitrail.inference.feature_cache import model_digest
 from vitrail.inspection import figures
 from vitrail.models.names import Model
 from vitrail.objectives.objective import Objective
 from vitrail.recipes.names import finetuning_recipe
 from vitrail.recipes.names import recipe as find_recipe
-from vitrail.runtime.device import Device
-from vitrail.runtime.distributed import barrier, rank
+from vitrail.runtime.device import Device, pick
+from vitrail.runtime.distributed import barrier, group, rank
 from vitrail.runtime.log import note
 from vitrail.train.folders import default_folder
 from vitrail.train.keywords import override
 from vitrail.train.run import Trained, run
 from vitrail.train.settings import Experiment
 from vitrail.transfer.finetune import Prepared, prepare, run_finetuning
-
-START = "start"  # the bundle of a model object that a run begins from, in the run's folder
 
 
 def pretrain(
@@ -52,7 +52,7 @@ def pretrain(
     experiment = override(find_recipe(recipe).make(), keywords)
     folder = Path(out) if out is not None else default_out(recipe, experiment)
     if isinstance(model, Model):
-        experiment = override(experiment, {"model": store_start(model, folder)})
+        experiment = override(experiment, {"model": store_start(model, folder, device)})
     return run_recipe(recipe, experiment, folder, device)
 
 
@@ -75,7 +75,7 @@ def finetune(
     folder = None if out is None else Path(out)
     if isinstance(model, Model):
         folder = default_folder(str(data), "model") if folder is None else folder
-        model = store_start(model, folder)
+        model = store_start(model, folder, device)
     folder = default_folder(str(data), str(model)) if folder is None else folder
     chosen = finetuning_recipe(recipe).make if recipe else protocol
     prepared = prepare(data, model, protocol=chosen, device=device, **settings)
@@ -99,15 +99,17 @@ def default_out(recipe: str, experiment: Experiment) -> Path:
     return default_folder(experiment.data.data, experiment.model.model if recipe in ("", "small") else recipe)
 
 
-def store_start(model: Model, folder: Path) -> str:
+def store_start(model: Model, folder: Path, device: Device) -> str:
     """Save a model object into the run's folder, so that the run can be resumed; return its path."""
     place = folder / START
-    if rank() == 0:
-        if not folder.exists():
+    with group(pick(device)):
+        if rank() == 0 and not folder.exists():
             save(model, place)
-        elif not place.exists():
+        barrier()
+        if not place.exists():
             raise ConfigError(
-                f"{folder} holds something else than a run that was started with a model object: choose another `out`"
+                f"{folder} holds something other than a run that started from a model object: choose another `out`"
             )
-    barrier()
+        if model_digest(load(place)) != model_digest(model):
+            raise ConfigError(f"{folder} started from another model: choose another `out`")
     return str(place)

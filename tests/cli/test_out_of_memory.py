@@ -26,7 +26,7 @@ def test_the_flags_are_there(verb, vitrail_command):
     [
         ("evaluate", torch.OutOfMemoryError(CUDA), ["GPU", "2.00 GiB", "--batch"]),
         ("evaluate", MemoryError(), ["--batch-size", "--num-workers"]),
-        ("fewshot", RuntimeError(SHM), ["shared memory", "--workers 0", "--shm-size"]),
+        ("fewshot", RuntimeError(SHM), ["shared memory", "--num-workers 0", "--shm-size"]),
         ("predict", RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED"), ["GPU", "--image-size"]),
         ("data", MemoryError("std::bad_alloc"), ["out of memory"]),
     ],
@@ -54,8 +54,8 @@ def test_a_fault_of_ours_keeps_its_traceback(vitrail_command, monkeypatch):
 def training(out, *more):
     """The words of a run of six steps that saves every second."""
     return (
-        "pretrain", "--model", "mu/8@16", "--data", SHAPES, "--batch", 8, "--steps", 6, "--warmup", 1, "--save-every",
-        2, "--evaluate-every", 0, "--compile", "off", "--out", out, "--device", "cpu", *more,
+        "pretrain", "--model", "mu/8@16", "--data", SHAPES, "--batch-size", 8, "--steps", 6, "--warmup", 1,
+        "--save-every", 2, "--evaluate-every", 0, "--compile", "off", "--out", out, "--device", "cpu", *more,
     )  # fmt: skip
 
 
@@ -72,8 +72,8 @@ def test_a_run_says_where_it_stands_and_goes_on(vitrail_command, monkeypatch, tm
         code, _, err = vitrail_command(*training(tmp_path / "run"))
         said = err.splitlines()[-1]
         assert code == 2 and "Traceback" not in err
-        assert f"{tmp_path / 'run'} is saved at step 4" in said and "--accumulate" in said
+        assert f"{tmp_path / 'run'} is saved at step 4" in said and "--grad-accum" in said
         with pytest.raises(torch.OutOfMemoryError):  # in Python it is what it was
             run(experiment(steps=6), tmp_path / "other", device="cpu")
     assert vitrail_command(*training(tmp_path / "run"))[0] == 0
-    assert "from step 4 of 6" in caplog.text
+    assert "step 4 of 6" in caplog.text

@@ -6,15 +6,17 @@ import re
 import pytest
 
 import vitrail
-from vitrail.cli.train_verbs import finetune_command, pretrain_command, word_after
+from vitrail.api import default_out
+from vitrail.cli.train_flags import word_after
+from vitrail.cli.train_verbs import finetune_command, pretrain_command
 from vitrail.cli.verb import show
 from vitrail.errors import ConfigError
 from vitrail.recipes.names import RECIPES
-from vitrail.recipes.pretrain import default_out
-from vitrail.train.experiment import DataChoice, Experiment, ModelChoice
+from vitrail.train.keywords import override
+from vitrail.train.settings import Experiment
 
 SHAPES = "shapes?image_size=32"
-TINY = ("--data", SHAPES, "--model", "mu/8", "--image-size", "32", "--batch", "64", "--device", "cpu")
+TINY = ("--data", SHAPES, "--model", "mu/8", "--image-size", "32", "--batch-size", "64", "--device", "cpu")
 
 
 def command(*words):
@@ -31,8 +33,8 @@ def test_a_dry_run_needs_no_data(capsys):
     show(shown)
     made = json.loads(capsys.readouterr().out)
     assert made["steps"] == made["experiment"]["training"]["steps"] == round(90 * 12_400_000 / 4096)
-    assert made["experiment"]["training"]["warmup"] == 10_000
-    assert made["experiment"]["training"]["rate"] == 1e-3
+    assert made["experiment"]["optimizer"]["warmup"] == 10_000
+    assert made["experiment"]["optimizer"]["lr"] == 1e-3
     assert made["exaflops"] == pytest.approx(117.7, rel=1e-3)
     assert made["memory_bytes"] == made["state_bytes"] + made["activation_bytes"]
     assert made["seconds"] == pytest.approx(made["accelerator_days"] * 86_400)
@@ -40,22 +42,22 @@ def test_a_dry_run_needs_no_data(capsys):
 
 
 def test_the_ramp_of_an_average_is_a_flag():
-    made = command("--average", "0.9", "--average-ramp", "--dry-run", "--device", "cpu").result["experiment"]
-    assert (made["training"]["average"], made["training"]["average_ramp"]) == (0.9, True)
+    made = command("--ema", "0.9", "--ema-ramp", "--dry-run", "--device", "cpu").result["experiment"]
+    assert (made["optimizer"]["ema"], made["optimizer"]["ema_ramp"]) == (0.9, True)
     boxed = command("--recipe", "ti8-64", "--dry-run", "--device", "cpu").result["experiment"]
-    assert boxed["training"]["average_ramp"]
-    plain = command("--recipe", "ti8-64", "--no-average-ramp", "--dry-run", "--device", "cpu")
-    assert plain.result["changes"] == ["average_ramp"]
+    assert boxed["optimizer"]["ema_ramp"]
+    plain = command("--recipe", "ti8-64", "--no-ema-ramp", "--dry-run", "--device", "cpu")
+    assert plain.result["changes"] == ["ema_ramp"]
 
 
 def test_a_recipe_with_other_settings_makes_no_claim():
-    as_it_is = command("--recipe", "vit-b16-i1k", "--dry-run", "--workers", "3", "--device", "cpu")
+    as_it_is = command("--recipe", "vit-b16-i1k", "--dry-run", "--num-workers", "3", "--device", "cpu")
     assert as_it_is.result["changes"] == [] and len(as_it_is.after) == 1
     other = command(
-        "--recipe", "vit-b16-i1k", "--dry-run", "--model", "Ti/16", "--rate", "1", "--device", "cpu"
+        "--recipe", "vit-b16-i1k", "--dry-run", "--model", "Ti/16", "--lr", "1", "--device", "cpu"
     )
-    assert other.result["changes"] == ["model", "rate"]
-    assert other.after[-1] == "This run is another, by: model, rate."
+    assert sorted(other.result["changes"]) == ["lr", "model"]
+    assert "lr" in other.after[-1] and "model" in other.after[-1]
 
 
 @pytest.mark.parametrize(
@@ -65,16 +67,18 @@ def test_a_recipe_with_other_settings_makes_no_claim():
             ["--model", "ti8-64", "--pool", "mean", "--pre-logits"],
             "pool, pre_logits cannot be set for weights",
         ),
-        (
-            ["--objective", "masked", "--smoothing", "0.1"],
-            "masked does not use smoothing 0.1: set smoothing 0.0",
-        ),
-        (["--patience", "3"], "patience 3 without a score to watch"),
+        (["--objective", "masked-patches", "--mixup", "0.1"], "mixup 0.1"),
     ],
 )
 def test_the_dry_run_refuses_what_the_run_would(words, said):
     with pytest.raises(ConfigError, match=said):
         command("--dry-run", "--device", "cpu", *words)
+
+
+def test_settings_that_contradict_each_other_are_refused_by_the_parser(capsys):
+    with pytest.raises(SystemExit):
+        command("--patience", "3", "--device", "cpu")
+    assert "patience 3" in capsys.readouterr().err
 
 
 def test_the_dry_run_of_b16_on_jft_has_the_papers_exaflops():
@@ -126,19 +130,15 @@ def test_the_dry_run_of_a_resnet_has_no_settings_of_a_vit():
 
 def test_any_field_by_flag():
     shown = command(
-        "--recipe", "vit-l16-jft", "--dry-run", "--rate", "3e-5", "--weight-decay", "0.2", "--steps", "10_000",
-        "--warmup", "10%", "--batch", "512", "--no-pre-logits", "--precision", "float32", "--seed", "7",
+        "--recipe", "vit-l16-jft", "--dry-run", "--lr", "3e-5", "--weight-decay", "0.2", "--steps", "10_000",
+        "--warmup", "10%", "--batch-size", "512", "--no-pre-logits", "--precision", "float32", "--seed", "7",
     )  # fmt: skip
     made = shown.result["experiment"]
-    t = made["training"]
-    assert (t["rate"], t["steps"], t["warmup"], t["optimization"]["weight_decay"]) == (
-        3e-5,
-        10_000,
-        1000,
-        0.2,
-    )
-    assert (made["data"]["batch"], made["model"]["pre_logits"], made["seed"]) == (512, False, 7)
-    assert (made["model"]["model"], t["decay"]) == ("L/16", "linear")  # the recipe's
+    optimizer = made["optimizer"]
+    assert (optimizer["lr"], optimizer["warmup"], optimizer["weight_decay"]) == (3e-5, 1000, 0.2)
+    assert made["training"]["steps"] == 10_000
+    assert (made["data"]["batch_size"], made["model"]["pre_logits"], made["seed"]) == (512, False, 7)
+    assert (made["model"]["model"], optimizer["schedule"]) == ("L/16", "linear")  # the recipe's
 
 
 def test_the_list():
@@ -146,7 +146,7 @@ def test_the_list():
     assert shown.common.json
     assert [row[0] for row in shown.rows] == list(RECIPES)
     first = {row["name"]: row for row in shown.result["recipes"]}["vit-h14-jft"]
-    assert (first["model"], first["data"], first["steps"], first["rate"]) == (
+    assert (first["model"], first["data"], first["steps"], first["lr"]) == (
         "H/14",
         "JFT-300M",
         "14ep",
@@ -171,8 +171,9 @@ def test_every_flag_has_its_text(capsys, monkeypatch, parse):
     assert len(texts) > 40
     bare = {flag for flag, text in texts.items() if text.startswith("(default")}
     assert not bare
-    unsaid = {flag for flag, text in texts.items() if "(default: None)" in text and "None:" not in text}
-    assert unsaid == set()
+    architecture = {f"--{name.replace('_', '-')}" for name in vars(Experiment().model)}  # their group says it
+    unsaid = {flag for flag, text in texts.items() if "(default: None)" in text and "one:" not in text}
+    assert unsaid <= architecture | {"--peak-tflops"}
 
 
 def help_texts(said):
@@ -203,7 +204,7 @@ def test_it_trains(tmp_path):
     )
     rows = dict(shown.rows)
     assert rows["steps"] == "3"
-    assert 0 <= float(rows["val top1"]) <= 1
+    assert "% (" in rows["val top1"] and "n = 400" in rows["val top1"]
     assert (tmp_path / "run" / "model" / "model.json").exists()
     assert shown.result["folder"] == str(tmp_path / "run")
     assert f"finetune --model {tmp_path / 'run' / 'model'}" in shown.after[0]
@@ -213,7 +214,7 @@ def test_it_trains(tmp_path):
 def test_without_a_test_split_finetune_says_so_and_names_only_what_is_there(tmp_path):
     words = [*TINY, "--steps", "1", "--test", "none", "--out", tmp_path / "run"]
     said = finetune_command([str(word) for word in words]).after
-    assert said[0].startswith("4,000 trained on; 1 steps")
+    assert "4,000 images for 1 steps" in said[0]
     assert "Not tested" in said[1] and "--test 'train[90%: per class]'" in said[1]
     assert said[2] == f"Pictures: {tmp_path / 'run' / 'figures'} (loss)"
     assert [file.name for file in (tmp_path / "run" / "figures").iterdir()] == ["loss.png"]
@@ -234,7 +235,7 @@ def test_the_help_of_finetune_explains_what_can_be_frozen(capsys):
         (["--dry-run", "--model", "Q/16"], "Q/16"),
         (["--dry-run", "--image-size", "225"], "225"),
         (["--dry-run", "--processes", "3"], "3 processes"),
-        (["--dry-run", "--data", SHAPES, "--recipe", "vit-b16-i1k"], "larger than the 3600 examples"),
+        (["--dry-run", "--data", SHAPES, "--recipe", "vit-b16-i1k"], "3600 examples"),
         (["--dry-run", "--steps", "soon"], "soon"),
     ],
 )
@@ -252,15 +253,15 @@ def test_bad_input(words, said):
     ],
 )
 def test_default_folder(recipe, model, data, folder):
-    assert default_out(recipe, Experiment(ModelChoice(model), DataChoice(data))).as_posix() == folder
+    made = override(Experiment(), {"model": model, "data": data})
+    assert default_out(recipe, made).as_posix() == folder
 
 
 def test_default_folder_of_what_is_there(tmp_path):
     (tmp_path / "photos").mkdir()
     (tmp_path / "run/model").mkdir(parents=True)
-    made = default_out(
-        "", Experiment(ModelChoice(f"{tmp_path}/run/model"), DataChoice(f"{tmp_path}/photos/"))
-    )
+    paths = {"model": f"{tmp_path}/run/model", "data": f"{tmp_path}/photos/"}
+    made = default_out("", override(Experiment(), paths))
     assert made.as_posix() == "runs/photos-run"
 
 
@@ -269,3 +270,51 @@ def test_word_after():
     assert word_after("--recipe", ["--recipe=c", "--d"]) == "c"
     assert word_after("--recipe", ["--recipes", "x"]) == word_after("--recipe", ["--recipe"]) == ""
     assert word_after("--recipe", []) == ""
+
+
+def test_every_field_of_the_architecture_is_a_flag():
+    words = [
+        "--positions",
+        "2d",
+        "--positions-at",
+        "every",
+        "--pool",
+        "mean",
+        "--depth",
+        "3",
+        "--mlp-dim",
+        "96",
+    ]
+    made = command(*TINY, "--dry-run", *words).result["experiment"]["model"]
+    assert (made["positions"], made["positions_at"], made["pool"]) == ("2d", "every", "mean")
+    assert (made["depth"], made["mlp_dim"], made["width"]) == (3, 96, 32)
+
+
+def test_help_of_finetune_shows_the_values_that_will_be_used(capsys, monkeypatch):
+    """The protocol's, for this data and this model; what is given goes before them."""
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def defaults(*words):
+        with pytest.raises(SystemExit):
+            finetune_command([*words, "--help"])
+        texts = help_texts(capsys.readouterr().out)
+        return {flag: text.rpartition("(default: ")[2].rstrip(")") for flag, text in texts.items()}
+
+    small = defaults(*TINY[:4], "--device", "cpu")
+    assert (small["--steps"], small["--lr"], small["--batch-size"]) == ("1250", "0.01", "64")
+    paper = defaults(*TINY[:4], "--device", "cpu", "--protocol", "paper", "--optimizer", "adamw")
+    assert (paper["--steps"], paper["--lr"], paper["--batch-size"]) == ("500", "0.0003", "512")
+    assert defaults("--data", "shapes?image_size=16&n=80", *TINY[2:4])["--batch-size"] == "8"
+    assert defaults("--recipe", "flowers")["--dev"] == "0.1"
+
+
+def test_whatever_pretrain_can_set_finetune_can_set(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    flags = []
+    for parse in (pretrain_command, finetune_command):
+        with pytest.raises(SystemExit):
+            parse(["--help"])
+        flags.append(set(help_texts(capsys.readouterr().out)))
+    apart = {"--objective", "--dry-run", "--processes", "--peak-tflops", "--utilisation"}
+    assert flags[0] - flags[1] == apart
+    assert flags[1] - flags[0] == {"--protocol", "--sweep", "--lrs", "--dev", "--seeds"}

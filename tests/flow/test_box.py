@@ -11,7 +11,7 @@ import vitrail
 from vitrail.checkpoints.box import ASSETS
 
 DATA = "shapes?image_size=16&n=40"
-TRAIN = ("--data", DATA, "--model", "ti8-64", "--image-size", 16, "--batch", 4, "--steps", 2)
+TRAIN = ("--data", DATA, "--model", "ti8-64", "--image-size", 16, "--batch-size", 4, "--steps", 2)
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_finetune_begins_with_its_weights(run, tmp_path):
 
 def test_pretrain_goes_on_from_its_weights(run, tmp_path):
     made = run(
-        "pretrain", *TRAIN, "--test", "none", "--val", "none", "--warmup", 0, "--rate", 1e-9, "--out", "more"
+        "pretrain", *TRAIN, "--test", "none", "--val", "none", "--warmup", 0, "--lr", 1e-9, "--out", "more"
     )
     assert made["results"]["steps"] == 2
     more, box = vitrail.load(tmp_path / "more/model"), vitrail.load("ti8-64")

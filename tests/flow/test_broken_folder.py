@@ -11,8 +11,9 @@ from PIL import Image
 
 from vitrail.cli import main
 from vitrail.data.bad_files import BadFiles
-from vitrail.data.loader import Loader, Loading
+from vitrail.data.loader import Loader
 from vitrail.data.preprocess import parse
+from vitrail.data.settings import DataSettings
 from vitrail.data.sources import open_source
 from vitrail.errors import DataError
 
@@ -77,7 +78,7 @@ def test_training_keeps_every_slot_and_lists_what_is_broken(folder, tmp_path):
     names = {source.key(i).split("/")[-1] for i in range(len(source))}
     assert names >= BROKEN | FINE and "notes.txt" not in names
     bad_files = BadFiles(len(source), max_bad=0.2, path=tmp_path / "run" / "bad_files.jsonl")
-    loader = Loader(source, LINE, Loading(batch=len(source)), evaluation=True, bad_files=bad_files)
+    loader = Loader(source, LINE, DataSettings(batch_size=len(source)), evaluation=True, bad_files=bad_files)
     (batch,) = loader.batches()
     weights = {source.key(i).split("/")[-1]: batch["weight"][i].item() for i in range(len(source))}
     assert {name for name, weight in weights.items() if weight == 0} == BROKEN
@@ -93,7 +94,7 @@ def test_above_the_threshold_the_run_stops_with_the_list(folder):
     with pytest.raises(
         DataError, match=r"5 of 33 examples are broken, more than the 1\.0% allowed.*empty\.png"
     ):
-        list(Loader(source, LINE, Loading(batch=len(source)), evaluation=True).batches())
+        list(Loader(source, LINE, DataSettings(batch_size=len(source)), evaluation=True).batches())
 
 
 def test_inspect_reports_them(folder, capsys, monkeypatch):
@@ -112,7 +113,9 @@ def test_inspect_reports_them(folder, capsys, monkeypatch):
 def test_a_file_without_permission(folder):
     (folder / "train" / "dogs" / "0.png").chmod(0)
     source = open_source(folder, "train")
-    (batch,) = Loader(source, LINE, Loading(batch=len(source), max_bad=1), evaluation=True).batches()
+    (batch,) = Loader(
+        source, LINE, DataSettings(batch_size=len(source), max_bad=1), evaluation=True
+    ).batches()
     assert (batch["weight"] == 0).sum() == len(BROKEN) + 1
 
 

@@ -184,9 +184,9 @@ def test_a_bad_checkpoint_is_one_line_and_nothing_is_written(run, checkpoint, tm
         (["cost", "B/16", "--examples", "-1"], "examples must be at least 0, not -1"),
         (["pretrain", "--model", "ti8-46", "--dry-run"], "did you mean ti8-64 (in the box)"),
         (["pretrain", "--dry-run", "--steps", "0"], "steps 0: a run has at least 1"),
-        (["cost", "B/16", "--batch", "0"], "batch must be at least 1, not 0"),
-        (["pretrain"], "no data: --data PATH"),
-        (["finetune"], "no data: --data PATH"),
+        (["cost", "B/16", "--batch-size", "0"], "batch_size must be at least 1, not 0"),
+        (["pretrain"], "no data"),
+        (["finetune"], "no data"),
         (["predict", "B/16", "x.png"], "name of an architecture"),
     ],
 )

@@ -20,7 +20,7 @@ from vitrail.errors import ConfigError
 from vitrail.runtime import training_display
 from vitrail.train import fit
 
-DATA = ("--data", "shapes?image_size=16&n=80", "--device", "cpu", "--batch", "8")
+DATA = ("--data", "shapes?image_size=16&n=80", "--device", "cpu", "--batch-size", "8")
 PRETRAIN = (
     "pretrain",
     *DATA,
@@ -62,7 +62,7 @@ STEP = "checkpoints/step-00000002"
 FILES = {
     "finished": ("run.json", "metrics.jsonl"),
     "stopped": ("run.json", "metrics.jsonl", f"{STEP}/facts.json", f"{STEP}/manifest.json"),
-    "tuned": ("run.json", "seeds/0/run.json"),
+    "tuned": ("run.json", "seeds/1/run.json"),
 }
 STEPS = {"finished": 2, "stopped": 4}
 
@@ -79,6 +79,8 @@ def command_of(name: str, folder: Path) -> list[str]:
             "--model",
             str(folder.parent / "finished/model"),
             "--steps",
+            "2",
+            "--seeds",
             "2",
             "--out",
             str(folder),

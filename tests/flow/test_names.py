@@ -11,7 +11,7 @@ from PIL import Image
 import vitrail
 
 NAME = os.fsdecode(b"caf\xe9")
-TRAINING = ("--steps", "2", "--batch", "4", "--device", "cpu")
+TRAINING = ("--steps", "2", "--batch-size", "4", "--device", "cpu")
 
 
 @pytest.fixture

@@ -34,7 +34,10 @@ def failed(command, folder):
 @pytest.mark.parametrize(
     ("words", "flag"),
     [
-        (["finetune", "--model", "ti8-64", "--data", shapes(32, 200), "--batch", 99, "--image-size", 512], "--batch"),
+        (
+            ["finetune", "--model", "ti8-64", "--data", shapes(32, 200), "--batch-size", 99, "--image-size", 512],
+            "--batch-size",
+        ),
         (["predict", "ti8-64", "pictures", "--image-size", 1024], "--image-size"),
         (["evaluate", "model", shapes(512, 2000), "--batch-size", 1000], "--batch-size"),
     ],
@@ -68,12 +71,12 @@ def test_shared_memory(tmp_path):
         "ti8-64",
         "--data",
         shapes(64, 200),
-        "--batch",
+        "--batch-size",
         64,
-        "--workers",
+        "--num-workers",
         2,
         "--out",
         "run",
     ]
     said = failed([*apart, sys.executable, "-m", "vitrail", *words, "--device", "cpu"], tmp_path)[-1]
-    assert said.startswith("error: out of shared memory") and "--workers 0" in said and "run/seeds/0" in said
+    assert said.startswith("error: out of shared memory") and "--num-workers 0" in said and "run" in said

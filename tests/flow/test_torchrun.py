@@ -78,7 +78,7 @@ def test_a_sweep_is_interrupted_and_continued(together, each):
 
 def test_all_processes_choose_and_find_the_same(each):
     (_, tuned, measured, _), other = each
-    assert tuned["result"]["results"]["rate"] in (0.001, 0.03)
+    assert tuned["result"]["results"]["lr"] in (0.001, 0.03)
     assert len(tuned["result"]["results"]["scores"]["top1"]["values"]) == 2
     assert (tuned, measured) == (other[1], other[2])
 

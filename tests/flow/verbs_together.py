@@ -14,8 +14,8 @@ from pathlib import Path
 from vitrail import cli
 from vitrail.runtime.training_display import TrainingDisplay
 
-SWEEP = ["--sweep", "--rates", "0.001", "0.03", "--seeds", "2"]
-SMALL = ["--steps", "4", "--batch", "8", "--image-size", "16"]
+SWEEP = ["--sweep", "--lrs", "0.001", "0.03", "--seeds", "2"]
+SMALL = ["--steps", "4", "--batch-size", "8", "--image-size", "16"]
 
 
 def main(part: str, data: str, model: str, folder: Path) -> None:

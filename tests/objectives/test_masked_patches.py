@@ -10,10 +10,14 @@ from hypothesis import strategies as st
 
 import vitrail
 from tests.randomise import randomise
-from vitrail.data.masking import INTACT, KEPT, MASKED, REPLACED, Masking, draw_mask
 from vitrail.errors import ConfigError
 from vitrail.models.positions import take
 from vitrail.objectives.masked_patches import (
+    INTACT,
+    KEPT,
+    MASKED,
+    REPLACED,
+    Corruption,
     MaskedPatches,
     colour_classes,
     colours_of,
@@ -26,7 +30,7 @@ N = (SIDE // P) ** 2
 
 def objective(target="mean", **fields):
     torch.manual_seed(0)
-    made = MaskedPatches(vitrail.create("mu/8", classes=0, image_size=SIDE), target, **fields)
+    made = MaskedPatches(target, **fields).build(vitrail.create("mu/8", classes=0, image_size=SIDE))
     return randomise(made).eval()
 
 
@@ -36,7 +40,8 @@ def image(rng, B=2):
 
 def batch_of(seed=0, B=2, **fields):
     rng = np.random.default_rng(seed)
-    codes, others = zip(*(draw_mask(Masking(N, **fields), rng) for _ in range(B)), strict=True)
+    draw = Corruption(N, MaskedPatches(**fields))
+    codes, others = zip(*((d["corruption"], d["other"]) for d in (draw(rng) for _ in range(B))), strict=True)
     return {
         "image": image(rng, B),
         "corruption": torch.from_numpy(np.stack(codes)),
@@ -125,7 +130,7 @@ def test_the_loss_is_its_definition(target):
 
 
 def test_a_fresh_objective_guesses_all_colours_alike():
-    made = MaskedPatches(vitrail.create("mu/8", classes=0, image_size=SIDE))
+    made = MaskedPatches().build(vitrail.create("mu/8", classes=0, image_size=SIDE))
     assert made(batch_of())[0].item() == pytest.approx(math.log(512))
 
 
@@ -184,7 +189,7 @@ def test_models_without_a_class_token_learn():
         vitrail.create("mu/8", classes=0, image_size=SIDE, pool="mean"),
         vitrail.create("mu/8", classes=0, image_size=SIDE, pool="attention"),
     ):
-        made = MaskedPatches(model)
+        made = MaskedPatches().build(model)
         torch.nn.init.normal_(made.prediction.weight)
         made(batch_of())[0].backward()
         assert made.mask.grad.abs().sum() > 0 and model.embedding.weight.grad.abs().sum() > 0
@@ -192,7 +197,17 @@ def test_models_without_a_class_token_learn():
 
 
 def test_refused():
-    with pytest.raises(ConfigError, match="target 'median' is not one of mean, grid, pixels"):
+    with pytest.raises(ConfigError, match="'median'"):
         objective("median")
     with pytest.raises(ConfigError, match="divide into 4x4, not of 6 pixels"):
-        MaskedPatches(vitrail.create("mu/6@24", classes=0), "grid")
+        MaskedPatches("grid").build(vitrail.create("mu/6@24", classes=0))
+    with pytest.raises(ConfigError, match="a ViT or a hybrid"):
+        MaskedPatches().build(vitrail.create("R50x1", classes=0, image_size=32))
+    for fields in (
+        {"corrupted": 0.0},
+        {"corrupted": 1.1},
+        {"masked": 0.7, "replaced": 0.4},
+        {"masked": -0.1},
+    ):
+        with pytest.raises(ConfigError, match=next(iter(fields))):
+            MaskedPatches(**fields)

@@ -47,8 +47,8 @@ def test_the_recommended_settings_are_those_of_the_files(file):
     made = recipe(f"augreg-{name}-i21k").make()
     assert made.model.model == "+".join([*stem, f"{variant}/{patch}"])
     value = {word.partition("_")[0]: float(word.partition("_")[2]) for word in (rate, decay, dropout, depth)}
-    assert made.training.rate == value["lr"]
-    assert made.training.optimization.weight_decay == value["wd"]
+    assert made.optimizer.lr == value["lr"]
+    assert made.optimizer.weight_decay == value["wd"]
     assert (made.model.dropout, made.model.drop_path) == (value["do"], value["sd"])
     line, mixup = LEVELS[level.removeprefix("aug_")]
     assert (made.data.preprocess, made.data.mixup) == (line, mixup)
@@ -64,6 +64,10 @@ def test_imagenet(model, level, regularised):
     made = recipe(f"augreg-{model}-i1k").make()
     assert (made.data.preprocess, made.data.mixup) == LEVELS[level]
     assert made.model.dropout == made.model.drop_path == regularised
-    assert (made.model.head_bias, made.training.optimization.weight_decay) == (-6.9, 0.1)
-    assert (made.training.clip, made.training.decay, made.training.warmup) == (1.0, "cosine", 10_000)
-    assert (made.data.batch, made.objective.objective, made.model.pre_logits) == (4096, "sigmoid", True)
+    assert (made.model.head_bias, made.optimizer.weight_decay) == (-6.9, 0.1)
+    assert (made.optimizer.grad_clip, made.optimizer.schedule, made.optimizer.warmup) == (
+        1.0,
+        "cosine",
+        10_000,
+    )
+    assert (made.data.batch_size, made.objective.loss, made.model.pre_logits) == (4096, "sigmoid", True)

@@ -7,9 +7,11 @@ from vitrail.data.sources import open_source
 from vitrail.errors import ConfigError
 from vitrail.models.names import make_config
 from vitrail.recipes.names import FINETUNING_RECIPES, RECIPES, finetuning_recipe, recipe
-from vitrail.train.assembly import model_of
+from vitrail.train.assemble import build_model
 from vitrail.train.estimate import model_config
-from vitrail.train.experiment import Experiment
+from vitrail.train.schedule import lr_at
+from vitrail.train.settings import Experiment
+from vitrail.transfer.protocols import Facts
 
 DOCS = Path(__file__).parents[2] / "docs" / "recipes.md"
 
@@ -19,8 +21,9 @@ def test_every_recipe_is_a_complete_experiment(name):
     made = recipe(name).make()
     assert isinstance(made, Experiment)
     assert made.data.data == ""  # the user's
-    resolved = made.training.in_steps(recipe(name).data.examples, made.data.batch)
-    assert resolved.schedule()(resolved.warmup) == pytest.approx(made.training.rate)
+    resolved = made.resolve(recipe(name).data.examples, cuda=True)
+    optimizer, steps = resolved.optimizer, resolved.training.steps
+    assert lr_at(optimizer.warmup, steps, optimizer) == pytest.approx(optimizer.lr)
     side = 64 if name.startswith("ti8-64") else 224
     assert model_config(made, recipe(name).data.classes).image_size == (side, side)
 
@@ -31,7 +34,7 @@ def test_every_recipe_is_a_complete_experiment(name):
 def test_a_run_makes_the_model_that_is_estimated(name):
     made, source = recipe(name).make(), open_source("shapes", "train")
     with torch.device("meta"):
-        model = model_of(made, source)
+        model = build_model(made, source, None)
     assert model.config == model_config(made, len(source.class_names))
     assert model.config.head_bias == (made.model.head_bias or 0.0)
     if name == "vit-b32-i21k":
@@ -54,8 +57,8 @@ def test_costs_say_what_is_derived():
 
 def test_finetuning_recipes_leave_data_and_model_to_the_user():
     for known in FINETUNING_RECIPES.values():
-        made = known.make()
-        assert (made.data, made.model) == ("", "")
+        made = known.make(Facts())
+        assert made.experiment.data.data == ""
         make_config(known.model)
 
 

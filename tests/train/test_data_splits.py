@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
-from vitrail.train.experiment import DataChoice, Experiment, ObjectiveChoice
-from vitrail.train.sources import Sources, remarks
 
+from vitrail.data.settings import DataSettings
 from vitrail.errors import ConfigError
+from vitrail.objectives import objective_named
+from vitrail.train.data_splits import Sources, remarks
+from vitrail.train.settings import Experiment
 
 
 @pytest.fixture
@@ -18,7 +20,7 @@ def two_splits(tmp_path):
 
 def test_by_itself_the_test_split_is_one_that_nothing_else_has_seen(two_splits):
     def tested(**parts):
-        test = Sources.open(DataChoice(two_splits, **parts)).test
+        test = Sources.open(DataSettings(two_splits, **parts)).test
         return None if test is None else test.name
 
     assert tested() == "two:validation"
@@ -30,7 +32,7 @@ def test_by_itself_the_test_split_is_one_that_nothing_else_has_seen(two_splits):
 
 
 def test_of_several_the_one_that_is_left():
-    made = Sources.open(DataChoice("shapes?n=80&image_size=16", val="test"))
+    made = Sources.open(DataSettings("shapes?n=80&image_size=16", val="test"))
     assert made.test is not None and made.test.name == "shapes:shape:validation"
 
 
@@ -47,7 +49,7 @@ def test_of_several_the_one_that_is_left():
     ],
 )
 def test_what_is_held_out_of_train_is_not_trained_on(val, left):
-    made = Sources.open(DataChoice("shapes?n=80&image_size=16", val=val, test="none"))
+    made = Sources.open(DataSettings("shapes?n=80&image_size=16", val=val, test="none"))
     assert len(made.train) == left
     if made.val is not None:
         keys = {made.train.key(i) for i in range(left)}
@@ -57,13 +59,13 @@ def test_what_is_held_out_of_train_is_not_trained_on(val, left):
 @pytest.mark.parametrize("parts", [{"val": "train[90%:]"}, {"test": "train[:5]"}, {"test": "train+test"}])
 def test_parts_that_meet_are_refused(parts):
     with pytest.raises(ConfigError, match=r"are in shapes:shape:train.* too: nothing may be trained on"):
-        Sources.open(DataChoice("shapes?n=100&image_size=16", **{"train": "train", "val": "none", **parts}))
+        Sources.open(DataSettings("shapes?n=100&image_size=16", **{"train": "train", "val": "none", **parts}))
 
 
 def test_slices_of_data_ordered_by_class_are_refused_where_no_class_is_in_both(tmp_path):
     x, y = np.zeros((20, 4, 4, 3), np.uint8), np.arange(20) // 5
     np.savez(tmp_path / "ordered.npz", x_train=x, y_train=y)
-    choice = DataChoice(str(tmp_path / "ordered.npz"), train="train[:75%]", val="train[75%:]", test="none")
+    choice = DataSettings(str(tmp_path / "ordered.npz"), train="train[:75%]", val="train[75%:]", test="none")
     with pytest.raises(ConfigError, match=r"have no class in common, .* class by class"):
         Sources.open(choice)
 
@@ -73,8 +75,8 @@ def test_what_may_not_be_meant_is_said(tmp_path, two_splits):
     x, y = np.zeros((80, 4, 4, 3), np.uint8), np.arange(80) // 8
     np.savez(tmp_path / "ordered.npz", x_train=x, y_train=y)
 
-    def said(data, objective="softmax", **parts):
-        made = Experiment(data=DataChoice(data, **parts), objective=ObjectiveChoice(objective))
+    def said(data, objective="classification", **parts):
+        made = Experiment(data=DataSettings(data, **parts), objective=objective_named(objective))
         return remarks(made, Sources.open(made.data))
 
     ordered = str(tmp_path / "ordered.npz")
@@ -82,7 +84,9 @@ def test_what_may_not_be_meant_is_said(tmp_path, two_splits):
         "ordered:train[:25%] has no image of 7 of 10 classes, which cannot be learnt: 3, 4, 5, 6, 7 and 2 more "
         "(`train[:25% per class]` takes a part of each)"
     ]
-    assert said(ordered, "masked", train="train[:25%]", val="train[25%:]") == []  # that looks at no label
+    assert (
+        said(ordered, "masked-patches", train="train[:25%]", val="train[25%:]") == []
+    )  # that looks at no label
     assert said(ordered) == said(two_splits) == said(ordered, train="train", val="none") == []
     (held,) = said(two_splits, train="train")
-    assert held.startswith("--train without --val: nothing is held out")
+    assert held.startswith("--train without --val")

@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import pytest
 import torch
 from hypothesis import given
@@ -10,30 +8,35 @@ from vitrail.data.sources import open_source
 from vitrail.errors import ConfigError
 from vitrail.models.cost import cost
 from vitrail.models.names import make_config
-from vitrail.train.assembly import model_of
-from vitrail.train.estimate import Accelerators, estimate, model_config
-from vitrail.train.experiment import DataChoice, Experiment, ModelChoice, ObjectiveChoice, Training
-from vitrail.train.optim import Optimization
+from vitrail.train import estimate as estimates
+from vitrail.train.assemble import Inputs, build_model, read_start
+from vitrail.train.estimate import Accelerators, model_config
+from vitrail.train.keywords import override
+from vitrail.train.settings import Experiment
 
 
-def experiment(model="mu/8", batch=64, steps=100, **training):
-    return Experiment(
-        ModelChoice(model, image_size=32), DataChoice(batch=batch), training=Training(steps=steps, **training)
-    )
+def experiment(model="mu/8", batch_size=64, steps=100, image_size=32, **settings):
+    named = {"model": model, "image_size": image_size, "batch_size": batch_size, "steps": steps}
+    return override(Experiment(), named | settings)
+
+
+def estimate(made, examples, classes, on=None):
+    config = model_config(made, classes, read_start(made.model))
+    return estimates.estimate(made, config, examples, on)
 
 
 @given(
-    batch=st.sampled_from([8, 64, 4096]),
+    batch_size=st.sampled_from([8, 64, 4096]),
     epochs=st.integers(1, 300),
     examples=st.integers(5_000, 10**9),
     processes=st.sampled_from([1, 2, 8]),
 )
-def test_flops_and_time(batch, epochs, examples, processes):
+def test_flops_and_time(batch_size, epochs, examples, processes):
     on = Accelerators(processes, peak_flops=1e12, utilisation=0.5)
-    made = estimate(experiment(batch=batch, steps=f"{epochs}ep"), examples, 10, on)
+    made = estimate(experiment(batch_size=batch_size, steps=f"{epochs}ep"), examples, 10, on)
     each = cost(make_config("mu/8", image_size=32, classes=10)).training_flops
-    assert abs(made.examples_seen - epochs * examples) <= batch / 2
-    assert made.flops == pytest.approx(each * made.steps * batch)
+    assert abs(made.examples_seen - epochs * examples) <= batch_size / 2
+    assert made.flops == pytest.approx(each * made.steps * batch_size)
     assert made.seconds * processes * 0.5e12 == pytest.approx(made.flops)
     assert made.accelerator_days == pytest.approx(made.seconds * processes / 86_400)
     assert made.exaflops == made.flops / 1e18
@@ -42,7 +45,7 @@ def test_flops_and_time(batch, epochs, examples, processes):
 def test_the_state_is_what_torch_holds():
     """Weights, gradients and moments of a model that took one step, counted in bytes."""
     for optimizer in ("adamw", "sgd"):
-        made = estimate(experiment(optimization=Optimization(optimizer)), 1000, 10)
+        made = estimate(experiment(optimizer=optimizer), 1000, 10)
         model = vitrail.create("mu/8", image_size=32, classes=10)
         kinds = {
             "adamw": torch.optim.AdamW(model.parameters()),
@@ -64,9 +67,9 @@ def test_what_changes_the_memory():
     assert plain.activation_bytes == images
     assert plain.memory_bytes == plain.state_bytes + images
 
-    averaged = estimate(experiment(average=0.99), 1000, 10)
+    averaged = estimate(experiment(ema=0.99), 1000, 10)
     assert averaged.state_bytes == plain.state_bytes + 4 * plain.parameters
-    parts = estimate(experiment(accumulate=4), 1000, 10, Accelerators(2))
+    parts = estimate(experiment(grad_accum=4), 1000, 10, Accelerators(2))
     assert parts.activation_bytes == images // 8
     assert parts.state_bytes == plain.state_bytes
     assert estimate(experiment(precision="float32"), 1000, 10).activation_bytes == 2 * images
@@ -77,28 +80,23 @@ def test_what_changes_the_memory():
 @pytest.mark.parametrize("model", ["Ti/16", "R26+S/32", "L/16"])
 def test_recomputation_keeps_the_inputs_of_layers_and_one_layer(model):
     def activations(recompute):
-        choice = replace(experiment(model, recompute=recompute), model=ModelChoice(model))
-        return estimate(choice, 1000, 10).activation_bytes
+        chosen = experiment(model, image_size=None, activation_checkpointing=recompute)
+        return estimate(chosen, 1000, 10).activation_bytes
 
     assert 0.02 < activations(True) / activations(False) < (0.9 if "+" in model else 0.2)
-    flat = replace(experiment("R50x1", recompute=True), model=ModelChoice("R50x1"))
-    assert (
-        estimate(flat, 1000, 10).activation_bytes
-        == estimate(replace(flat, training=Training(steps=100)), 1000, 10).activation_bytes
-    )
+    flat, plain = (experiment("R50x1", image_size=None, activation_checkpointing=on) for on in (True, False))
+    assert estimate(flat, 1000, 10).activation_bytes == estimate(plain, 1000, 10).activation_bytes
 
 
 def test_masked_patches_have_no_classifier():
-    masked = replace(experiment(), objective=ObjectiveChoice("masked"))
+    masked = experiment(objective="masked-patches")
     assert model_config(masked, 10).classes == 0
     assert estimate(masked, 1000, 10).parameters < estimate(experiment(), 1000, 10).parameters
 
 
 def test_the_model_of_a_file(tmp_path):
     vitrail.save(vitrail.create("mu/8", image_size=32, classes=3), tmp_path / "model")
-    made = estimate(
-        replace(experiment(), model=ModelChoice(str(tmp_path / "model"), image_size=64)), 1000, 10
-    )
+    made = estimate(experiment(str(tmp_path / "model"), image_size=64), 1000, 10)
     assert made.image_size == (64, 64)
     assert made.parameters == cost(make_config("mu/8", image_size=64, classes=10)).parameters
 
@@ -108,15 +106,17 @@ def test_the_model_of_a_file(tmp_path):
 def test_the_model_of_a_file_is_the_one_that_is_trained(tmp_path, classes, image_size):
     """Also where the number of classes stays: the head is a new one, without the layer before it."""
     vitrail.save(vitrail.create("mu/8", image_size=32, classes=classes, pre_logits=9), tmp_path / "model")
-    given = replace(experiment(), model=ModelChoice(str(tmp_path / "model"), image_size=image_size))
-    assert model_config(given, 10) == model_of(given, open_source("shapes?n=80", "train")).config
+    made = experiment(str(tmp_path / "model"), image_size=image_size, data="shapes?n=80")
+    start = Inputs.read(made).start
+    built = build_model(made, open_source("shapes?n=80", "train"), start)
+    assert model_config(made, 10, start) == built.config
 
 
 @pytest.mark.parametrize(
     ("made", "on", "words"),
     [
-        (experiment(batch=64), Accelerators(3), "64 on 3 processes"),
-        (experiment(accumulate=5), None, "each in 5 parts"),
+        (experiment(batch_size=64), Accelerators(3), "64 on 3 processes"),
+        (experiment(grad_accum=5), None, "5 equal parts"),
         (experiment(parallel="fsdp", replicas=3), Accelerators(4), "do not form 3 groups"),
         (experiment(steps="0.001ep"), None, "0.001ep"),
         (experiment(), Accelerators(peak_flops=0.0), "peak"),

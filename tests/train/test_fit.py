@@ -6,11 +6,10 @@ import torch
 import vitrail
 from vitrail.checkpoints.run import Run
 from vitrail.evaluators.score import Score
-from vitrail.objectives.supervised import Supervised
+from vitrail.objectives.classification import Classification
 from vitrail.train.fit import fit
-from vitrail.train.optim import Optimization
-from vitrail.train.plan import Plan
-from vitrail.train.schedule import Schedule
+from vitrail.train.optim import OptimizerSettings
+from vitrail.train.settings import Experiment, TrainingSettings
 from vitrail.train.state import TrainState
 
 CPU = torch.device("cpu")
@@ -30,13 +29,15 @@ class Batches:
         return iter([batch] * (stop - start))
 
 
-def trained(*, steps, average=0.0, run=None, evaluators=(), **plan):
+def trained(*, steps, ema=0.0, run=None, evaluators=(), **training):
     torch.manual_seed(0)
-    objective = Supervised(vitrail.create("mu/8", classes=5, image_size=16))
+    objective = Classification().build(vitrail.create("mu/8", classes=5, image_size=16))
     torch.nn.init.normal_(objective.model.head.classifier.weight)  # zeros would give the body no gradient
-    state = TrainState(objective, Optimization("sgd"), average, CPU)
-    plan = Plan(Schedule(0.1, steps, "constant"), log_every=1, **plan)
-    return objective, fit(objective, Batches(), state, plan, run=run, evaluators=evaluators, device=CPU)
+    optimizer = OptimizerSettings("sgd", lr=0.1, schedule="constant", warmup=0, ema=ema)
+    settings = {"log_every": 1, "evaluate_every": 0, "save_every": 0, **training}
+    experiment = Experiment(optimizer=optimizer, training=TrainingSettings(steps, **settings))
+    state = TrainState(objective, optimizer, CPU)
+    return objective, fit(objective, Batches(), state, experiment, run=run, evaluators=evaluators, device=CPU)
 
 
 @pytest.mark.parametrize(("watch", "best"), [("val_loss", 2), ("val_ece", 2), ("val_top1", 3)])
@@ -47,7 +48,7 @@ def test_the_best_is_the_lowest_loss_or_the_highest_accuracy(tmp_path, watch, be
         yield Score(watch, next(values), 8)
 
     run = Run.open(tmp_path / "run", {}, keep=1)
-    _, outcome = trained(steps=4, evaluate_every=1, watch=watch, run=run, evaluators=[evaluator])
+    _, outcome = trained(steps=4, evaluate_every=1, monitor=watch, run=run, evaluators=[evaluator])
     assert outcome.kept == best == run.best()
     assert outcome.scores == {watch: {2: 1.0, 3: 3.0}[best]}
 
@@ -64,9 +65,11 @@ def test_a_damaged_best_checkpoint_gives_way_to_the_next_best_then_to_the_last_w
         for broken in damaged if step == 5 else ():
             (run.path / f"checkpoints/step-{broken:08d}/state.safetensors").write_bytes(b"")
 
-    objective, outcome = trained(steps=5, evaluate_every=1, watch="val_top1", run=run, evaluators=[evaluator])
+    objective, outcome = trained(
+        steps=5, evaluate_every=1, monitor="val_top1", run=run, evaluators=[evaluator]
+    )
     assert (outcome.kept, outcome.scores) == (kept, {"val_top1": values[kept]})
-    assert f"of step 2, are damaged or gone: those of step {kept} are kept" in caplog.text
+    assert f"using those of step {kept}" in caplog.text
     wanted, _ = trained(steps=kept)
     for p, q in zip(objective.parameters(), wanted.parameters(), strict=True):
         assert torch.equal(p, q)
@@ -83,7 +86,7 @@ def test_who_is_killed_in_an_evaluation_loses_nothing_else(tmp_path, monkeypatch
     def go(name, *evaluators):
         run = Run.open(tmp_path / name, {})
         try:
-            return trained(steps=4, evaluate_every=2, watch="val_loss", run=run, evaluators=evaluators)
+            return trained(steps=4, evaluate_every=2, monitor="val_loss", run=run, evaluators=evaluators)
         finally:
             run.close()
 
@@ -110,7 +113,7 @@ def test_what_is_evaluated_is_the_average():
         seen.append(model.head.classifier.weight.detach().clone())
         yield Score("val_top1", 0.0, 8)
 
-    objective, _ = trained(steps=3, average=0.5, evaluators=[evaluator])
+    objective, _ = trained(steps=3, ema=0.5, evaluators=[evaluator])
     raw, _ = trained(steps=3)
     assert torch.equal(seen[0], objective.model.head.classifier.weight)  # what is kept in the end
     assert not torch.equal(seen[0], raw.model.head.classifier.weight)
@@ -120,7 +123,7 @@ def test_a_part_of_a_batch_counts_by_its_whole_examples(tmp_path):
     """Of eight examples in two parts, four are whole in the first, one in the second."""
     runs = [Run.open(tmp_path / name, {}) for name in ("one", "two")]
     one, two = (
-        trained(steps=2, run=run, accumulate=parts)[0] for run, parts in zip(runs, (1, 2), strict=True)
+        trained(steps=2, run=run, grad_accum=parts)[0] for run, parts in zip(runs, (1, 2), strict=True)
     )
     for p, q in zip(one.parameters(), two.parameters(), strict=True):
         torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-5)

@@ -7,11 +7,12 @@ import torch
 
 import vitrail
 from vitrail.errors import ConfigError
+from vitrail.objectives.classification import Classification
 from vitrail.objectives.masked_patches import MaskedPatches
-from vitrail.objectives.supervised import Supervised
-from vitrail.train.optim import Optimization, freeze, optimizer_of
+from vitrail.train.optim import OptimizerSettings, build_optimizer, freeze
 
 CPU = torch.device("cpu")
+CLASSIFY, MASK = Classification().build, MaskedPatches().build
 
 
 def vit(**fields):
@@ -19,19 +20,19 @@ def vit(**fields):
 
 
 OBJECTIVES = {
-    "vit": lambda: Supervised(vit()),
-    "attention pool": lambda: Supervised(vit(pool="attention")),
-    "pre-logits": lambda: Supervised(vit(pre_logits=32)),
-    "masked": lambda: MaskedPatches(vit()),
-    "hybrid": lambda: Supervised(vitrail.create("R26+S/32", classes=5, image_size=32, depth=2)),
-    "resnet": lambda: Supervised(vitrail.create("R50x1", classes=5, image_size=32)),
+    "vit": lambda: CLASSIFY(vit()),
+    "attention pool": lambda: CLASSIFY(vit(pool="attention")),
+    "pre-logits": lambda: CLASSIFY(vit(pre_logits=32)),
+    "masked": lambda: MASK(vit()),
+    "hybrid": lambda: CLASSIFY(vitrail.create("R26+S/32", classes=5, image_size=32, depth=2)),
+    "resnet": lambda: CLASSIFY(vitrail.create("R50x1", classes=5, image_size=32)),
 }
 
 
 def groups(objective, **fields):
     """Parameter name -> its group."""
     names = {id(p): name for name, p in objective.named_parameters()}
-    made = optimizer_of(objective, Optimization(**fields), CPU).param_groups
+    made = build_optimizer(objective, OptimizerSettings(**fields), CPU).param_groups
     counted = Counter(names[id(p)] for group in made for p in group["params"])
     trained = [name for name, p in objective.named_parameters() if p.requires_grad]
     assert counted == Counter(trained)  # each in exactly one
@@ -55,14 +56,14 @@ def test_every_parameter_is_in_one_group_and_only_kernels_decay(make):
 
 
 def test_layer_decay():
-    found = groups(Supervised(vit(depth=3)), layer_decay=0.5)
+    found = groups(CLASSIFY(vit(depth=3)), layer_decay=0.5)
     scales = {name.removeprefix("model."): group["scale"] for name, group in found.items()}
     assert scales["head.classifier.weight"] == 1
     assert [scales[f"encoder.blocks.{layer}.mlp.fc1.weight"] for layer in range(3)] == [1 / 8, 1 / 4, 1 / 2]
     assert {scale for name, scale in scales.items() if name.startswith("embedding")} == {1 / 16}
     assert {scale for name, scale in scales.items() if name.startswith(("cls", "positions"))} == {1 / 16}
-    assert {group["scale"] for group in groups(Supervised(vit())).values()} == {1}
-    masked = groups(MaskedPatches(vit(depth=3)), layer_decay=0.5)
+    assert {group["scale"] for group in groups(CLASSIFY(vit())).values()} == {1}
+    masked = groups(MASK(vit(depth=3)), layer_decay=0.5)
     assert (masked["mask"]["scale"], masked["prediction.weight"]["scale"]) == (1 / 16, 1)
 
 
@@ -70,7 +71,7 @@ def test_layer_decay():
 def test_layer_decay_of_positions_at_the_layers(kind):
     """Each table with its layer; one for all with the first of them."""
     for at, scales in (("every", [1 / 8, 1 / 4, 1 / 2]), ("shared", [1 / 8])):
-        found = groups(Supervised(vit(depth=3, positions=kind, positions_at=at)), layer_decay=0.5)
+        found = groups(CLASSIFY(vit(depth=3, positions=kind, positions_at=at)), layer_decay=0.5)
         tables = [group["scale"] for name, group in found.items() if ".positions." in name]
         assert sorted(tables) == scales
         assert found["model.embedding.weight"]["scale"] == 1 / 16
@@ -79,14 +80,14 @@ def test_layer_decay_of_positions_at_the_layers(kind):
 
 
 def test_layer_decay_does_not_depend_on_what_is_frozen():
-    objective, frozen = Supervised(vit(depth=3)), Supervised(vit(depth=3))
+    objective, frozen = CLASSIFY(vit(depth=3)), CLASSIFY(vit(depth=3))
     freeze(frozen.model, ["encoder.blocks.2"])
     found, others = (groups(each, layer_decay=0.5) for each in (objective, frozen))
     assert others and all(group["scale"] == found[name]["scale"] for name, group in others.items())
 
 
 def test_layer_decay_of_a_resnet():
-    found = groups(Supervised(vitrail.create("R50x1", classes=5, image_size=32)), layer_decay=0.5)
+    found = groups(CLASSIFY(vitrail.create("R50x1", classes=5, image_size=32)), layer_decay=0.5)
     by_stage = [
         {group["scale"] for name, group in found.items() if f"stages.{stage}." in name} for stage in range(4)
     ]
@@ -103,7 +104,7 @@ def test_the_stem_of_a_hybrid_learns_no_faster_than_what_it_feeds():
 def test_decay_is_decoupled_and_scaled_by_the_rate():
     """With no gradient, AdamW leaves (1 - rate decay) of a kernel, and all of a bias."""
     model = vit()
-    optimizer = optimizer_of(Supervised(model), Optimization(weight_decay=0.3), CPU)
+    optimizer = build_optimizer(CLASSIFY(model), OptimizerSettings(weight_decay=0.3), CPU)
     with torch.no_grad():
         for p in model.parameters():
             p.fill_(1.0)
@@ -125,7 +126,7 @@ def test_freezing_the_body_leaves_the_head():
     model = vit()
     freeze(model, ["body"])
     assert trained(model) == {"head.classifier.weight", "head.classifier.bias"}
-    assert set(groups(Supervised(model))) == {"model.head.classifier.weight", "model.head.classifier.bias"}
+    assert set(groups(CLASSIFY(model))) == {"model.head.classifier.weight", "model.head.classifier.bias"}
 
 
 def test_freezing_parts_by_whole_words():
@@ -168,7 +169,7 @@ def test_nothing_left_to_train():
 )
 def test_refused(fields, words):
     with pytest.raises(ConfigError, match=words):
-        Optimization(**fields)
+        OptimizerSettings(**fields)
 
 
 def test_a_head_of_zeros_cannot_be_frozen_for_nothing_would_learn():

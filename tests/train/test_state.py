@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import vitrail
-from vitrail.objectives.supervised import Supervised
-from vitrail.train.optim import Optimization, optimizer_of
+from vitrail.objectives.classification import Classification
+from vitrail.train.optim import OptimizerSettings, build_optimizer
 from vitrail.train.state import TrainState
 
 CPU = torch.device("cpu")
@@ -14,7 +14,7 @@ STEPS = 4
 
 def objective():
     torch.manual_seed(0)
-    made = Supervised(vitrail.create("mu/8", classes=5, image_size=16))
+    made = Classification().build(vitrail.create("mu/8", classes=5, image_size=16))
     torch.nn.init.normal_(
         made.model.head.classifier.weight
     )  # a head of zeros would give the body no gradient
@@ -34,14 +34,16 @@ def learn(module, optimizer):
     return [p.detach().clone() for p in module.parameters()]
 
 
-@pytest.mark.parametrize("optimization", [Optimization("sgd"), Optimization("adamw", weight_decay=0.1)])
+@pytest.mark.parametrize(
+    "optimization", [OptimizerSettings("sgd"), OptimizerSettings("adamw", weight_decay=0.1)]
+)
 def test_moments_that_begin_at_zero_are_those_that_torch_would_make(optimization):
     lazy = objective()
-    plain = optimizer_of(lazy, optimization, CPU)
+    plain = build_optimizer(lazy, optimization, CPU)
     assert not plain.state
     wanted = learn(lazy, plain)
     eager = objective()
-    state = TrainState(eager, optimization, 0.0, CPU)
+    state = TrainState(eager, optimization, CPU)
     got = learn(eager, state.optimizer)
     assert all(torch.equal(a, b) for a, b in zip(wanted, got, strict=True))
     assert not torch.equal(wanted[0], next(objective().parameters()))  # they did learn
@@ -59,10 +61,10 @@ def test_moments_that_begin_at_zero_are_those_that_torch_would_make(optimization
 def test_the_names_of_everything(optimizer, moments):
     made = objective()
     made.model.cls.requires_grad_(False)
-    named = TrainState(made, Optimization(optimizer), 0.9, CPU).tensors()
+    named = TrainState(made, OptimizerSettings(optimizer, ema=0.9), CPU).tensors()
     parameters = {name for name, p in made.named_parameters() if p.requires_grad}
     assert {n.removeprefix("weights.") for n in named if n.startswith("weights.")} == set(made.state_dict())
-    assert {n.removeprefix("average.") for n in named if n.startswith("average.")} == parameters
+    assert {n.removeprefix("ema.") for n in named if n.startswith("ema.")} == parameters
     assert {n for n in named if n.startswith("optimizer.")} == {
         f"optimizer.{name}.{moment}" for name in parameters for moment in moments
     }
@@ -70,8 +72,8 @@ def test_the_names_of_everything(optimizer, moments):
 
 def test_they_are_the_tensors_themselves():
     made = objective()
-    state = TrainState(made, Optimization(), 0.0, CPU)
-    assert not any(name.startswith("average.") for name in state.tensors())
+    state = TrainState(made, OptimizerSettings(), CPU)
+    assert not any(name.startswith("ema.") for name in state.tensors())
     with torch.no_grad():
         state.tensors()["weights.model.head.classifier.bias"].fill_(7.0)
         state.tensors()["optimizer.model.head.classifier.bias.exp_avg"].fill_(8.0)
@@ -80,15 +82,15 @@ def test_they_are_the_tensors_themselves():
 
 
 def test_the_rate_reaches_every_group_by_its_scale():
-    state = TrainState(objective(), Optimization(layer_decay=0.5), 0.0, CPU)
-    state.set_rate(0.8)
+    state = TrainState(objective(), OptimizerSettings(layer_decay=0.5), CPU)
+    state.set_lr(0.8)
     assert {group["lr"] for group in state.optimizer.param_groups} == {0.8, 0.4, 0.2}
 
 
 @pytest.mark.parametrize(("largest", "after"), [(0.0, 5.0), (1.0, 1.0), (10.0, 5.0)])
 def test_clipping(largest, after):
     made = objective()
-    state = TrainState(made, Optimization(), 0.0, CPU)
+    state = TrainState(made, OptimizerSettings(), CPU)
     for p in made.parameters():
         p.grad = torch.zeros_like(p)
     made.model.head.classifier.bias.grad[:2] = torch.tensor([3.0, 4.0])
@@ -99,10 +101,10 @@ def test_clipping(largest, after):
 @pytest.mark.parametrize(("ramp", "moved"), [(False, 0.1), (True, 0.9)])
 def test_averaged_inside_and_kept_at_the_end(ramp, moved):
     made = objective()
-    state = TrainState(made, Optimization("sgd"), 0.9, CPU, average_ramp=ramp)
+    state = TrainState(made, OptimizerSettings("sgd", ema=0.9, ema_ramp=ramp), CPU)
     start = made.model.head.classifier.bias.detach().clone()
     made.model.head.classifier.bias.grad = torch.ones(5)
-    state.set_rate(1.0)
+    state.set_lr(1.0)
     state.update(0)
     assert torch.equal(made.model.head.classifier.bias, start - 1)
     with state.averaged():
@@ -114,7 +116,7 @@ def test_averaged_inside_and_kept_at_the_end(ramp, moved):
 
 def test_without_an_average_the_weights_are_what_they_are():
     made = objective()
-    state = TrainState(made, Optimization("sgd"), 0.0, CPU)
+    state = TrainState(made, OptimizerSettings("sgd"), CPU)
     before = made.model.head.classifier.weight.detach().clone()
     with state.averaged():
         assert torch.equal(made.model.head.classifier.weight, before)

@@ -10,16 +10,16 @@ from vitrail.errors import Interrupted
 from vitrail.runtime import training_display
 from vitrail.train.run import run
 
-PLAIN = {"model": {"dropout": 0.0, "drop_path": 0.0}}
-MASKED = {**PLAIN, "objective": {"objective": "masked"}}
-UNTESTED = {"data": {"test": "none"}}
+PLAIN = {"dropout": 0.0, "drop_path": 0.0}
+MASKED = {**PLAIN, "objective": "masked-patches"}
+UNTESTED = {"test": "none"}
 EXPERIMENTS = {
     "supervised": experiment(**PLAIN),
     "masked": experiment(**MASKED),
     "sharded": experiment(**PLAIN, parallel="fsdp"),
     "patches": experiment(**MASKED, parallel="fsdp"),
     "stopped": experiment(**PLAIN, **UNTESTED, parallel="fsdp"),
-    "accumulated": experiment(**PLAIN, **UNTESTED, parallel="fsdp", accumulate=2),
+    "accumulated": experiment(**PLAIN, **UNTESTED, parallel="fsdp", grad_accum=2),
     "begun": experiment(**PLAIN, **UNTESTED, evaluate_every=0),
     "groups": experiment(**PLAIN, **UNTESTED, evaluate_every=0, parallel="fsdp", replicas=2),
     "averaged": experiment(**PLAIN, **UNTESTED, evaluate_every=0),

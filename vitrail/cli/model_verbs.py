@@ -65,7 +65,7 @@ def cost(
     model: ModelPath,
     *,
     image_size: tuple[int, ...] = (),
-    batch: int = 1,
+    batch_size: int = 1,
     examples: int = 303_000_000,
     epochs: float = 7.0,
     peak_tflops: float = 61.5,
@@ -77,7 +77,7 @@ def cost(
     Args:
         model: a name such as B/16 or L/16@512; or a name in the box, a bundle, a run, anyone's checkpoint
         image_size: pixels of a side; one number, or height and width
-        batch: images in a training step, for the memory
+        batch_size: images in a training step, for the memory
         examples: images in the pre-training set (JFT: 303 million)
         epochs: passes over them
         peak_tflops: of one accelerator (a TPUv3 core: 61.5)
@@ -86,8 +86,8 @@ def cost(
     from vitrail.models import cost as costs
 
     config, name = config_and_name(model, image_size)
-    if batch < 1:
-        raise ConfigError(f"batch must be at least 1, not {batch}")
+    if batch_size < 1:
+        raise ConfigError(f"batch_size must be at least 1, not {batch_size}")
     c = costs.cost(config)
     flops = c.pretraining_flops(examples, epochs)
     days = costs.accelerator_days(flops, peak_tflops * 1e12, utilisation)
@@ -99,7 +99,10 @@ def cost(
         ["forward GMACs", f"{c.macs / 1e9:.2f}"],
         ["forward GFLOPs", f"{c.flops / 1e9:.1f}"],
         ["training GFLOPs an image", f"{c.training_flops / 1e9:.1f}"],
-        [f"activations in bf16, batch {batch:,}", f"{batch * c.activation_bytes() / 2**30:.2f} GiB"],
+        [
+            f"activations in bf16, batch size {batch_size:,}",
+            f"{batch_size * c.activation_bytes() / 2**30:.2f} GiB",
+        ],
         ["weights, gradients, Adam in float32", f"{16 * c.parameters / 2**30:.2f} GiB"],
         [f"pre-training exaFLOPs ({examples:,} x {epochs:g})", f"{flops / 1e18:,.1f}"],
         [f"accelerator-days ({peak_tflops:g} TFLOP/s at {utilisation:.0%})", f"{days:,.1f}"],
@@ -112,7 +115,7 @@ def cost(
         "macs": c.macs,
         "flops": c.flops,
         "training_flops": c.training_flops,
-        "activation_bytes": batch * c.activation_bytes(),
+        "activation_bytes": batch_size * c.activation_bytes(),
         "pretraining_exaflops": flops / 1e18,
         "accelerator_days": days,
     }

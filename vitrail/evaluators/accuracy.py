@@ -201,6 +201,11 @@ class Accuracy:
         self.name, self.precision = name, precision
         self.pipeline = None if line is None else pp.parse(line)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of its scores."""
+        return tuple(f"{self.name}_{score}" for score in SCORES)
+
     def __call__(self, model: nn.Module) -> Iterator[Score]:
         pipeline = self.pipeline
         if pipeline is None:

@@ -245,6 +245,10 @@ class Loop:
         progress, monitor, patience = self.progress, self.settings.monitor, self.settings.patience
         if not monitor:
             return None
+        if monitor not in progress.scores:
+            raise ConfigError(
+                f"monitor {monitor!r} is not among the scores: {', '.join(progress.scores) or 'none'}"
+            )
         score = progress.scores[monitor]
         if monitor.endswith(LOWER_IS_BETTER):
             score = -score

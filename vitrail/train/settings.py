@@ -142,7 +142,7 @@ class Experiment:
     def resolve(self, examples: int, *, cuda: bool) -> Experiment:
         """Return the experiment with every duration in steps, and what `auto` means on the device."""
         training, optimizer, batch_size = self.training, self.optimizer, self.data.batch_size
-        steps = in_steps(training.steps, examples=examples, batch=batch_size)
+        steps = in_steps(training.steps, examples=examples, batch_size=batch_size)
         if steps < 1:
             raise ConfigError(
                 f"steps {training.steps}: {examples:,} examples in batches of {batch_size} make {steps}"
@@ -150,10 +150,10 @@ class Experiment:
 
         def resolve(duration: Duration) -> int:
             """Return at least a step, but 0 for 0 of anything: only at the end."""
-            count = in_steps(duration, examples=examples, batch=batch_size, total=steps)
+            count = in_steps(duration, examples=examples, batch_size=batch_size, total=steps)
             return max(1, count) if re.search("[1-9]", str(duration)) else 0
 
-        warmup = in_steps(optimizer.warmup, examples=examples, batch=batch_size, total=steps)
+        warmup = in_steps(optimizer.warmup, examples=examples, batch_size=batch_size, total=steps)
         if warmup >= steps:
             raise ConfigError(
                 f"warmup {optimizer.warmup} ({warmup} steps) leaves nothing of a run of {steps} steps"

@@ -89,7 +89,7 @@ def prepare(
         if protocol not in PROTOCOLS:
             raise ConfigError(f"protocol {protocol!r} is not one of {', '.join(PROTOCOLS)}")
         protocol = PROTOCOLS[protocol]
-    if not str(model):
+    if str(data) and not str(model):
         raise ConfigError(
             "no model: give anyone's checkpoint or a bundle (--model PATH), ti8-64 (in the box), or the name of an "
             "architecture to train from scratch"
@@ -151,6 +151,11 @@ class Runs:
             for seed in range(first, first + self.finetuning.sweep.seeds - 1)
         }
 
+    def final(self, parts: Assembled, lr: float) -> Assembled:
+        """Return the assembled run of the first seed with the lr that was chosen."""
+        identity = with_lr(self.finetuning.experiment, lr).identity()
+        return replace(parts, experiment=with_lr(parts.experiment, lr), identity=identity)
+
     def run(self, experiment: Experiment, *place: str) -> Trained:
         folder = self.folder.joinpath(*place)
         return run(experiment, folder, device=self.device, inputs=self.inputs, figures=self.figures)
@@ -179,7 +184,7 @@ def run_finetuning(
             results = whole.results(FinetuningResults)
             if results is not None:
                 mend(runs, results["lr"])
-                results = finish(parts, whole, figures)
+                results = finish(runs.final(parts, results["lr"]), whole, figures)
             else:
                 if rank() == 0:
                     describe(finetuning, parts, prepared.inputs)
@@ -193,8 +198,6 @@ def train_all(runs: Runs, parts: Assembled, whole: Run) -> dict[str, Any]:
     """Sweep, train the other seeds, then the first one in the folder itself; return the results of all."""
     lr, swept = choose_lr(runs)
     others = [runs.run(experiment, "seeds", str(seed)) for seed, experiment in runs.seeds(lr).items()]
-    chosen = with_lr(runs.finetuning.experiment, lr)
-    parts = replace(parts, experiment=with_lr(parts.experiment, lr), identity=chosen.identity())
 
     def conclude(first: dict[str, Any]) -> dict[str, Any]:
         tested = [first, *(trained.results for trained in others)]
@@ -214,7 +217,7 @@ def train_all(runs: Runs, parts: Assembled, whole: Run) -> dict[str, Any]:
                 note(f"Left out {results['broken']:,} broken images: see {runs.folder / 'bad_files.jsonl'}")
         return results
 
-    return finish(parts, whole, runs.figures, conclude)
+    return finish(runs.final(parts, lr), whole, runs.figures, conclude)
 
 
 def choose_lr(runs: Runs) -> tuple[float, dict[str, Scores]]:

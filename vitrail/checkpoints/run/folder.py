@@ -61,6 +61,7 @@ from vitrail.runtime.distributed import gather, rank
 from vitrail.runtime.files import flush, open_own, remove_unfinished
 from vitrail.runtime.log import note
 
+START = "start"  # a bundle of the model object that a run was started with
 LOCK, METRICS, CHECKPOINTS, FIGURES = ".lock", "metrics.jsonl", "checkpoints", "figures"
 # Names that are written in the folder of a run under a temporary name first.
 WRITTEN = r"run\.json|metrics\.jsonl|mistakes\.jsonl|results\.md|model|figures"
@@ -275,8 +276,9 @@ def check_own(path: Path) -> None:
     if path.exists() and not path.is_dir():
         raise ConfigError(f"{path} is a file; a run is written to a folder of its own")
     if path.is_dir() and not os.path.lexists(path / RUN_JSON):
-        # A run that was killed in its first moments leaves hidden files only.
-        others = sorted(p.name for p in path.iterdir() if not p.name.startswith((LOCK, f".{RUN_JSON}.")))
+        # A run that was killed in its first moments leaves hidden files, and the model it was started with.
+        hidden = (LOCK, f".{RUN_JSON}.", f".{START}.")
+        others = sorted(p.name for p in path.iterdir() if p.name != START and not p.name.startswith(hidden))
         if others:
             more = f" and {len(others) - 5} more" if len(others) > 5 else ""
             raise ConfigError(

@@ -5,47 +5,56 @@ import math
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 import vitrail
 from tests.randomise import randomise
-from vitrail.data.masking import MASKED, REPLACED, Masking
 from vitrail.data.sources import open_source
-from vitrail.objectives.masked_patches import MaskedPatches, colours_of
-from vitrail.train import patch_watch
-from vitrail.train.patch_watch import GREY, PatchWatch, Prior, as_bytes
+from vitrail.evaluators.score import Gallery
+from vitrail.objectives.masked_patches import (
+    GREY,
+    MASKED,
+    REPLACED,
+    HeldOutPatches,
+    MaskedPatches,
+    Prior,
+    as_bytes,
+    colours_of,
+)
 
 P, SIDE = 8, 16
 N = (SIDE // P) ** 2
 
 
-def watch(folder, target="mean", batch=8, masking=Masking(N)):  # noqa: B008 - it is frozen
-    objective = randomise(MaskedPatches(vitrail.create("mu/8", classes=0, image_size=SIDE), target)).eval()
+def held_out(target="mean", batch_size=8, **fields):
+    model = vitrail.create("mu/8", classes=0, image_size=SIDE)
+    objective = randomise(MaskedPatches(target, **fields).build(model)).eval()
     source = open_source("shapes?image_size=16&n=80", "validation")
-    return PatchWatch(objective, source, masking, batch, folder)
+    return HeldOutPatches(objective, source, batch_size)
 
 
 def scores(made):
-    return {score.name: score for score in made(made.objective.model)}
+    return {result.name: result for result in made(made.objective.model)}
 
 
 @pytest.mark.parametrize("target", ["mean", "grid", "pixels"])
-def test_scores_and_a_picture(tmp_path, target):
-    made = watch(tmp_path, target)
+def test_scores_and_a_picture(target):
+    made = held_out(target)
     seen = scores(made)
-    assert set(seen) == {"val_loss", "prior_loss"}
+    gallery = seen.pop("patches")
+    assert set(seen) == set(made.names) == {"val_loss", "prior_loss"}
+    assert isinstance(gallery, Gallery)
+    assert all(row.shape == (8, SIDE, SIDE, 3) and row.dtype == np.uint8 for row in gallery.rows.values())
     assert seen["val_loss"].n == len(made.loader.stream.source) == 20
     assert seen["val_loss"].value > seen["prior_loss"].value > 0  # the weights are random
-    with Image.open(tmp_path / "patches.png") as picture:
-        assert min(picture.size) > 100
-    for name, again in scores(made).items():  # the masks stay the same
-        assert again.value == pytest.approx(seen[name].value, rel=1e-5)
+    again = scores(made)  # the masks stay the same
+    for name in seen:
+        assert again[name].value == pytest.approx(seen[name].value, rel=1e-5)
 
 
-def test_every_example_counts_once_whatever_the_batch(tmp_path):
+def test_every_example_counts_once_whatever_the_batch():
     """20 examples: in batches of 8 the last is padded, in one of 20 none is."""
-    in_parts, at_once = scores(watch(tmp_path, batch=8)), scores(watch(tmp_path, batch=20))
-    for name in in_parts:
+    in_parts, at_once = scores(held_out(batch_size=8)), scores(held_out(batch_size=20))
+    for name in ("val_loss", "prior_loss"):
         assert in_parts[name].value == pytest.approx(at_once[name].value, rel=1e-6)
 
 
@@ -81,8 +90,8 @@ def test_the_prior_of_pixels_is_their_variance():
     assert with_none.loss() == pytest.approx(prior.loss())
 
 
-def test_painted_colours_are_where_the_patches_were(tmp_path):
-    made = watch(tmp_path)
+def test_painted_colours_are_where_the_patches_were():
+    made = held_out()
     x = torch.rand(1, 3, SIDE, SIDE)
     painted = made.painted(x, torch.tensor([[2]]), torch.tensor([[64 * 7 + 8 * 3]]))
     lower_left = (slice(None), slice(P, None), slice(None, P))
@@ -94,8 +103,8 @@ def test_painted_colours_are_where_the_patches_were(tmp_path):
 
 
 @pytest.mark.parametrize("target", ["grid", "pixels"])
-def test_painting_the_truth_gives_the_picture_back(tmp_path, target):
-    made = watch(tmp_path, target)
+def test_painting_the_truth_gives_the_picture_back(target):
+    made = held_out(target)
     x = torch.rand(2, 3, SIDE, SIDE)
     if target == "grid":  # cells of one colour, that of the middle of its bin
         cells = colours_of(torch.randint(0, 512, (2, 8, 8))).permute(0, 3, 1, 2)
@@ -105,15 +114,14 @@ def test_painting_the_truth_gives_the_picture_back(tmp_path, target):
     torch.testing.assert_close(painted, x, rtol=0, atol=1e-6)
 
 
-def test_the_masked_row_is_what_the_model_sees(tmp_path, monkeypatch):
+def test_the_masked_row_is_what_the_model_sees():
     """Its patches have the embeddings that the encoder gets, but for masked ones, which are grey."""
-    made = watch(tmp_path, masking=Masking(N, masked=0.5, replaced=0.5))
+    made = held_out(masked=0.5, replaced=0.5)
     batch = next(iter(made.loader.batches(device=torch.device("cpu"))))
     assert (batch["corruption"] == MASKED).any() and (batch["corruption"] == REPLACED).any()
-    drawn = []
-    monkeypatch.setattr(patch_watch, "masked_patches", lambda *rows: drawn.append(rows[0]))
-    made.draw(batch)
-    row = torch.from_numpy(drawn[0]).permute(0, 3, 1, 2) / 255  # (n, 3, H, W)
+    with torch.no_grad():
+        pixels = made.gallery(batch).rows["input"]
+    row = torch.from_numpy(pixels).permute(0, 3, 1, 2) / 255  # (n, 3, H, W)
     model = made.objective.model
     first = {name: t[: len(row)] for name, t in batch.items()}
     with torch.no_grad():
@@ -124,7 +132,7 @@ def test_the_masked_row_is_what_the_model_sees(tmp_path, monkeypatch):
     masked = first["corruption"] == MASKED  # (n, N)
     torch.testing.assert_close(seen[~masked], wanted[~masked], rtol=0, atol=1e-4)
     grey = as_bytes(torch.full((1, 1, 1, 1), GREY)).item()
-    assert (made.cut(torch.from_numpy(drawn[0]).permute(0, 3, 1, 2))[masked] == grey).all()
+    assert (made.cut(torch.from_numpy(pixels).permute(0, 3, 1, 2))[masked] == grey).all()
 
 
 def test_bytes():

