@@ -70,3 +70,10 @@ def test_every_folder_has_its_layer():
     for path in PACKAGE.iterdir():
         if path.suffix == ".py" or (path.is_dir() and path.name not in ("__pycache__", "assets")):
             assert path.name == "__init__.py" or level(path.name.removesuffix(".py")) >= 0
+
+
+def test_data_draws_nothing():
+    """Results are returned; the command line draws them."""
+    for path in FILES:
+        if path.relative_to(PACKAGE).parts[0] == "data":
+            assert not [name for name in imports(path) if name.split(".")[0] in ("rich", "matplotlib")], path
