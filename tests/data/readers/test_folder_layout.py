@@ -195,7 +195,7 @@ def test_very_deep_folders_are_an_error(tmp_path: Path) -> None:
 def test_options(tmp_path: Path) -> None:
     root = plant(tmp_path, *each("train/", "test/"))
     assert len(open_folder(root, "train", {"classes": "outer"})) == 3
-    with pytest.raises(ConfigError, match="has splits of its own"):
+    with pytest.raises(ConfigError, match="has its own splits"):
         open_folder(root, "train", {"classes": "outer", "seed": "1"})
     with pytest.raises(ConfigError, match="classes=inner"):
         open_folder(root, "train", {"classes": "inner"})

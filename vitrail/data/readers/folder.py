@@ -24,6 +24,7 @@ from vitrail.data.readers.class_names import with_titles
 from vitrail.data.readers.fingerprint import digest, digest_files
 from vitrail.data.readers.folder_layout import (
     ENDINGS,
+    Layout,
     count_beside,
     find_classes,
     find_layout,
@@ -58,9 +59,6 @@ class FolderSource:
     def key(self, index: int) -> str:
         return printable(self.files[index]).replace(os.sep, "/")
 
-    def path(self, index: int) -> Path:
-        return self.root / os.fsdecode(self.files[index])
-
     def read(self, index: int) -> Example:
         key = self.key(index)
         path = f"{self.root}{os.sep}{os.fsdecode(self.files[index])}"
@@ -77,7 +75,7 @@ def open_folder(root: Path, split: str, options: dict[str, str]) -> FolderSource
     outer, cut = _take_outer(root, options)
     seed, validation, test = read_split_options(root, cut, "classes")
     layout, skipped = find_layout(root), Counter[str]()
-    split = find_split(split, folder_splits(root, options), str(root))
+    split = find_split(split, _list_splits(layout, cut), str(root))
     if layout.splits:
         classes = _classes_by_split(root, layout.splits, split, skipped)
         class_names = sorted(classes["train"] if "train" in classes else set().union(*classes.values()))
@@ -108,10 +106,16 @@ def folder_splits(root: Path, options: dict[str, str]) -> list[str]:
     """List the splits that a folder of images has."""
     _, cut = _take_outer(root, options)
     read_split_options(root, cut, "classes")
-    splits = find_layout(root).splits
+    return _list_splits(find_layout(root), cut)
+
+
+def _list_splits(layout: Layout, cut: dict[str, str]) -> list[str]:
+    splits = list(layout.splits)
     if splits and cut:
-        raise ConfigError(f"{root} has splits of its own ({', '.join(splits)}): options {cut} do not apply")
-    return list(splits) or ["train", "validation", "test"]
+        raise ConfigError(
+            f"{layout.root} has its own splits ({', '.join(splits)}): options {cut} do not apply"
+        )
+    return splits or ["train", "validation", "test"]
 
 
 def _take_outer(root: Path, options: dict[str, str]) -> tuple[bool, dict[str, str]]:
