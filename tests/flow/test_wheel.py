@@ -80,7 +80,7 @@ def test_the_source_archive_holds_what_the_wheel_needs(built):
         inside = {name.partition("/")[2] for name in archive.getnames()}
     assert package_files() | {"pyproject.toml", "README.md", "LICENSE"} <= inside
     assert {name.partition("/")[0] for name in inside} <= {
-        "vitrail", "tests", "pyproject.toml", "README.md", "LICENSE", "PKG-INFO", ".gitignore",
+        "vitrail", "tests", "pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE", "PKG-INFO", ".gitignore",
     }  # fmt: skip
 
 

@@ -78,7 +78,9 @@ def vit_cost(c: ViTConfig) -> Cost:
 
     parameters = E + D + D * bool(c.class_token) + position_parameters(c)
     parameters += layers * (attention + mlp + 2 * norm) + norm
-    macs = N * E + layers * (4 * T * D * D + 2 * T * D * M) + attention_macs(c)
+    rows, columns = c.grid  # axial blocks attend within rows, then within columns
+    pairs = N * (rows + columns) if c.block == "axial" else T * T
+    macs = N * E + layers * (4 * T * D * D + 2 * T * D * M) + c.depth * 2 * pairs * D
     activations = N * E // D + layers * T * (8 * D + 2 * M) + T * D
     if c.positions == "relative":
         macs += layers * T * (2 * T - 1) * D  # q . r for every offset
@@ -96,13 +98,6 @@ def vit_cost(c: ViTConfig) -> Cost:
         macs += stem.macs
         activations += stem.activations
     return Cost(parameters, T, macs, activations)
-
-
-def attention_macs(c: ViTConfig) -> int:
-    """Return the MACs of q k^T and A v in all layers: among all tokens, or within rows and then columns."""
-    (rows, columns), T, D = c.grid, c.tokens, c.width
-    pairs = rows * columns * (rows + columns) if c.block == "axial" else T * T
-    return c.depth * 2 * pairs * D
 
 
 def position_parameters(c: ViTConfig) -> int:

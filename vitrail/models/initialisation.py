@@ -26,14 +26,9 @@ def lecun_normal(w: Tensor) -> None:
     w.uniform_(-inside, inside).erfinv_().mul_(s * math.sqrt(2)).clamp_(-2 * s, 2 * s)
 
 
-def xavier_thirds(w: Tensor) -> None:
-    for part in w.chunk(3):
-        nn.init.xavier_uniform_(part)
-
-
-def xavier_halves(w: Tensor) -> None:
-    for part in w.chunk(2):
-        nn.init.xavier_uniform_(part)
+def xavier_each(count: int) -> Callable[[Tensor], object]:
+    """Return Xavier-uniform for each of `count` matrices that are stored as one."""
+    return lambda w: [nn.init.xavier_uniform_(part) for part in w.chunk(count)]
 
 
 def xavier_probe(w: Tensor) -> None:
@@ -59,7 +54,7 @@ INITIALISATION: dict[str, Callable[[Tensor], object]] = {
     # Eqs. 2, 3
     r"encoder\..*norm\d?\.weight": constant(1),
     r"encoder\..*norm\d?\.bias": constant(0),
-    r"encoder\..*\.qkv\.weight": xavier_thirds,
+    r"encoder\..*\.qkv\.weight": xavier_each(3),
     r"encoder\..*\.out\.weight": nn.init.xavier_uniform_,
     r"encoder\..*\.(qkv|out)\.bias": constant(0),
     r"(encoder\..*|attention_pool)\.mlp\.fc[12]\.weight": nn.init.xavier_uniform_,
@@ -69,7 +64,7 @@ INITIALISATION: dict[str, Callable[[Tensor], object]] = {
     r"pooled_norm\.bias": constant(0),
     r"attention_pool\.probe": xavier_probe,
     r"attention_pool\.(q|out)\.weight": nn.init.xavier_uniform_,
-    r"attention_pool\.kv\.weight": xavier_halves,
+    r"attention_pool\.kv\.weight": xavier_each(2),
     r"attention_pool\.(q|kv|out|norm)\.bias": constant(0),
     r"attention_pool\.norm\.weight": constant(1),
     r"head\.pre_logits\.weight": lecun_normal,

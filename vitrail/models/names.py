@@ -93,20 +93,17 @@ def plain(text: str, size: tuple[int, int]) -> ViTConfig | None:
 
 
 def vit_config(known: str, patch_size: int, size: tuple[int, int]) -> ViTConfig:
-    width, depth, mlp_dim, heads = VARIANTS[known]
-    return ViTConfig(width, depth, mlp_dim, heads, patch_size, size)
+    return ViTConfig(*VARIANTS[known], patch_size, size)
 
 
 def hybrid(text: str, size: tuple[int, int]) -> HybridConfig | None:
     match = re.fullmatch(r"(r\d*)\+(?:vit[-_])?([a-z]+)[/_](\d+)", text, re.IGNORECASE)
     name = f"{match[1]}+{match[2]}/{match[3]}".lower() if match else ""
-    return next((hybrid_config(known, size) for known in HYBRIDS if known.lower() == name), None)
-
-
-def hybrid_config(known: str, size: tuple[int, int]) -> HybridConfig:
+    known = next((known for known in HYBRIDS if known.lower() == name), None)
+    if known is None:
+        return None
     units, vit, patch_size = HYBRIDS[known]
-    width, depth, mlp_dim, heads = VARIANTS[vit]
-    return HybridConfig(width, depth, mlp_dim, heads, patch_size, size, stem=StemConfig(units))
+    return HybridConfig(*VARIANTS[vit], patch_size, size, stem=StemConfig(units))
 
 
 def bit(text: str, size: tuple[int, int]) -> BiTConfig | None:
