@@ -4,59 +4,59 @@ import sys
 import pytest
 
 from vitrail.errors import ConfigError
-from vitrail.transfer.claim import alone, check_own, claimed, results_in
+from vitrail.transfer.claim import check_results_folder, claim, read_piece, results_lock
 
 HOLD = """
 import sys, pathlib
-from vitrail.transfer.claim import claimed
-with claimed(pathlib.Path(sys.argv[1]), {"a": 1}) as piece:
+from vitrail.transfer.claim import claim
+with claim(pathlib.Path(sys.argv[1]), {"a": 1}) as piece:
     print("mine" if piece else "taken", flush=True)
     sys.stdin.read()
 """
 
 
 def test_a_piece_is_done_once(tmp_path):
-    with claimed(tmp_path / "piece", {"a": 1}) as piece:
+    with claim(tmp_path / "piece", {"a": 1}) as piece:
         assert piece.results() is None
         piece.finish({"score": 0.5})
-    with claimed(tmp_path / "piece", {"a": 1}) as piece:
+    with claim(tmp_path / "piece", {"a": 1}) as piece:
         assert piece.results() == {"score": 0.5}
-    assert results_in(tmp_path / "piece") == {"score": 0.5}
-    assert results_in(tmp_path / "another") is None
+    assert read_piece(tmp_path / "piece") == {"score": 0.5}
+    assert read_piece(tmp_path / "another") is None
 
 
 def test_another_process_is_at_it_until_it_ends(tmp_path):
     command = [sys.executable, "-c", HOLD, str(tmp_path / "piece")]
     other = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert other.stdout.readline() == "mine\n"
-    with claimed(tmp_path / "piece", {"a": 1}) as piece:
+    with claim(tmp_path / "piece", {"a": 1}) as piece:
         assert piece is None
     other.kill()
     other.communicate()
-    with claimed(tmp_path / "piece", {"a": 1}) as piece:
+    with claim(tmp_path / "piece", {"a": 1}) as piece:
         assert piece is not None
 
 
 def test_other_settings_are_refused(tmp_path):
-    with claimed(tmp_path / "piece", {"a": 1}):
+    with claim(tmp_path / "piece", {"a": 1}):
         pass
-    with pytest.raises(ConfigError, match="a is 1 there, 2 here"), claimed(tmp_path / "piece", {"a": 2}):
+    with pytest.raises(ConfigError, match="a is 1 there, 2 here"), claim(tmp_path / "piece", {"a": 2}):
         pass
 
 
 def test_an_error_frees_the_piece(tmp_path):
-    with pytest.raises(ZeroDivisionError), claimed(tmp_path / "piece", {}):
+    with pytest.raises(ZeroDivisionError), claim(tmp_path / "piece", {}):
         _ = 1 / 0
-    with claimed(tmp_path / "piece", {}) as piece:
+    with claim(tmp_path / "piece", {}) as piece:
         assert piece is not None
 
 
 def test_a_wrong_setting_leaves_nothing_new(tmp_path):
-    with pytest.raises(ConfigError, match="wrong"), claimed(tmp_path / "piece", {"a": 1}):
+    with pytest.raises(ConfigError, match="wrong"), claim(tmp_path / "piece", {"a": 1}):
         raise ConfigError("wrong")
-    with claimed(tmp_path / "piece", {"a": 2}):
+    with claim(tmp_path / "piece", {"a": 2}):
         pass
-    with pytest.raises(ConfigError, match="wrong"), claimed(tmp_path / "piece", {"a": 2}):
+    with pytest.raises(ConfigError, match="wrong"), claim(tmp_path / "piece", {"a": 2}):
         raise ConfigError("wrong")
     assert (tmp_path / "piece" / "run.json").exists()  # it was there before
 
@@ -64,7 +64,7 @@ def test_a_wrong_setting_leaves_nothing_new(tmp_path):
 def test_not_under_torchrun(tmp_path, monkeypatch):
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         monkeypatch.setenv(name, "0")
-    with pytest.raises(ConfigError, match="once for each device"), claimed(tmp_path / "piece", {}):
+    with pytest.raises(ConfigError, match="once for each device"), claim(tmp_path / "piece", {}):
         pass
 
 
@@ -73,20 +73,20 @@ def test_the_lock_of_the_results_is_no_link(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / ".results.lock").symlink_to(tmp_path / "thesis.tex")
-    with pytest.raises(OSError, match="a link"), alone(tmp_path / "out"):
+    with pytest.raises(OSError, match="a link"), results_lock(tmp_path / "out"):
         pass
     with pytest.raises(ConfigError, match="is a link"):
-        check_own(tmp_path / "out")
+        check_results_folder(tmp_path / "out")
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
 
 def test_results_are_written_over_our_own_only(tmp_path):
-    check_own(tmp_path / "new")
-    with alone(tmp_path):
+    check_results_folder(tmp_path / "new")
+    with results_lock(tmp_path):
         (tmp_path / "results.md").touch()
-    check_own(tmp_path)
+    check_results_folder(tmp_path)
     (tmp_path / "theirs").mkdir()
     for name in ("results.md", "results.csv", "results.json"):
         (tmp_path / "theirs" / name).symlink_to("elsewhere")
         with pytest.raises(ConfigError, match=f"{name} of something else"):
-            check_own(tmp_path / "theirs")
+            check_results_folder(tmp_path / "theirs")

@@ -61,10 +61,10 @@ class TaskSweep(Sweep):
     seeds: Fixed[int] = 1  # a flag of the suite
 
 
-def given_settings(words: list[str], *groups: Any) -> dict[str, Any]:
-    """Return the settings whose flags are among the words."""
+def find_changes(words: list[str], *groups: Any) -> dict[str, Any]:
+    """Return the settings of fine-tuning whose flags are among the words."""
     flags = {
         word.partition("=")[0].removeprefix("--").replace("-", "_") for word in words if word[:2] == "--"
     }
     named = {field.name: getattr(group, field.name) for group in groups for field in fields(group)}
-    return {name: value for name, value in named.items() if name in flags}
+    return {name: value for name, value in named.items() if name in flags - {"model", "data", "seeds"}}

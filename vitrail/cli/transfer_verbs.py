@@ -49,7 +49,7 @@ def transfer_command(words: list[str]) -> Shown:
     continue. Settings of fine-tuning that are left unset are chosen by --protocol for each data set; the values below
     are for 1,000 photographs."""
     from vitrail.cli.train_flags import facts_in, parse, word_after
-    from vitrail.cli.transfer_flags import TaskData, TaskModel, TaskSweep, TransferOptions, given_settings
+    from vitrail.cli.transfer_flags import TaskData, TaskModel, TaskSweep, TransferOptions, find_changes
     from vitrail.inspection import figures
     from vitrail.train.folders import default_folder
     from vitrail.transfer.protocols import PROTOCOLS, Facts
@@ -68,9 +68,8 @@ def transfer_command(words: list[str]) -> Shown:
         words, TransferOptions(), experiment, {"suite": SUITE, "sweep": sweep}, "vitrail transfer", text
     )
     e = experiment
-    given = given_settings(words, e.model, e.data, e.optimizer, e.training, e.objective, more["sweep"])
-    given |= {"seed": e.seed} if word_after("--seed", words) else {}
-    given = {name: value for name, value in given.items() if name not in ("data", "seeds")}
+    groups = (e.model, e.data, e.optimizer, e.training, e.objective, more["sweep"])
+    changes = find_changes(words, *groups) | ({"seed": e.seed} if word_after("--seed", words) else {})
     folder = Path(options.out) if options.out else default_folder("transfer", options.model)
     result = transfer(
         options.model,
@@ -81,7 +80,7 @@ def transfer_command(words: list[str]) -> Shown:
         device=common.device,
         figures=figures,
         settings=more["suite"],
-        **given,
+        **changes,
     )
     columns, rows = table(result["rows"])
     return Shown(common, align(columns), rows, result, after=[*remarks(result), name_results(folder)])

@@ -1,6 +1,6 @@
 """AugReg: "How to train your ViT?" (Steiner et al., arXiv:2106.10270), the recipe of the recommended checkpoints.
 
-All: Adam, rate 1e-3, cosine, a warm-up of 10,000 steps, batch 4,096, 300 epochs, clipping at norm 1, sigmoid loss;
+All: Adam, lr 1e-3, cosine, warmup of 10,000 steps, batch 4,096, 300 epochs, clipping at norm 1, sigmoid loss;
 RandAugment and mixup at one of seven levels. On ImageNet-21k: the settings of the checkpoints that the authors
 recommend. On ImageNet: the levels of their released config, which leaves out the dropout and stochastic depth that it
 says help B and L; here these have both, at 0.1, as the paper has them.
@@ -21,7 +21,7 @@ from vitrail.recipes.recipe import I1K, I21K, DataSet, Recipe
 from vitrail.recipes.table_3 import ADAM, BATCH_SIZE, HEAD_BIAS
 from vitrail.train.settings import Experiment, ModelSettings, TrainingSettings
 
-# level: (the training line, p of mixup)
+# level: (the training line, alpha of mixup)
 LEVELS: dict[str, tuple[str, float]] = {
     "none": (PRESETS["big_vision_pretrain"], 0.0),
     "light1": (PRESETS["big_vision_pretrain_light1"], 0.0),
@@ -35,7 +35,7 @@ LEVELS: dict[str, tuple[str, float]] = {
 
 @dataclass(frozen=True)
 class Setting:
-    """What AugReg recommends for a model."""
+    """Settings that AugReg recommends for a model."""
 
     model: str
     data: DataSet
@@ -66,7 +66,7 @@ SETTINGS: dict[str, Setting] = {
 
 
 def augreg(name: str) -> Experiment:
-    """The experiment of a setting."""
+    """Return the experiment of a setting."""
     setting = SETTINGS[name]
     line, mixup = LEVELS[setting.level]
     return Experiment(

@@ -1,4 +1,4 @@
-"""Recipes by name: what --recipe takes."""
+"""Recipes by name, the values of --recipe."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ FINETUNING_RECIPES: dict[str, FinetuningRecipe] = {r.name: r for r in FINETUNING
 
 
 def recipe(name: str) -> Recipe:
-    """Of pre-training."""
-    return found(name, RECIPES, "pretrain")
+    """Return a recipe of pre-training."""
+    return look_up(name, RECIPES, "pretrain")
 
 
 def finetuning_recipe(name: str) -> FinetuningRecipe:
-    return found(name, FINETUNING_RECIPES, "finetune")
+    return look_up(name, FINETUNING_RECIPES, "finetune")
 
 
-def found(name: str, known: Mapping[str, T], verb: str) -> T:
+def look_up(name: str, known: Mapping[str, T], verb: str) -> T:
     if name not in known:
         near = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)
         suggestion = f"; did you mean {' or '.join(near)}?" if near else ""

@@ -1,6 +1,6 @@
-"""What a recipe is: a function that makes a complete experiment, and what is known of it.
+"""A recipe: a function that makes a complete published experiment, with the result to expect and the cost.
 
-Every number of an experiment is published; where one is not, the file of the recipe says which was taken instead.
+Every number of an experiment is published; where one is not, the file of the recipe says which is used instead.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ DERIVED = f"derived, at {UTILISATION:.0%} of the peak"
 
 @dataclass(frozen=True)
 class DataSet:
-    """What the authors trained on; a user's own is given by --data."""
+    """The data set that the authors trained on; --data is the user's own."""
 
     name: str
     examples: int
@@ -36,8 +36,8 @@ class Recipe:
     make: Callable[[], Experiment]  # complete but for the path of the data
     data: DataSet
     claim: str  # what it reproduces, and the result to expect
-    core_days: int = 0  # TPUv3-core-days that the paper states; 0: none are
-    start: str = ""  # the recipe of the model that this one goes on from; "": fresh weights
+    core_days: int = 0  # TPUv3-core-days that the paper states; 0: none
+    start: str = ""  # recipe of the model to start from; "": fresh weights
 
     @property
     def command(self) -> str:
@@ -50,15 +50,15 @@ class Recipe:
 
     @property
     def cost(self) -> str:
-        """What is derived is said to be so."""
-        made = self.estimate(Accelerators(peak_flops=TPU_V3_CORE))
+        """Return compute and time in words, which say what is derived."""
+        on_tpu = self.estimate(Accelerators(peak_flops=TPU_V3_CORE))
         hours = self.estimate(Accelerators(peak_flops=H200)).seconds / 3600
         days = (
             f"{self.core_days:,} TPUv3-core-days (Table 2);"
             if self.core_days
-            else f"{rounded(made.accelerator_days)} TPUv3-core-days or"
+            else f"{rounded(on_tpu.accelerator_days)} TPUv3-core-days or"
         )
-        return f"{rounded(made.exaflops)} exaFLOPs; {days} {rounded(hours)} hours of one H200 ({DERIVED})"
+        return f"{rounded(on_tpu.exaflops)} exaFLOPs; {days} {rounded(hours)} hours of one H200 ({DERIVED})"
 
 
 def rounded(value: float) -> str:

@@ -1,6 +1,6 @@
 """Table 3 of the paper, every row: supervised pre-training on JFT-300M, ImageNet-21k and ImageNet.
 
-All: Adam (0.9, 0.999), batch 4,096, a warm-up of 10,000 steps, 224 pixels, inception crop and flip; the linear decay
+All: Adam (0.9, 0.999), batch 4,096, warmup of 10,000 steps, 224 pixels, inception crop and flip; the linear schedule
 ends at 1e-5; ViTs and hybrids have a tanh layer of width D before the classifier; clipping at norm 1 on ImageNet
 alone. Results are top-1 on ImageNet after fine-tuning at 384 pixels (Tables 5 and 6; how many runs they are the mean
 of is not stated), and top-1 on held-out images of the pre-training set itself, as the authors gave them later.
@@ -77,7 +77,7 @@ TABLE_3: dict[str, Row] = {
 
 
 def table_3(name: str) -> Experiment:
-    """The experiment of a row."""
+    """Return the experiment of a row."""
     row = TABLE_3[name]
     # A BiT ResNet has neither dropout nor a layer before its classifier.
     transformer = isinstance(make_config(row.model), ViTConfig)
@@ -115,7 +115,7 @@ PRETRAINING = tuple(
 
 
 def small() -> Experiment:
-    """Return what `vitrail pretrain` does without a recipe: a Ti/16, 30 epochs."""
+    """Return the experiment of `vitrail pretrain` without a recipe: a Ti/16, 30 epochs."""
     return Experiment(
         model=ModelSettings("Ti/16"),
         optimizer=replace(ADAM, warmup="5%", weight_decay=0.1),
@@ -124,5 +124,5 @@ def small() -> Experiment:
 
 
 SMALL = Recipe(
-    "small", small, I1K, "Ti/16 for 30 epochs: a beginning for data of your own; no result is claimed"
+    "small", small, I1K, "Ti/16 for 30 epochs: a starting point for your own data; no result is claimed"
 )

@@ -5,7 +5,7 @@ nearest size that the patches divide), inception crop and flip. lr is chosen fro
 train (`dev`), then all of train is used. The warmup, and lr where none is chosen, are those of the published code,
 for Pets and Flowers of big_vision.
 
-Results are top-1, for a checkpoint of the paper; a checkpoint and the data are the user's to give.
+Results are top-1, for a checkpoint of the paper; the user gives checkpoint and data.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class FinetuningRecipe:
     name: str
     make: Callable[[Facts], Finetuning]
     claim: str  # what it reproduces, and the result to expect
-    model: str  # that the result and the cost are of
+    model: str  # of the result and the cost
 
     @property
     def command(self) -> str:

@@ -42,8 +42,8 @@ def ti8_64_masked() -> Experiment:
 
 
 def ti8_64() -> Experiment:
-    """The same on labels, 361 epochs: crops, RandAugment, erasing; mixup or cutmix, by a coin for each batch. What is
-    held out is evaluated eight times, and the best weights are kept."""
+    """Train on with labels, 361 epochs: crops, RandAugment, erasing; mixup or cutmix, by a coin for each batch. The
+    held-out part is evaluated eight times, and the best weights are kept."""
     return Experiment(
         model=ModelSettings("Ti/8@64", drop_path=0.1),
         data=DataSettings(

@@ -1,7 +1,7 @@
-"""What the paper's models reach when they are fine-tuned: its Tables 5 and 6, per cent.
+"""Accuracies of the paper's fine-tuned models: its Tables 5 and 6, in percent.
 
-A model is named by its architecture and what it was pre-trained on: `B/16 i21k`. Where the two tables differ (H/14 on
-JFT), Table 5 is taken. Three were trained twice: plain names are those of 14 epochs, `L/16 JFT 7ep` the shorter.
+A model is named by its architecture and its pre-training data: `B/16 i21k`. Where the tables differ (H/14 on JFT),
+Table 5 is used. Three models were trained twice: the plain name is the run of 14 epochs, `L/16 JFT 7ep` the shorter.
 """
 
 from __future__ import annotations
@@ -46,19 +46,15 @@ PRETRAINED = {
     "JFT": ("jft",),
     "i1k": ("i1k", "in1k", "imagenet1k", "imagenet2012"),
 }
-OTHER_TRAINING = (
-    "aug",
-    "300ep",
-    "30ep",
-    "masked",
-)  # AugReg's files, shorter trainings, no labels: other models of the same names
+# In names of other models of the same architectures: AugReg's files, shorter training, no labels.
+OTHER_TRAINING = ("aug", "300ep", "30ep", "masked")
 OTHER_NAMES = {"oxford_iiit_pet": "pets", "oxford_flowers102": "flowers102", "imagenet2012": "imagenet"}
 
 
 def paper_model(asked: str | None, model: str) -> str | None:
-    """The row that is asked for; else the one that a file's name says, as vit-b16-i21k does; None: it says none.
+    """Return the row that is asked for, else the one that a file's name tells, such as vit-b16-i21k, or None.
 
-    Of two trainings it is the shorter, as in our recipes, unless the name says 14ep.
+    Of two training lengths it is the shorter, as in our recipes, unless the name says 14ep.
     """
     if asked is not None:
         if asked not in PAPER:
@@ -69,7 +65,7 @@ def paper_model(asked: str | None, model: str) -> str | None:
         return None
     data = [kind for kind, words in PRETRAINED.items() if any(word in name for word in words)]
     if len(data) != 1:
-        return None  # nothing is said; or more than one thing, as of a checkpoint that was fine-tuned already
+        return None  # no pre-training data is named, or several, as by a fine-tuned checkpoint
     rows = [row for row in PAPER if row.endswith(f" {data[0]}")]
     fits = [row for row in rows if architecture(row) in name and stem(architecture(row)) == stem(name)]
     row = max(fits, key=lambda row: len(architecture(row)), default=None)  # r50x1 is in r50x10
@@ -81,12 +77,12 @@ def architecture(row: str) -> str:
 
 
 def stem(name: str) -> str | None:
-    """The ResNet in it: r50b16 is not b16."""
-    found = re.search("r(26|50|101|152|200)", name)
-    return None if found is None else found[0]
+    """Return the ResNet in a name: r50b16 is not b16."""
+    match = re.search("r(26|50|101|152|200)", name)
+    return None if match is None else match[0]
 
 
 def paper_score(row: str | None, data: str) -> float | None:
-    """Accuracy of a fine-tuned model on a data set; None: the paper has none."""
+    """Return the accuracy of a fine-tuned model on a data set; None where the paper has none."""
     name = OTHER_NAMES.get(data, data)
     return None if row is None or name not in DATA else PAPER[row][DATA.index(name)] / 100

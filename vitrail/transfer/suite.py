@@ -43,7 +43,7 @@ from vitrail.train.keywords import override, override_known
 from vitrail.train.results import lacks_model
 from vitrail.train.run import Figures
 from vitrail.train.settings import INCIDENTAL
-from vitrail.transfer.claim import alone, check_own, claimed, results_in
+from vitrail.transfer.claim import check_results_folder, claim, read_piece, results_lock
 from vitrail.transfer.finetune import Scored, prepare, run_finetuning
 from vitrail.transfer.paper_scores import paper_model, paper_score
 from vitrail.transfer.protocols import Finetuning, check_counts
@@ -140,7 +140,7 @@ def transfer(
     if unknown := sorted(set(methods) - set(METHODS)):
         raise ConfigError(f"unknown method {', '.join(unknown)}; methods: {', '.join(METHODS)}")
     named = name_data(data)
-    check_own(folder, (FEATURES, *named))
+    check_results_folder(folder, (FEATURES, *named))
     row = paper_model(paper, model)
     datasets = {name: DataSet.open(where, settings, methods) for name, where in named.items()}
     loaded = load(model).to(pick(device))
@@ -152,7 +152,7 @@ def transfer(
     for name, dataset in datasets.items():
         for method in methods:
             config = {**about, "method": method, **identity(dataset, method, settings, finetuning)}
-            with claimed(folder / name / method, config) as piece:
+            with claim(folder / name / method, config) as piece:
                 if piece is None:
                     continue  # another process is at it
                 if piece.results(PieceResults) is not None and not lacks_model(piece.path / "run"):
@@ -170,7 +170,7 @@ def transfer(
                     figures,
                 )
                 piece.finish({"scores": METHODS[method](work)})
-    with alone(folder):
+    with results_lock(folder):
         scores, chosen = read_scores(folder, list(datasets), methods), None
         if settings.fewshot_l2 == "test-rank" and "fewshot" in methods:
             scores, chosen = choose_l2(scores)
@@ -335,7 +335,7 @@ def read_scores(folder: Path, names: Sequence[str], methods: Sequence[str]) -> F
     scores: Finished = {}
     for name in names:
         for method in methods:
-            results = results_in(folder / name / method, PieceResults)
+            results = read_piece(folder / name / method, PieceResults)
             scores[name, method] = None if results is None else results["scores"]
     return scores
 

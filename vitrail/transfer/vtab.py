@@ -38,7 +38,7 @@ from vitrail.train.optim import OptimizerSettings
 from vitrail.train.results import MODEL, lacks_model
 from vitrail.train.run import Figures, run
 from vitrail.train.settings import Experiment, TrainingSettings
-from vitrail.transfer.claim import alone, check_own, claimed, results_in
+from vitrail.transfer.claim import check_results_folder, claim, read_piece, results_lock
 from vitrail.transfer.protocols import round_to
 from vitrail.transfer.tables import accuracy_cell, std_cell, write_tables
 from vitrail.transfer.vtab_data import (
@@ -66,7 +66,7 @@ class TaskResults(TypedDict):
 
 @dataclass(frozen=True)
 class VTABProtocol:
-    """How the tasks are used."""
+    """Choice of lr, number of runs and augmentation of the tasks."""
 
     # learning rates to choose from on val200, after training on train800; unset: --lr
     lrs: tuple[float, ...] = ()
@@ -93,7 +93,7 @@ EXPERIMENT = Experiment(
 
 @dataclass(frozen=True)
 class VTABSettings:
-    """The settings of every run of a task, and how the tasks are used."""
+    """Settings of every training run of a task, and of the benchmark itself."""
 
     experiment: Experiment = EXPERIMENT
     protocol: VTABProtocol = VTABProtocol()
@@ -126,7 +126,7 @@ def vtab(
     """
     settings = override(settings, keywords)
     root, folder, names = Path(data).expanduser(), Path(out).expanduser(), select_tasks(tasks)
-    check_own(folder, ("data", "manifests", "tasks"))
+    check_results_folder(folder, ("data", "manifests", "tasks"))
     paper_scores = {} if paper is None else paper_accuracies(paper)
     folders = {name: place for name in names if (place := find_folder(root, name)) is not None}
     if not folders:
@@ -140,7 +140,7 @@ def vtab(
         check_task(source, name, settings.sizes)
     start = Start.read(str(model), settings.experiment)
     for number, (name, source) in enumerate(folders.items(), 1):
-        with claimed(folder / "tasks" / name, identity(start, settings, source)) as task_run:
+        with claim(folder / "tasks" / name, identity(start, settings, source)) as task_run:
             if task_run is None:
                 continue  # another process is at it
             if task_run.results(TaskResults) is None:
@@ -152,7 +152,7 @@ def vtab(
             else:
                 check_finished(folder, name, settings, expected.get(name))
         remove_checkpoints(folder / "tasks" / name, keep_models=settings.protocol.keep_models)
-    with alone(folder):
+    with results_lock(folder):
         result = {
             "model": str(model),
             "paper": paper,
@@ -274,7 +274,7 @@ def collect(
     """Return a row for each task, and the means of groups and of all 19."""
     rows: list[dict[str, Any]] = []
     for name in names:
-        results = results_in(folder / "tasks" / name, TaskResults) if name in present else None
+        results = read_piece(folder / "tasks" / name, TaskResults) if name in present else None
         status = "done" if results else "unfinished" if name in present else "absent"
         row = {"task": name, "group": TASKS[name].group, "classes": TASKS[name].classes, "status": status}
         rows.append({**row, **(results or {"accuracy": None}), **row, "paper": paper_scores.get(name)})
@@ -302,7 +302,8 @@ def table(result: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
             accuracy = accuracy_cell(row["accuracy"], row["test_examples"])
             cells = [accuracy, std_cell(row["std"]), str(len(row["values"]))]
         rows.append([row["task"], row["group"], *cells, accuracy_cell(row["paper"])])
-    means = {f"mean of {group}": (mean, "") for group, mean in result["groups"].items()}
+    groups = {row["group"] for row in result["rows"]}
+    means = {f"mean of {group}": (mean, "") for group, mean in result["groups"].items() if group in groups}
     means["mean of 19"] = (result["vtab"], accuracy_cell(result["paper_vtab"]))
     for name, (mean, paper) in means.items():
         text = f"- ({mean['done']} of {mean['of']})" if mean["mean"] is None else accuracy_cell(mean["mean"])
