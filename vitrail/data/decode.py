@@ -149,7 +149,7 @@ def _decode_by_pillow(data: bytes, max_pixels: int) -> NDArray[np.uint8]:
 
 
 def _exif_and_xmp(info: dict[str | tuple[int, int], Any]) -> tuple[bytes, bytes]:
-    """Return the blocks in which an image may say how it is turned. TIFF is left out: Pillow has turned it."""
+    """Return the blocks that may hold the orientation. TIFF is left out: Pillow has turned it already."""
     exif, xmp = info.get("exif") or b"", info.get("XML:com.adobe.xmp") or info.get("xmp") or b""
     if not exif and "Raw profile type exif" in info:  # a PNG by ImageMagick, in hexadecimal digits
         with suppress(ValueError):

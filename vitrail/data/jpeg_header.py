@@ -55,7 +55,7 @@ class JpegHeader:
     height: int
     width: int
     channels: tuple[Channel, ...]
-    frame: int  # its marker, which says the kind of coding
+    frame: int  # its marker: the kind of coding
     height_at: int  # where in the file the height stands, two bytes
     scan_at: int  # where the segment of the first scan begins
     one_scan: bool  # all channels in one, by Huffman codes, each block in one piece
@@ -106,7 +106,7 @@ def read_header(data: bytes) -> JpegHeader:
         elif marker == APP1 and data.startswith(XMP, begin + 4):
             xmp = data[begin + 4 : end]
     if not frame or frame + 10 + 3 * data[frame + 9] > begin:
-        raise ImageError("its header is damaged: it does not say the size")
+        raise ImageError("its header is damaged: the size is missing")
     height, width = data[frame + 5] << 8 | data[frame + 6], data[frame + 7] << 8 | data[frame + 8]
     places = range(frame + 10, frame + 10 + 3 * data[frame + 9], 3)
     channels = tuple([Channel(data[i], data[i + 1] >> 4, data[i + 1] & 15) for i in places])

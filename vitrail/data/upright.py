@@ -30,7 +30,7 @@ EXCHANGED = 5
 
 
 def find_orientation(exif: bytes, xmp: bytes = b"") -> int:
-    """Return the orientation, 1 (upright) to 8; 1 where neither block says one that exists."""
+    """Return the orientation, 1 (upright) to 8; 1 where neither block has a valid one."""
     orientation = _exif_orientation(exif.removeprefix(EXIF).removeprefix(EXIF))  # some writers repeat it
     if orientation is None and (match := XMP_ORIENTATION.search(xmp)):
         orientation = int(match[1])

@@ -258,7 +258,7 @@ def test_a_long_label_that_is_stored_once(tmp_path: Path) -> None:
 def test_more_rows_than_bytes(tmp_path: Path) -> None:
     table = pa.table({"image": pa.nulls(50_000, pa.binary()), "label": pa.array(np.zeros(50_000, np.int64))})
     pq.write_table(table, tmp_path / "train.parquet")
-    with pytest.raises(DataError, match=r"says 50,000 rows, and has [0-9,]+ bytes"):
+    with pytest.raises(DataError, match=r"claims 50,000 rows, and has [0-9,]+ bytes"):
         open_parquet(tmp_path, "train")
 
 

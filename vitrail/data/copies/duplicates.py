@@ -13,9 +13,9 @@ wider picture.
                max(E + O, E - O) = E + |O|
   verify   alignment.py registers each candidate and scores it; from THRESHOLD on it is the same picture
 
-Each step is there for what was measured without it (docs/results/dedup.md). Every view that makes a pair a candidate
-is verified, the score is the mean of both directions, and the best view counts: neither other images nor which of the
-two comes first decides whether they are a pair. So `data inspect`, `data dedup` and its exclusions agree.
+Every view that makes a pair a candidate is verified, the score is the mean of both directions, and the best view
+counts: neither other images nor which of the two comes first decides whether they are a pair. So `data inspect`,
+`data dedup` and its exclusions agree. docs/results/dedup.md has the recall and the precision.
 
 A flat image, whose thumbnail deviates by less than FLAT grey levels, has no picture to compare, only bytes. Of each
 image of the first set the MOST most similar candidates are verified, which bounds the work where all images are

@@ -20,13 +20,13 @@ Classes and images
 - Every sub-folder is a class, named as the folder (in Unicode form NFC).
 - Images are found at any depth below the class, by extension, in any case. A class whose images all lie in several
   folders of their own may be several classes, or a part of the data: that is an error, and `photos?classes=outer`
-  says that it is one class.
+  declares it one class.
 - Names that begin with a dot, and the __MACOSX of unpacked archives, are skipped; every other file that is not used
   is counted in `skipped` with the reason and its extension.
 - A link to a file is followed wherever it points. A link to a folder is never followed: inside the data set it would
   be a loop or a second copy; outside of it, in the place of a split or a class, it is an error.
 - A link that points nowhere, or a file without permission, keeps its place, and reading it raises DataError.
-  A folder that cannot be listed is an error at once, for nobody knows what it holds.
+  A folder that cannot be listed is an error at once, for its contents are unknown.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def list_images(
 ) -> tuple[list[bytes], np.ndarray]:
     """List every image in the folders [(label, path below root)]: paths below root, sorted in each, and labels (n,).
 
-    DataError where a class has all its images in several folders of its own, unless `outer` says that it is one.
+    DataError where a class has all its images in several folders of its own, unless `outer` declares it one.
     """
     images: list[bytes] = []
     labels: list[int] = []
@@ -230,7 +230,7 @@ def _list_one(root: Path, folder: str, waiting: list[str], skipped: Counter[str]
 
 
 def count_beside(layout: Layout, skipped: Counter[str]) -> None:
-    """Count the images beside the splits, which nobody reads: in no folder, and in folders that are no splits."""
+    """Count the images beside the splits, which are not used: in no folder, and in folders that are no splits."""
     if not layout.splits:
         return
     tops = [Path(folder).relative_to(layout.base).parts[0] for folder in layout.splits.values()]

@@ -243,7 +243,7 @@ class ParquetRows:
 class RecordedFile:
     """A file that keeps the bytes last read and where they began: what pyarrow reads of a column, in one piece.
 
-    So the places of columns need not be known. pyarrow tells them too, but ends the process, without an exception,
+    So the places of columns need not be known. pyarrow has them too, but ends the process, without an exception,
     where a damaged footer contradicts itself (RowGroupMetaData.column).
     """
 
@@ -417,5 +417,5 @@ def _read_footer(file: Path) -> pq.FileMetaData:
     except DAMAGE as error:
         raise DataError(f"{file}: not a whole Parquet file: {error}") from error
     if rows != footer.num_rows or rows > size:  # an image has more than one byte
-        raise DataError(f"{file}: says {footer.num_rows:,} rows, and has {size:,} bytes")
+        raise DataError(f"{file}: claims {footer.num_rows:,} rows, and has {size:,} bytes")
     return footer

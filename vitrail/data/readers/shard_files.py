@@ -109,7 +109,7 @@ def _complete(path: Path, stem: str, numbered: list[tuple[int, int, Path]]) -> t
         there = set(numbers)
         missing = list(islice((number for number in range(total) if number not in there), 8))
         raise DataError(
-            f"{path}: the names of {stem!r} say {total} shards; missing are {missing}, there are "
-            f"{len(numbers)} files"
+            f"{path}: {stem!r} has {total} shards by the names of its files, but there are {len(numbers)} files; "
+            f"missing: {missing}"
         )
     return tuple(file for _, _, file in sorted(numbered, key=lambda shard: (shard[0], shard[2].name)))

@@ -26,9 +26,7 @@ MAX_NAME_BYTES = 4096  # of a path, on Linux
 MAX_PAX_BYTES = 1 << 20  # of the pax records of one member, extended attributes included
 END_CHUNK = 1 << 20  # read at a time after the end
 
-NO_DATA = (
-    *b"123456",
-)  # links, devices, folders, pipes: nothing follows their header, whatever its size says
+NO_DATA = b"123456"  # links, devices, folders, pipes: nothing follows their header, whatever its size
 PAX = (tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.XGLTYPE)
 EXTENSIONS = (
     tarfile.GNUTYPE_LONGNAME,
