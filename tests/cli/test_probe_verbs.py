@@ -9,7 +9,7 @@ from PIL import Image
 import vitrail
 from tests.evaluators.split import small_model
 from vitrail.cli.evaluate_verbs import Passing, evaluate
-from vitrail.cli.inspect_verbs import evaluated
+from vitrail.cli.inspect_verbs import inspect
 from vitrail.cli.probe_verbs import Probing, fewshot, knn, linear
 from vitrail.cli.verb import Common
 from vitrail.errors import ConfigError, DataError
@@ -110,9 +110,11 @@ def test_many_broken_images_where_they_are_allowed(bundle, some_broken, tmp_path
     assert "photos:test: 4 of 12 examples are broken, and left out" in caplog.text
 
 
-def test_a_page_of_an_inspection_bears_them(some_broken):
-    _, made = evaluated(small_model(2, ["black", "white"]), some_broken, None, None)
-    assert (made.n, made.broken) == (8, 4)
+def test_a_page_of_an_inspection_counts_them(some_broken, tmp_path):
+    vitrail.save(small_model(2, ["black", "white"]), tmp_path / "model")
+    out = tmp_path / "look"
+    inspect(str(tmp_path / "model"), data=some_broken, out=str(out), closely=0, common=CPU)
+    assert "4 images" in (out / "report.html").read_text()
 
 
 def test_evaluate_and_transfer_allow_them_likewise(some_broken, tmp_path):

@@ -40,7 +40,7 @@ def test_imagenets_names_are_known_with_and_without_their_numbers(names):
     assert of(names, small_model(3, FULL)) == {n: (a, [a]) for n, a in zip(names, answers, strict=False)}
     bare = small_model(3, ["goldfish", "crane (n02012849)", "crane (n03126707)"])
     assert of(FULL, bare)["n03126707 crane"] == ("crane (n03126707)", ["crane (n03126707)"])
-    with pytest.raises(DataError, match="more than one class of the model is called 'crane'"):
+    with pytest.raises(DataError, match="'crane'"):
         of(["crane"], small_model(3, FULL))
 
 
@@ -59,12 +59,12 @@ def test_by_order_where_it_is_asked_for():
 @pytest.mark.parametrize(
     ("model", "names", "mapping", "said"),
     [
-        (MODEL, ["ant", "elk", "fox"], None, "2 of its 3 classes are none of the model's 4 .'elk', 'fox'"),
+        (MODEL, ["ant", "elk", "fox"], None, "2 of its 3 classes .'elk', 'fox'"),
         (MODEL, ["ant", "elk"], None, "--mapping FILE"),
-        (BARE, ["ant", "bee"], None, "has 2 classes, the model 4"),
-        (MODEL, ["0", "1"], None, "has 2 classes, the model 4"),
-        (MODEL, ["ant", "bee", "cat"], "order", "has 3 classes, the model 4"),
-        (small_model(3, ["crane", "owl", "crane"]), ["owl", "crane"], None, "more than one .* 'crane'"),
+        (BARE, ["ant", "bee"], None, "2 classes .*model 4"),
+        (MODEL, ["0", "1"], None, "2 classes .*model 4"),
+        (MODEL, ["ant", "bee", "cat"], "order", "3 classes .*model 4"),
+        (small_model(3, ["crane", "owl", "crane"]), ["owl", "crane"], None, "'crane'"),
     ],
 )
 def test_what_is_not_known_is_refused(model, names, mapping, said):
@@ -104,11 +104,11 @@ def test_a_file_may_use_imagenets_names_for_a_model_of_1000_classes(tmp_path):
         ({"insect": [4]}, "'4' is none of the model's 4 classes"),
         ({"insect": [-1]}, "'-1' is none"),
         ({"insect": [True]}, "'True' is none"),
-        ({"insect": "bee"}, "has to be a list"),
-        ({"insect": []}, "at least one"),
+        ({"insect": "bee"}, "'insect': .* not 'bee'"),
+        ({"insect": []}, r"'insect': .* not '\[\]'"),
         ({"insect": ["bee"], "inscet": ["ant"]}, "1 of its 2 names are no class of pictures:test: 'inscet'"),
-        ({}, "is an object"),
-        (["bee"], "is an object"),
+        ({}, "mapping.json: a class mapping"),
+        (["bee"], "mapping.json: a class mapping"),
         ("{", "must be JSON"),
         ("[" * 100_000, "must be JSON"),
     ],
@@ -120,7 +120,7 @@ def test_a_file_that_makes_no_sense(tmp_path, table, said):
 
 def test_a_name_that_the_model_has_twice_needs_its_index(tmp_path):
     model = small_model(3, ["crane", "owl", "crane"])
-    with pytest.raises(DataError, match=r"'crane' at \[0, 2\]: give the index"):
+    with pytest.raises(DataError, match=r"'crane' at \[0, 2\]"):
         of(["bird"], model, written(tmp_path, {"bird": ["crane"]}))
     assert of(["bird"], model, written(tmp_path, {"bird": [2]}))["bird"] == ("bird", ["crane"])
 

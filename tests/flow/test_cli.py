@@ -97,7 +97,7 @@ def test_convert_and_predict(run, checkpoint, photo, tmp_path, to):
 def test_predict_shows_a_table_and_says_that_names_are_indices(run, checkpoint, photo):
     code, out, _ = run("predict", checkpoint, photo)
     assert code == 0
-    assert "does not name its 5 classes" in out
+    assert "5 classes: these are indices" in out
     assert out.count("%") == 5
 
 

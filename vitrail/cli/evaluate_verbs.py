@@ -23,7 +23,7 @@ class Passing:
     """Flags of a pass over the images."""
 
     batch_size: int = 64  # images at a time
-    num_workers: int | None = None  # processes that decode images (default: as many as help)
+    num_workers: int | None = None  # processes that decode images; if unset, as many as help
     max_bad: float = 0.01  # share of the images that may be broken before it stops
 
 
@@ -47,7 +47,7 @@ def evaluate(
     Args:
         model: a name in the box (ti8-64), a bundle, a run, or any supported checkpoint
         data: a folder, Parquet or tar shards, an .npz, or a name of the catalog
-        split: which part, such as test or train[98%:] (default: the test split, else validation)
+        split: which part, such as test or train[98%:]; if unset, the test split or else validation
         mapping: a JSON file {data class: [model classes, ...]} where names differ; or `order`: class k is class k
         real: the file of ReaL labels (real.json), for ImageNet's validation images
         out: a new JSON file for the whole result, with every class and the mistakes
@@ -109,7 +109,9 @@ def failures(evaluation: Evaluation) -> list[str]:
         scores = (f"{readable(one.name)} {format_accuracy(one.accuracy)} of {one.n:,}" for one in worst)
         lines.append(f"Worst classes: {', '.join(scores)}")
     if pairs := evaluation.confused_pairs(SHOWN):
-        counts = (f"{readable(true)} as {readable(said)} {n:,} of {of:,}" for true, said, n, of in pairs)
+        counts = (
+            f"{readable(true)} as {readable(wrong)} {n:,} of {total:,}" for true, wrong, n, total in pairs
+        )
         lines.append(f"Most confused: {', '.join(counts)}")
     if evaluation.bad:
         more = f"; and {evaluation.broken - SHOWN:,} more" if evaluation.broken > SHOWN else ""

@@ -1,4 +1,4 @@
-"""Looking inside a model: inspect."""
+"""The verb inspect: figures and a page that explain a model."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from vitrail.inspection.inspect import Inspection
     from vitrail.models.names import Model
 
-PARTS = ("seeds", "sweep")  # folders of a fine-tuning, with runs in them
-IMAGES = 128  # of a data set, where no images are named: as many as the paper's Fig. 11 has
+RUN_FOLDERS = ("seeds", "sweep")  # of a fine-tuning, with runs in them
+IMAGES = 128  # of a data set, where no images are named: as many as in the paper's Fig. 11
 
 
 def inspect(
@@ -36,19 +36,20 @@ def inspect(
     reading: Reading = READING,
     common: Common = COMMON,
 ) -> Shown:
-    """The paper's figures for a model, and one page that explains it.
+    """Draw the paper's figures for a model, and write one page that explains it.
 
     Args:
-        model: a name in the box (ti8-64), a bundle, a run, or anyone's checkpoint
-        images: files, folders or glob patterns to look at; without any, images of --data, or the weights alone
-        out: the folder for the figures and report.html
-        data: a labelled data set, for scores, the confusion matrix, best and worst examples
-        split: of the data set; its test or validation split where nothing is said
+        model: a name in the box (ti8-64), a bundle, a run, or any supported checkpoint
+        images: files, folders or glob patterns; without any, images of --data, or the weights alone
+        out: folder for the figures and report.html
+        data: a labelled data set, for accuracy, confusions and mistakes
+        split: which part of the data set; if unset, the test split or else validation
         mapping: a JSON file {data class: [model classes, ...]} where names differ; or `order`: class k is class k
-        beside: other models, whose attention distances are drawn beside this one's, at the same --image-size
-        closely: how many of the images get maps, rollout and occlusion: of --data the surest mistakes, then any
+        beside: other models to compare attention distances with, at the same --image-size
+        closely: how many images get maps, rollout and occlusion; of --data, half of them are the surest mistakes
     """
     from vitrail.checkpoints.formats import load
+    from vitrail.evaluators.accuracy import evaluate, open_split
     from vitrail.inspection import figures, report
     from vitrail.inspection.inspect import inspect as look
     from vitrail.runtime.device import pick
@@ -60,46 +61,57 @@ def inspect(
     check_writable(folder)
     report.check_own(folder)
     loaded = load(model, **reading.arguments()).to(device)
-    name, *labels = labels_of((model, *beside))
-    others = {k: load_beside(one, reading).to(device) for k, one in zip(labels, beside, strict=True)}
-    source, evaluation = (None, None) if data is None else evaluated(loaded, data, split, mapping)
-    chosen, problems = images_of(images, source, evaluation, closely)
-    seen = look(loaded, **chosen, name=name, beside=others, closely=closely)
+    name, *labels = name_models((model, *beside))
+    others = {
+        label: load_beside(other, reading).to(device) for label, other in zip(labels, beside, strict=True)
+    }
+    source = None if data is None else open_split(data, split)
+    # However many images are broken: the page counts them.
+    evaluation = None if source is None else evaluate(loaded, source, mapping=mapping, max_bad=1.0)
+    chosen, problems = choose_images(images, source, evaluation, closely)
+    inspection = look(loaded, **chosen, name=name, beside=others, closely=closely)
 
-    report.begin_report(seen, folder / report.NAME)
-    made: dict[str, Path] = {}
-    made |= figures.draw_run(Path(model), folder / "training.png", name)  # where it is a run
+    report.begin_report(inspection, folder / report.NAME)
+    files = figures.draw_run(Path(model), folder / "training.png", name)  # where it is a run
     if source is not None and evaluation is not None:
-        made |= figures.draw_evaluation(evaluation, source, folder)
-    made |= figures.draw_inspection(seen, folder)
-    report.write_report(seen, made, folder / report.NAME, evaluation)
-
-    made["report"] = folder / report.NAME
-    result = {"model": model, **as_json(seen), "files": {figure: str(path) for figure, path in made.items()}}
-    files = [[figure, str(path)] for figure, path in made.items()]
-    after = [f"{note[:1].upper()}{note[1:]}." for note in seen.notes]
-    return Shown(common, ["figure", "file"], files, result | {"errors": problems}, None, after, problems)
+        files |= figures.draw_evaluation(evaluation, source, folder)
+    files |= figures.draw_inspection(inspection, folder)
+    report.write_report(inspection, files, folder / report.NAME, evaluation)
+    files["report"] = folder / report.NAME
+    return Shown(
+        common,
+        ["figure", "file"],
+        [[figure, str(path)] for figure, path in files.items()],
+        {
+            "model": model,
+            **as_json(inspection),
+            "files": {figure: str(path) for figure, path in files.items()},
+            "errors": problems,
+        },
+        after=[f"{note[:1].upper()}{note[1:]}." for note in inspection.notes],
+        problems=problems,
+    )
 
 
 def load_beside(model: str, reading: Reading) -> Model:
-    """At the size of the first one: distances in pixels are compared. Where it says what --heads asks, as it says."""
+    """Load a model at the image size of the first one; --heads and the like are for files that lack them."""
     from vitrail.checkpoints.formats import load
 
-    asked = reading.arguments()
+    arguments = reading.arguments()
     try:
         try:
-            return load(model, **asked)
+            return load(model, **arguments)
         except CheckpointError:
-            return load(model, image_size=asked["image_size"])
+            return load(model, image_size=arguments["image_size"])
     except VitrailError as error:
         raise type(error)(f"--beside {model}: {error}") from error
 
 
-def as_json(seen: Inspection) -> dict[str, Any]:
-    """The numbers of an inspection that are few enough to print."""
+def as_json(inspection: Inspection) -> dict[str, Any]:
+    """Return the numbers of an inspection that are few enough to print."""
     return {
         "attention_distance": {
-            name: {"n": len(d), "pixels": d.mean(axis=0).tolist()} for name, d in seen.distances.items()
+            name: {"n": len(d), "pixels": d.mean(axis=0).tolist()} for name, d in inspection.distances.items()
         },
         "images": [
             {
@@ -107,35 +119,30 @@ def as_json(seen: Inspection) -> dict[str, Any]:
                 "true": one.true,
                 "top": [{"name": name, "probability": p} for name, p in one.top],
             }
-            for one in seen.subjects
+            for one in inspection.subjects
         ],
-        "notes": seen.notes,
+        "notes": inspection.notes,
     }
 
 
-def labels_of(models: tuple[str, ...]) -> list[str]:
-    """The names of their files or folders, of a run's model that of the run, of a run within a fine-tuning with its
-    own; all as given, where two are the same."""
+def name_models(models: tuple[str, ...]) -> list[str]:
+    """Return the names of their files or folders, for people; the paths as given where two names are equal.
+
+    The model of a run has the run's name; a run within a fine-tuning has that of the fine-tuning before its own.
+    """
     paths = [Path(model).resolve() for model in models]
     paths = [path.parent if path.name == "model" else path for path in paths]
-    labels = ["/".join(path.parts[-3:]) if path.parent.name in PARTS else path.name for path in paths]
-    return labels if len(set(labels)) == len(labels) else list(models)
+    names = ["/".join(path.parts[-3:]) if path.parent.name in RUN_FOLDERS else path.name for path in paths]
+    return names if len(set(names)) == len(names) else list(models)
 
 
-def evaluated(model: Any, data: str, split: str | None, mapping: str | None) -> tuple[Source, Evaluation]:
-    from vitrail.evaluators.accuracy import evaluate, open_split
-
-    source = open_split(data, split)
-    return source, evaluate(model, source, mapping=mapping, max_bad=1.0)  # the page says how many are broken
-
-
-def images_of(
-    given: tuple[str, ...], source: Source | None, evaluation: Evaluation | None, closely: int
+def choose_images(
+    paths: tuple[str, ...], source: Source | None, evaluation: Evaluation | None, closely: int
 ) -> tuple[dict[str, Any], list[str]]:
-    """Images to look at, with names and classes, those to be seen closely first; and what is wrong with others.
+    """Return arguments of inspect(): images, names, classes; and what is wrong with images that cannot be read.
 
-    Named ones; else some of the data set, of those that could be read: half of those seen closely are the surest
-    mistakes, where there are as many, and the rest is taken evenly.
+    The images are those at `paths`; without any, some that were evaluated: up to half of those seen closely are
+    the most confident mistakes, the others are taken evenly.
     """
     import numpy as np
 
@@ -143,34 +150,40 @@ def images_of(
     from vitrail.inference.images import find_images, pixels
     from vitrail.runtime.progress import progress
 
-    if not given and source is not None and evaluation is not None:
-        said = evaluation.predictions
-        wrong = said.mistakes()[: (closely + 1) // 2]
-        chosen = near_first(len(said), closely, max(IMAGES, closely), wrong)
-        places = said.index[chosen].tolist()
-        truths = [evaluation.class_names[label] for label in said.label[chosen]]
-        names = [source.key(i) for i in places]
-        return {"images": [source.read(i).image for i in places], "names": names, "truths": truths}, []
-    if not given:
+    if paths:
+        files, problems = [], []
+        named = find_images(paths)
+        for path in progress(named, len(named), "reading"):
+            try:
+                pixels(path)
+                files.append(path)
+            except ImageError as error:
+                problems.append(str(error))
+        if not files:
+            raise ImageError(problems[0])
+        files = [files[i] for i in near_first(len(files), closely, len(files), np.array([], np.int64))]
+        common = os.path.commonpath([path.absolute().parent for path in files])
+        # Two folders may have files of one name.
+        names = [str(path.absolute().relative_to(common)) for path in files]
+        return {"images": files, "names": names}, problems
+    if source is None or evaluation is None:
         return {}, []
-    readable, problems = [], []
-    paths = find_images(given)
-    for path in progress(paths, len(paths), "reading"):
-        try:
-            pixels(path)
-            readable.append(path)
-        except ImageError as error:
-            problems.append(str(error))
-    if not readable:
-        raise ImageError(problems[0])
-    n = len(readable)
-    readable = [readable[i] for i in near_first(n, closely, n, np.array([], np.int64))]
-    return {"images": readable, "names": titles_of(readable)}, problems
+    p = evaluation.predictions
+    mistakes = p.mistakes()[: (closely + 1) // 2]
+    chosen = near_first(len(p), closely, max(IMAGES, closely), mistakes)
+    places = p.index[chosen].tolist()
+    return {
+        "images": [source.read(i).image for i in places],
+        "names": [source.key(i) for i in places],
+        "truths": [evaluation.class_names[label] for label in p.label[chosen]],
+    }, []
 
 
 def near_first(n: int, closely: int, most: int, first: np.ndarray) -> np.ndarray:
-    """At most `most` of the places 0..n-1, int64: those that come `first`, then evenly taken ones. Of these, as many
-    as make up `closely` go before the rest, evenly taken too."""
+    """Return at most `most` of the places 0..n-1, int64: those in `first`, then others, evenly taken.
+
+    Of the others, those that make up `closely` come before the rest, evenly taken too.
+    """
     import numpy as np
 
     from vitrail.inspection.pictures import evenly
@@ -179,10 +192,3 @@ def near_first(n: int, closely: int, most: int, first: np.ndarray) -> np.ndarray
     others = others[evenly(len(others), most - len(first))]
     near = others[evenly(len(others), closely - len(first))]
     return np.concatenate([first, near, np.setdiff1d(others, near)])
-
-
-def titles_of(paths: list[Path]) -> list[str]:
-    """Below the folder that holds them all, as two folders may have files of one name."""
-    parents = [path.absolute().parent for path in paths]
-    common = os.path.commonpath(parents)
-    return [str(path.absolute().relative_to(common)) for path in paths]

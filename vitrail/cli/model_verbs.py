@@ -1,4 +1,4 @@
-"""Models and their files: models, cost, convert, predict."""
+"""The verbs on models and their files: models, cost, convert, predict."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ if TYPE_CHECKING:
 
 
 def models(*, image_size: int | None = None, classes: int = 1000, common: Common = COMMON) -> Shown:
-    """The models of the paper and what they cost; and those in the box, whose weights come with the package.
+    """List the models of the paper with their cost, and those in the box, which come with weights.
 
     Args:
-        image_size: pixels of a side; each model's own default (224) where nothing is said
+        image_size: pixels of a side; if unset, 224
         classes: outputs of the classifier
     """
     from vitrail.checkpoints.box import list_box
     from vitrail.checkpoints.license import describe_license
+    from vitrail.evaluators.score import format_accuracy
     from vitrail.models.cost import cost
     from vitrail.models.names import MODELS, make_config
 
@@ -36,23 +37,23 @@ def models(*, image_size: int | None = None, classes: int = 1000, common: Common
         amounts = [f"{c.parameters:,}", f"{c.flops / 1e9:.1f}", f"{c.macs / 1e9:.2f}", str(c.tokens or "-")]
         rows.append([name, str(config.image_size[0]), *amounts])
     columns = ["name", ">image_size", ">parameters", ">GFLOPs", ">GMACs", ">tokens"]
-    after = ["Any variant at any patch size: Ti/8@64, B/16@384x512. 1 multiply-add = 1 MAC = 2 FLOPs."]
+    after = ["Any variant has any patch size: Ti/8@64, B/16@384x512. 1 multiply-add = 1 MAC = 2 FLOPs."]
     box = list_box()
     after += [
         f"In the box, with its weights: {one['name']}, {one['about']}; {one['bytes'] / 1e6:.1f} MB, "
         # Tiny-ImageNet has labels for its validation images only: these were the run's test split.
-        f"top-1 {one['metrics']['test']['top1']:.2%} on 10,000 validation images."
+        f"top-1 {format_accuracy(one['metrics']['test']['top1'], 10_000)} on the validation images."
         for one in box
     ]
     after += [
-        f"License of {one['name']}, and of what is trained from it: {describe_license(one['license'])}."
+        f"License of {one['name']}, and of models trained from it: {describe_license(one['license'])}."
         for one in box
     ]
     return Shown(common, columns, rows, {"models": result, "box": box}, after=after)
 
 
 def nearest_size(name: str, image_size: int) -> int:
-    """A size that the model's patches divide, so that one table can hold /14 and /16."""
+    """Return the nearest size that the model's patches divide, so that one table can hold /14 and /16."""
     from vitrail.models.names import make_config
     from vitrail.models.vit import ViTConfig
 
@@ -72,16 +73,16 @@ def cost(
     utilisation: float = 0.4,
     common: Common = COMMON,
 ) -> Shown:
-    """What a model costs: parameters, FLOPs, memory, and the bill of pre-training it.
+    """Show the cost of a model: parameters, FLOPs, memory, and the compute of pre-training it.
 
     Args:
-        model: a name such as B/16 or L/16@512; or a name in the box, a bundle, a run, anyone's checkpoint
+        model: an architecture such as B/16 or L/16@512; or a name in the box, a bundle, a run, any checkpoint
         image_size: pixels of a side; one number, or height and width
         batch_size: images in a training step, for the memory
         examples: images in the pre-training set (JFT: 303 million)
         epochs: passes over them
-        peak_tflops: of one accelerator (a TPUv3 core: 61.5)
-        utilisation: part of the peak that training reaches
+        peak_tflops: peak of one accelerator (a TPUv3 core: 61.5)
+        utilisation: share of the peak that training reaches
     """
     from vitrail.models import cost as costs
 
@@ -123,7 +124,7 @@ def cost(
 
 
 def config_and_name(model: str, image_size: tuple[int, ...]) -> tuple[Config, str]:
-    """Of an architecture or of weights, and what it is called at the size that was asked for."""
+    """Return the config of an architecture or of weights, and its name at the image size of the flag."""
     from dataclasses import replace
 
     from vitrail.checkpoints.formats import has_weights
@@ -140,7 +141,7 @@ def config_and_name(model: str, image_size: tuple[int, ...]) -> tuple[Config, st
 
 
 def stored_config(model: str, image_size: tuple[int, ...]) -> Config:
-    """Of what vitrail.load takes; a bundle's card has it, other files have to be read."""
+    """Return the config of a checkpoint; a bundle's card has it, other files have to be read."""
     from vitrail.checkpoints import bundle
     from vitrail.checkpoints.box import locate
     from vitrail.checkpoints.checkpoint import config_from_json
@@ -167,21 +168,21 @@ def convert(
     reading: Reading = READING,
     common: Common = COMMON,
 ) -> Shown:
-    """Read anyone's checkpoint, write it in another format.
+    """Convert a checkpoint from any supported format to another.
 
-    Where the other format's readers prepare images otherwise, it is measured on some how far probabilities move.
+    Where readers of the new format prepare images differently, the change of the probabilities is measured.
 
     Args:
         source: an .npz, .safetensors or torch file, a folder of timm, transformers or ours, or a name in the box
-        destination: a file or folder that is not there yet
+        destination: a new file or folder
         to: the format to write
-        precision: what the weights of a bundle are stored in: float16 is half as large, and rounds
-        classes: another number of outputs: a new head of zeros, or with 0 none
-        resample: official, bilinear, bicubic, bicubic_antialias or bicubic_corners
-        preprocess: what is done to an image before the model sees it, instead of its own: a line, or a preset's name
-            such as big_vision_fewshot
+        precision: of the weights of a bundle: float16 is half as large, and rounds
+        classes: another number of outputs: a new head of zeros; 0: no head
+        resample: method for positions: official, bilinear, bicubic, bicubic_antialias or bicubic_corners
+        preprocess: preprocessing line instead of the model's own, or the name of a preset, such as
+            big_vision_fewshot
         license: of the weights, where the source states none: an SPDX identifier such as MIT, or a sentence
-        sample: images to measure on (files, folders or patterns); 16 pictures that are drawn where nothing is said
+        sample: images to measure the change on: files, folders or patterns; if unset, 16 drawn pictures
     """
     from vitrail.checkpoints.formats import convert as run
     from vitrail.checkpoints.license import complete_license, describe_license
@@ -214,7 +215,7 @@ def convert(
 
 
 def measure(shown: Shown, model: Model, to: str, paths: list[Path]) -> None:
-    """Add how far the answers move where the readers of the format prepare images as their own code does."""
+    """Add how far the answers move where readers of the format prepare images by their own code."""
     from vitrail.checkpoints.checkpoint import from_model
     from vitrail.checkpoints.formats import reader_line
     from vitrail.data.preprocess import parse
@@ -240,7 +241,7 @@ def measure(shown: Shown, model: Model, to: str, paths: list[Path]) -> None:
 
 
 def describe(config: Any) -> str:
-    """ViT of width 768, depth 12, ..."""
+    """Return an architecture in words: ViT, width 768, depth 12, ..."""
     from vitrail.models.hybrid import HybridConfig
     from vitrail.models.resnet import BiTConfig
 
@@ -262,12 +263,11 @@ def predict(
     reading: Reading = READING,
     common: Common = COMMON,
 ) -> Shown:
-    """The most probable classes of images.
+    """Show the most probable classes of images.
 
     Args:
-        model: a name in the box (ti8-64), a bundle, a run, or anyone's checkpoint
-        images: files, folders or glob patterns; an image that cannot be read does not stop the others: what is wrong
-            with it is said, and the exit code is 2
+        model: a name in the box (ti8-64), a bundle, a run, or any supported checkpoint
+        images: files, folders or glob patterns; images that cannot be read are named at the end (exit code 2)
         top: classes to show for each image
         class_names: a file with one class name on each line (or a JSON list, if it ends in .json)
     """
@@ -297,8 +297,8 @@ def predict(
         shown.result["images"].append({"path": str(path), "top": top_classes})
     if loaded.class_names is None and loaded.config.classes != 1000:
         shown.after.append(
-            f"The model does not name its {loaded.config.classes:,} classes: these are indices "
-            "(--class-names FILE gives names)."
+            f"The model has no names for its {loaded.config.classes:,} classes: these are indices "
+            "(pass names with --class-names FILE)."
         )
     if not shown.result["images"]:
         raise ImageError(shown.problems[0])

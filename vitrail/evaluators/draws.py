@@ -1,10 +1,10 @@
-"""Which examples of a class few-shot learns from: in what order each class is taken, the first `shots` of it.
+"""Examples that few-shot learns from: orders of the examples of a class, of which the first `shots` are taken.
 
     vitrail      shuffled by (seed, class), the same from one release of numpy to the next
     big_vision   shuffled as big_vision does (evaluators/fewshot_lsr.py): its seeds are these seeds
-    scenic       as they stand in the data, whatever the seed (train_lib/transfer/fewshot_utils.py)
+    scenic       in the order of the data, whatever the seed (train_lib/transfer/fewshot_utils.py)
 
-The same examples as theirs come of data in the same order: that of TFDS. numpy is imported when it is needed, so that
+Their examples are drawn where the data is in their order, that of TFDS. numpy is imported when it is needed, so that
 `--help`, which names the choices, answers at once.
 """
 
@@ -19,7 +19,7 @@ Draws = Literal["vitrail", "big_vision", "scenic"]
 
 
 def ordered_classes(labels: np.ndarray, classes: int, seed: int, draws: Draws) -> list[np.ndarray]:
-    """The examples of each class, in the order in which they are taken."""
+    """Return the examples of each class in the order in which they are taken."""
     import numpy as np
 
     from vitrail.data.readers.stratify import class_members, shuffled_classes

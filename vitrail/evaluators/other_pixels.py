@@ -1,4 +1,4 @@
-"""How far a model's answers move where another library prepares the images, and resizes them differently.
+"""Preprocessing compared: how far a model's answers move where another library resizes the images differently.
 
 image ──► the model's own line         ──► logits ──► probabilities ┐
       ──► the line of another library  ──► logits ──► probabilities ┴──► Change
@@ -20,7 +20,7 @@ BATCH_SIZE = 8
 
 @dataclass(frozen=True)
 class Change:
-    """How far probabilities move."""
+    """Differences of probabilities."""
 
     images: int
     largest: float  # of one class of one image

@@ -1,4 +1,4 @@
-"""What a model answers to each example of a split, how right that is, and how sure.
+"""Answers of a model to the examples of a split: how right, and how sure.
 
     engine.outputs ──► score_logits, batch by batch ──► Predictions, a few numbers an example ──► accuracy.py
 
@@ -69,7 +69,7 @@ def judge(
     predictions = join(gather(judge_own(model, loader, mapping, precision, task)))
     own = loader.bad_files
     broken = BadFiles(own.n, own.max_bad)  # of all processes: together too many, where those of each are not
-    broken.add(bad for found in gather(list(own.examples.values())) for bad in found)
+    broken.add(bad for examples in gather(list(own.examples.values())) for bad in examples)
     if not len(predictions):
         raise DataError(f"no example could be used: {broken.summary()}")
     return predictions, sorted(broken.examples.values(), key=lambda bad: bad.index)

@@ -4,7 +4,7 @@
 
 (Beyer et al., "Are we done with ImageNet?", arXiv:2006.07159.) An answer is right if it is in the set; an image
 whose set is empty is left out of the score. The indices are those of ImageNet's 1,000 classes in their usual
-order, which has to be the model's.
+order, which must be the model's.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NUMBER = re.compile(r"val_(\d{8})(?!\d)")  # in the name of a validation image
 
 
 def real_sets(path: str | Path, source: Source, mapping: ClassMapping) -> list[set[int]]:
-    """For each example of `source` the classes that are right; empty: not to be scored.
+    """Return for each example of `source` the classes that are right; an empty set is not scored.
 
     Images are found by the number in their name; where no name has one, by order, if there are exactly as many.
     """
@@ -32,7 +32,7 @@ def real_sets(path: str | Path, source: Source, mapping: ClassMapping) -> list[s
         return [sets[position(number, i, path, source, len(sets))] for i, number in enumerate(numbers)]
     if len(source) != len(sets):
         raise DataError(
-            f"{path} has labels of {len(sets):,} images and {source.name} {len(source):,} images, whose names "
+            f"{path} has labels of {len(sets):,} images, {source.name} {len(source):,} images, whose names "
             f"({source.key(0)!r}) have no number val_00000001, ... to find their labels by"
         )
     check_order(path, source, mapping, sets)
@@ -40,7 +40,7 @@ def real_sets(path: str | Path, source: Source, mapping: ClassMapping) -> list[s
 
 
 def real_accuracy(predictions: Predictions, sets: list[set[int]]) -> tuple[float, int]:
-    """(part of the answers that is right, how many count)."""
+    """Return the share of right answers, and how many were scored."""
     answers = zip(predictions.predicted.tolist(), predictions.index.tolist(), strict=True)
     right = [predicted in sets[i] for predicted, i in answers if sets[i]]
     if not right:
@@ -51,7 +51,7 @@ def real_accuracy(predictions: Predictions, sets: list[set[int]]) -> tuple[float
 def read_sets(path: Path, K: int) -> list[set[int]]:
     table = read_json(path, "a file of reassessed labels")
     if not isinstance(table, list) or not table or not all(isinstance(row, list) for row in table):
-        raise DataError(f"{path}: reassessed labels are a list of lists of class indices, one for each image")
+        raise DataError(f"{path}: expected a list of lists of class indices, one for each image")
     for number, row in enumerate(table, 1):
         if not all(isinstance(k, int) and not isinstance(k, bool) and 0 <= k < K for k in row):
             raise DataError(
@@ -61,17 +61,17 @@ def read_sets(path: Path, K: int) -> list[set[int]]:
 
 
 def position(number: re.Match[str] | None, i: int, path: str | Path, source: Source, n: int) -> int:
-    """The place in the file of example i."""
+    """Return the place of example i in the file."""
     if number is None or not 1 <= int(number[1]) <= n:
         raise DataError(
-            f"{source.name}: {source.key(i)!r} has no number from val_00000001 to val_{n:08} in its name, so its "
-            f"label cannot be found in {path}"
+            f"{source.name}: {source.key(i)!r} has no number from val_00000001 to val_{n:08} in its name to find its "
+            f"label in {path} by"
         )
     return int(number[1]) - 1
 
 
 def check_order(path: str | Path, source: Source, mapping: ClassMapping, sets: list[set[int]]) -> None:
-    """Most images keep their first label in their set: where they do not, the order is another."""
+    """Raise DataError for another order of images: in the right one, most sets hold the image's first label."""
     right = [set(row.tolist()) for row in mapping.right]
     kept = [
         (right[row], s) for row, s in zip(mapping.row[source.labels], sets, strict=True) if s and row >= 0

@@ -1,4 +1,4 @@
-"""Where a model looks: mean attention distance (Fig. 7 right, Fig. 11), maps by layer and head, rollout (Fig. 6).
+"""Attention: its mean distance (Fig. 7 right, Fig. 11), maps by layer and head, rollout (Fig. 6).
 
 A (B, h, T, T) are the attention weights of a layer, a row for each query, rows summing to 1.
 

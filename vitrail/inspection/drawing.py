@@ -5,8 +5,8 @@
     pictures              ──► captioned, masked_patches, labelled
     distances (n, L, h)   ──► attention_distances                  Fig. 7 right, Fig. 11
 
-Figures are made through matplotlib's objects, never its global state, so any thread may draw. The format follows
-the suffix of the path (PNG where there is none); each file is written whole or not at all.
+Figures are matplotlib's objects, never its global state, so any thread may draw. The suffix of the path is the format
+(PNG where there is none); each file is written whole or not at all.
 """
 
 from __future__ import annotations
@@ -239,8 +239,8 @@ def masked_patches(masked: np.ndarray, predicted: np.ndarray, truth: np.ndarray,
 
 
 def attention_distances(panels: Mapping[str, tuple[np.ndarray, Sequence[str]]], path: Path) -> None:
-    """Fig. 7 right and Fig. 11: a panel for each model, (n, L, h) distances in pixels and the names of its L layers;
-    a dot for each head: the mean over the n images."""
+    """Draw Fig. 7 right and Fig. 11: a panel for each model, of (n, L, h) distances in pixels and the names of its
+    L layers, with a dot for each head: the mean over the n images."""
     figure = Figure(figsize=(0.8 + 4.2 * len(panels), 3.6), layout="constrained")
     axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for ax, (name, (distances, layers)) in zip(axes, panels.items(), strict=True):
@@ -274,8 +274,10 @@ def labelled(
     axes: tuple[str, str] = ("", ""),
     scale: tuple[float, float, str] | None = None,
 ) -> None:
-    """A picture, pixel for pixel, with labels along its sides, `columns` below it; `axes`: what is counted down and
-    across; `scale`: what its colours mean, from, to, of what. The title is broken into lines as wide as all that."""
+    """Draw a picture, pixel for pixel, with labels along its sides, `columns` below it.
+
+    `axes`: what is counted down and across. `scale`: what its colours mean: from, to, of what.
+    """
     H, W = picture.shape[:2]
     left = 0.25 + 0.085 * max(map(len, rows), default=0) + 0.2 * bool(axes[0])  # inches, as the others
     bottom, right = (0.35 if columns else 0.1) + 0.2 * bool(axes[1]), 1 if scale else 0.15
@@ -317,12 +319,12 @@ def counted(n: int, noun: str) -> str:
 
 
 def middles(n: int, length: int) -> np.ndarray:
-    """The middles of n tiles along a side of so many pixels."""
+    """Return the middles of n tiles along a side of so many pixels."""
     return (np.arange(n) + 0.5) * length / max(n, 1) - 0.5
 
 
 def draw_scale(figure: Figure, image: AxesImage, ax: Axes, label: str, size: float) -> None:
-    """What the colours of an image mean, in a bar to the right of it."""
+    """Draw the colour scale of an image in a bar to the right of it."""
     box, width = ax.get_position(), figure.get_figwidth()
     place = figure.add_axes((box.x1 + 0.012 * size / width, box.y0, 0.014 * size / width, box.height))
     bar = figure.colorbar(image, cax=place)
@@ -343,24 +345,24 @@ def is_number(value: Any) -> bool:
 
 
 def points(rows: Sequence[Mapping[str, Any]], name: str) -> tuple[list[float], list[float]]:
-    """The steps at which a number was written, and the numbers."""
+    """Return the steps at which a number was written, and the numbers."""
     there = [row for row in rows if is_number(row.get(name)) and is_number(row.get("step"))]
     return [row["step"] for row in there], [row[name] for row in there]
 
 
 def smoothed(values: Sequence[float]) -> np.ndarray:
-    """A running mean over the past, about a thirtieth of the curve long, unbiased at its start."""
+    """Return a running mean over the past, about a thirtieth of the curve long, unbiased at its start."""
     keep = 1 - 1 / max(5, len(values) / 30)
     total = weight = 0.0
-    made = []
+    means = []
     for value in values:
         total, weight = keep * total + value, keep * weight + 1
-        made.append(total / weight)
-    return np.array(made)
+        means.append(total / weight)
+    return np.array(means)
 
 
 def dots(values: Sequence[float]) -> dict[str, Any]:
-    """A line through one point is nothing: mark it."""
+    """Return the style of a line; a single point, which has none, is marked."""
     return {"linewidth": 1, "marker": "o" if len(values) == 1 else "", "markersize": 4}
 
 
@@ -374,7 +376,7 @@ def dress(ax: Axes) -> None:
 
 
 def plain(text: str) -> str:
-    """Lines that can be drawn. Dollars in a name are dollars, not mathematics."""
+    """Return text that can be drawn: dollars in a name are dollars, not mathematics."""
     return "\n".join(map(visible, text.split("\n"))).replace("$", r"\$")
 
 
@@ -389,13 +391,13 @@ def save(figure: Figure, path: Path) -> None:
     path = Path(path)
     choose_fonts(figure)
     with atomic_file(path) as temporary, warnings.catch_warnings():
-        # Of letters that no font has, choose_fonts has spoken.
+        # choose_fonts has noted letters that no font has.
         warnings.filterwarnings("ignore", message="Glyph")
         figure.savefig(temporary, format=path.suffix[1:] or "png", dpi=DPI, facecolor="white")
 
 
 def choose_fonts(figure: Figure) -> None:
-    """Let names be drawn with whatever font here has their letters; say so where none has, and they become boxes."""
+    """Choose fonts that have the letters of the names; a note says where none has, and boxes are drawn."""
     texts = [text for text in figure.findobj(Text) if not text.get_text().isascii()]
     for text in texts:
         text.set_fontfamily(list(fonts_here()))
@@ -418,6 +420,6 @@ def letters_here() -> frozenset[int]:
 @cache  # once for all figures
 def note_boxes() -> None:
     note(
-        "names in the figures have letters that no font here has, drawn as boxes: install one that has them, such as "
-        "Noto Sans CJK"
+        "no font here has some letters of names in the figures, which are drawn as boxes: install one that has them, "
+        "such as Noto Sans CJK"
     )
