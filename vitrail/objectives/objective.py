@@ -1,7 +1,7 @@
 """The contract of an objective: what training minimises, and everything that goes with it.
 
 An objective is a frozen dataclass of settings with the methods below; no base class is needed. The ones in the
-package are named in names.py; a person passes one of their own from Python:
+package are named in __init__.py; a person passes one of their own from Python:
 
     vitrail.pretrain("photos", model="S/16", objective=Mine())
 
