@@ -115,18 +115,22 @@ def show_time(seconds: float) -> str:
 
 
 def settings(compared: list[str], run: Summary) -> str:
-    """Return those that it has; None as the flags write it."""
+    """Return the compared settings that a run has; text and None as flags have them, else as JSON."""
     values = {name: run.config[name] for name in compared if name in run.config}
-    pairs = (f"{name} {v if isinstance(v, str | None) else json.dumps(v)}" for name, v in values.items())
-    return "  ".join(pairs) or "-"
+    texts = {
+        name: str(v) if v is None or (v and isinstance(v, str)) else json.dumps(v)
+        for name, v in values.items()
+    }
+    return "  ".join(f"{name} {text}" for name, text in texts.items()) or "-"
 
 
 def fit_columns(columns: list[str], rows: list[list[str]], width: int) -> tuple[list[str], list[list[str]]]:
-    """Leave out the columns that there is no room for."""
+    """Leave out the columns that are empty, and those that there is no room for."""
     for name in DISPENSABLE:
-        needed = sum(2 + max(map(len, column)) for column in zip(columns, *rows, strict=True))
-        if needed + 2 <= width:
-            break
+        needed = 1 + sum(3 + max(map(len, column)) for column in zip(columns, *rows, strict=True))
+        empty = all(row[columns.index(name)] == "-" for row in rows)
+        if needed <= width and not empty:
+            continue
         position = columns.index(name)
         columns, *rows = (row[:position] + row[position + 1 :] for row in [columns, *rows])
     return columns, rows
