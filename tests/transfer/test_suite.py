@@ -192,6 +192,13 @@ def test_settings_that_make_no_sense(wrong, bundle, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_model_object(bundle, tmp_path):
+    given = {"methods": ("knn", "finetune"), **TINY}
+    by_path = transfer(bundle, [COLOURS], tmp_path / "a", **given)
+    by_object = transfer(vitrail.load(bundle), [COLOURS], tmp_path / "b", **given)
+    assert [row["mean"] for row in by_object["rows"]] == [row["mean"] for row in by_path["rows"]]
+
+
 def test_any_setting_of_fine_tuning(bundle, tmp_path):
     changes = {"optimizer": "adamw", "weight_decay": 0.1, "cutmix": 1.0}
     given = {"methods": ("finetune",), **TINY, "seeds": 1, **changes}

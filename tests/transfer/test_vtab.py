@@ -183,6 +183,15 @@ def test_a_mistake_can_be_corrected(pair, tmp_path):
     assert rows(result)["pets"]["status"] == "done"
 
 
+def test_a_model_object(pair, tmp_path):
+    model = vitrail.create("mu/8@16", classes=3)
+    first = vtab(model, pair, tmp_path, tasks=("pets",), **TINY)
+    assert rows(first)["pets"]["status"] == "done" and first["model"] == str(tmp_path / "start")
+    assert vtab(model, pair, tmp_path, tasks=("pets",), **TINY) == first
+    with pytest.raises(ConfigError, match="another model"):
+        vtab(vitrail.create("mu/8@16", classes=4), pair, tmp_path, tasks=("pets",), **TINY)
+
+
 def test_any_setting_of_training(pair, tmp_path):
     changes = {"optimizer": "adamw", "weight_decay": 0.1, "label_smoothing": 0.2, "preprocess": LINE}
     vtab("mu/8@16", pair, tmp_path, tasks=("pets",), **TINY, **changes, dropout=0.5, seed=3)

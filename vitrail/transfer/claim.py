@@ -16,14 +16,18 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from vitrail.checkpoints.formats import load, save
 from vitrail.checkpoints.run import Run
 from vitrail.checkpoints.run.folder import lock
 from vitrail.checkpoints.run.run_json import RUN_JSON, read_results
 from vitrail.errors import ConfigError
+from vitrail.inference.engine import ModelLike
+from vitrail.inference.feature_cache import model_digest
 from vitrail.runtime.distributed import launched
 from vitrail.runtime.files import open_own
 
 LOCK = ".results.lock"  # held while results are written; its presence shows that they are ours
+START = "start"  # bundle of a model object
 RESULTS = ("results.md", "results.csv", "results.json")
 
 
@@ -54,6 +58,18 @@ def claim(folder: Path, config: dict[str, Any]) -> Iterator[Run | None]:
         raise
     finally:
         os.close(handle)
+
+
+def model_path(model: ModelLike, folder: Path) -> str:
+    """Return the path or name of a model; a model object is saved into the folder of results first."""
+    if isinstance(model, str | Path):
+        return str(model)
+    path = folder / START
+    if not path.exists():
+        save(model, path)
+    elif model_digest(load(path)) != model_digest(model):
+        raise ConfigError(f"{path} holds another model than the one given: choose another folder")
+    return str(path)
 
 
 def read_piece(folder: Path, kind: Any = dict[str, Any]) -> dict[str, Any] | None:

@@ -35,6 +35,7 @@ from vitrail.evaluators.draws import Draws
 from vitrail.evaluators.fewshot import L2, SWEEP, FewShot, check_shots, fitting_shots
 from vitrail.evaluators.knn import KNN, check_k, fitting_k
 from vitrail.evaluators.linear import LinearProbe
+from vitrail.inference.engine import ModelLike
 from vitrail.inference.feature_cache import Extraction, model_digest
 from vitrail.models.names import Model
 from vitrail.runtime.device import Device, pick
@@ -43,7 +44,7 @@ from vitrail.train.keywords import override, override_known
 from vitrail.train.results import lacks_model
 from vitrail.train.run import Figures
 from vitrail.train.settings import INCIDENTAL
-from vitrail.transfer.claim import check_results_folder, claim, read_piece, results_lock
+from vitrail.transfer.claim import START, check_results_folder, claim, model_path, read_piece, results_lock
 from vitrail.transfer.finetune import Scored, prepare, run_finetuning
 from vitrail.transfer.paper_scores import paper_model, paper_score
 from vitrail.transfer.protocols import Finetuning, check_counts
@@ -117,7 +118,7 @@ class PieceResults(TypedDict):
 
 
 def transfer(
-    model: str,
+    model: ModelLike,
     data: Sequence[str],
     out: str | Path,
     *,
@@ -130,58 +131,42 @@ def transfer(
 ) -> dict[str, Any]:
     """Evaluate a model on every data set by every method and return the content of results.json.
 
-    Fields of `settings` can be replaced by keyword; every other keyword is a setting of fine-tuning, as lr.
+    Fields of `settings` can be replaced by keyword; every other keyword is a setting of fine-tuning, such as lr.
     """
     settings, finetuning = override_known(settings, keywords)
     if fixed := sorted({"model", "data", "train", "val", "test"} & set(finetuning)):
         raise ConfigError(f"{', '.join(fixed)} cannot be set: each data set has its own (see train_split)")
-    tuned = override(Finetuning(), finetuning)
+    loading = override(Finetuning(), finetuning).experiment.data
     folder, methods = Path(out).expanduser(), tuple(dict.fromkeys(methods))
     if unknown := sorted(set(methods) - set(METHODS)):
         raise ConfigError(f"unknown method {', '.join(unknown)}; methods: {', '.join(METHODS)}")
     named = name_data(data)
-    check_results_folder(folder, (FEATURES, *named))
-    row = paper_model(paper, model)
+    check_results_folder(folder, (FEATURES, START, *named))
+    row = paper_model(paper, str(model) if isinstance(model, str | Path) else "")
     datasets = {name: DataSet.open(where, settings, methods) for name, where in named.items()}
-    loaded = load(model).to(pick(device))
-    about = {"model": model, "weights": model_digest(loaded), "preprocess": loaded.preprocess}
-    loading = tuned.experiment.data
-    extraction = Extraction(
-        cache=folder / FEATURES, num_workers=loading.num_workers or 0, max_bad=loading.max_bad
-    )
+    path = model_path(model, folder)
+    loaded = load(path).to(pick(device))
+    about = {"model": path, "weights": model_digest(loaded), "preprocess": loaded.preprocess}
+    cache, num_workers = folder / FEATURES, loading.num_workers or 0
+    extraction = Extraction(cache=cache, num_workers=num_workers, max_bad=loading.max_bad)
+    suite = Suite(path, loaded, settings, finetuning, extraction, device, figures)
     for name, dataset in datasets.items():
         for method in methods:
             config = {**about, "method": method, **identity(dataset, method, settings, finetuning)}
             with claim(folder / name / method, config) as piece:
                 if piece is None:
                     continue  # another process is at it
-                if piece.results(PieceResults) is not None and not lacks_model(piece.path / "run"):
-                    continue
-                note(f"{name}: {method}")
-                work = Work(
-                    model,
-                    loaded,
-                    dataset,
-                    settings,
-                    finetuning,
-                    extraction,
-                    piece.path / "run",
-                    device,
-                    figures,
-                )
-                piece.finish({"scores": METHODS[method](work)})
+                if piece.results(PieceResults) is None or lacks_model(piece.path / "run"):
+                    note(f"{name}: {method}")
+                    piece.finish({"scores": METHODS[method](suite, dataset, piece.path / "run")})
     with results_lock(folder):
         scores, chosen = read_scores(folder, list(datasets), methods), None
         if settings.fewshot_l2 == "test-rank" and "fewshot" in methods:
             scores, chosen = choose_l2(scores)
-        result: dict[str, Any] = {
-            **about,
-            "paper": row,
-            "rows": collect(folder, scores, datasets, row),
-            "settings": {**asdict(settings), "finetuning": finetuning},
-            "fewshot_l2": chosen,
-        }
-        write_tables(folder, *table(result["rows"]), result, remarks(result))
+        rows = collect(folder, scores, datasets, row)
+        values = {**asdict(settings), "finetuning": finetuning}
+        result = {**about, "paper": row, "rows": rows, "settings": values, "fewshot_l2": chosen}
+        write_tables(folder, *table(rows), result, remarks(result))
     return result
 
 
@@ -241,49 +226,47 @@ def identity(
 
 
 @dataclass(frozen=True)
-class Work:
-    """Arguments of a method."""
+class Suite:
+    """Arguments of every method on every data set."""
 
     model: str
     loaded: Model
-    dataset: DataSet
     settings: SuiteSettings
     finetuning: dict[str, Any]  # settings by keyword
     extraction: Extraction
-    folder: Path  # for a run of its own
     device: Device
     figures: Figures | None
 
 
-def run_fewshot(work: Work) -> list[Entry]:
+def run_fewshot(suite: Suite, data: DataSet, folder: Path) -> list[Entry]:
     """Return a score for each number of shots; with test-rank, the accuracies of every L2."""
-    dataset, settings, ranked = work.dataset, work.settings, work.settings.fewshot_l2 == "test-rank"
+    settings, ranked = suite.settings, suite.settings.fewshot_l2 == "test-rank"
+    l2s = SWEEP if ranked else (L2,)
     evaluator = FewShot(
-        dataset.train, dataset.test, dataset.shots, settings.seeds, SWEEP if ranked else (L2,), work.extraction,
-        draws=settings.draws,
-    )  # fmt: skip
+        data.train, data.test, data.shots, settings.seeds, l2s, suite.extraction, draws=settings.draws
+    )
     entries = []
-    for by_l2 in evaluator.runs_by_l2(work.loaded):
+    for by_l2 in evaluator.runs_by_l2(suite.loaded):
         first = by_l2[0][0]
         entry: Entry = {"score": f"{first.shots}-shot", "test_examples": first.n}
         values = [[run.accuracy for run in runs] for runs in by_l2]
         if ranked:
-            entry["by_l2"] = [{"l2": l2, "values": each} for l2, each in zip(SWEEP, values, strict=True)]
+            entry["by_l2"] = [{"l2": l2, "values": each} for l2, each in zip(l2s, values, strict=True)]
         else:
             entry |= {**summarise(values[0]), "l2": L2}
         entries.append(entry)
     return entries
 
 
-def run_linear(work: Work) -> list[Entry]:
-    probe = LinearProbe(work.dataset.train, work.dataset.test, work.settings.l2, work.extraction)
-    l2, score = probe.chosen(work.loaded)
+def run_linear(suite: Suite, data: DataSet, folder: Path) -> list[Entry]:
+    probe = LinearProbe(data.train, data.test, suite.settings.l2, suite.extraction)
+    l2, score = probe.chosen(suite.loaded)
     return [{"score": "linear", **summarise([score.value]), "test_examples": score.n, "l2": l2}]
 
 
-def run_knn(work: Work) -> list[Entry]:
-    evaluator = KNN(work.dataset.train, work.dataset.test, work.dataset.k, extraction=work.extraction)
-    k, value, n = evaluator.chosen(work.loaded)["weighted"]
+def run_knn(suite: Suite, data: DataSet, folder: Path) -> list[Entry]:
+    evaluator = KNN(data.train, data.test, data.k, extraction=suite.extraction)
+    k, value, n = evaluator.chosen(suite.loaded)["weighted"]
     return [{"score": "knn", **summarise([value]), "test_examples": n, "k": k}]
 
 
@@ -291,27 +274,20 @@ class Top1(TypedDict):
     top1: Scored
 
 
-def run_finetune(work: Work) -> list[Entry]:
-    settings = work.settings
-    prepared = prepare(
-        work.dataset.where,
-        work.model,
-        protocol=settings.protocol,
-        device=work.device,
-        train=settings.train_split,
-        test=work.dataset.test_split,
-        seeds=settings.seeds,
-        **work.finetuning,
-    )
-    results = run_finetuning(prepared, work.folder, device=work.device, figures=work.figures).results
-    check_kind(results["scores"], Top1, f"{work.folder}: scores")
+def run_finetune(suite: Suite, data: DataSet, folder: Path) -> list[Entry]:
+    settings = suite.settings
+    changes = {"train": settings.train_split, "test": data.test_split, "seeds": settings.seeds}
+    changes |= suite.finetuning
+    prepared = prepare(data.where, suite.model, protocol=settings.protocol, device=suite.device, **changes)
+    results = run_finetuning(prepared, folder, device=suite.device, figures=suite.figures).results
+    check_kind(results["scores"], Top1, f"{folder}: scores")
     top1 = results["scores"]["top1"]
     entry = {"score": "finetune", "mean": top1["mean"], "std": top1["std"], "n": settings.seeds}
     entry |= {"test_examples": results["test_examples"], "lr": results["lr"], "steps": results["steps"]}
     return [entry]
 
 
-METHODS: dict[str, Callable[[Work], list[Entry]]] = {
+METHODS: dict[str, Callable[[Suite, DataSet, Path], list[Entry]]] = {
     "fewshot": run_fewshot,
     "linear": run_linear,
     "knn": run_knn,

@@ -27,6 +27,7 @@ from vitrail.data import preprocess as pp
 from vitrail.data.readers.fingerprint import digest_files
 from vitrail.data.settings import DataSettings
 from vitrail.errors import CheckpointError, ConfigError, DataError
+from vitrail.inference.engine import ModelLike
 from vitrail.inference.feature_cache import model_digest
 from vitrail.models.vit import ViTConfig
 from vitrail.runtime.device import Device
@@ -38,7 +39,7 @@ from vitrail.train.optim import OptimizerSettings
 from vitrail.train.results import MODEL, lacks_model
 from vitrail.train.run import Figures, run
 from vitrail.train.settings import Experiment, TrainingSettings
-from vitrail.transfer.claim import check_results_folder, claim, read_piece, results_lock
+from vitrail.transfer.claim import START, check_results_folder, claim, model_path, read_piece, results_lock
 from vitrail.transfer.protocols import round_to
 from vitrail.transfer.tables import accuracy_cell, std_cell, write_tables
 from vitrail.transfer.vtab_data import (
@@ -107,7 +108,7 @@ VTAB = VTABSettings()
 
 
 def vtab(
-    model: str | Path,
+    model: ModelLike,
     data: str | Path,
     out: str | Path,
     *,
@@ -126,7 +127,7 @@ def vtab(
     """
     settings = override(settings, keywords)
     root, folder, names = Path(data).expanduser(), Path(out).expanduser(), select_tasks(tasks)
-    check_results_folder(folder, ("data", "manifests", "tasks"))
+    check_results_folder(folder, ("data", "manifests", "tasks", START))
     paper_scores = {} if paper is None else paper_accuracies(paper)
     folders = {name: place for name in names if (place := find_folder(root, name)) is not None}
     if not folders:
@@ -138,7 +139,7 @@ def vtab(
             raise DataError(f"{path}: no such manifest")
     for name, source in folders.items():
         check_task(source, name, settings.sizes)
-    start = Start.read(str(model), settings.experiment)
+    start = Start.read(model_path(model, folder), settings.experiment)
     for number, (name, source) in enumerate(folders.items(), 1):
         with claim(folder / "tasks" / name, identity(start, settings, source)) as task_run:
             if task_run is None:
@@ -154,7 +155,7 @@ def vtab(
         remove_checkpoints(folder / "tasks" / name, keep_models=settings.protocol.keep_models)
     with results_lock(folder):
         result = {
-            "model": str(model),
+            "model": start.experiment.model.model,
             "paper": paper,
             "normalisation": start.value_op,
             "protocol": asdict(settings.protocol),
