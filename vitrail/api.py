@@ -18,8 +18,7 @@ from vitrail.inference.feature_cache import model_digest
 from vitrail.inspection import figures
 from vitrail.models.names import Model
 from vitrail.objectives.objective import Objective
-from vitrail.recipes.names import finetuning_recipe
-from vitrail.recipes.names import recipe as find_recipe
+from vitrail.recipes.names import find_finetuning_recipe, find_recipe
 from vitrail.runtime.device import Device, pick
 from vitrail.runtime.distributed import barrier, group, rank
 from vitrail.runtime.log import note
@@ -77,7 +76,7 @@ def finetune(
         folder = default_folder(str(data), "model") if folder is None else folder
         model = store_start(model, folder, device)
     folder = default_folder(str(data), str(model)) if folder is None else folder
-    chosen = finetuning_recipe(recipe).make if recipe else protocol
+    chosen = find_finetuning_recipe(recipe).make if recipe else protocol
     prepared = prepare(data, model, protocol=chosen, device=device, **settings)
     return run_prepared(prepared, folder, device)
 

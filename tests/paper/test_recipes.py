@@ -4,7 +4,7 @@ import pytest
 
 from vitrail.objectives.classification import Classification
 from vitrail.objectives.masked_patches import MaskedPatches
-from vitrail.recipes.names import FINETUNING_RECIPES, RECIPES, finetuning_recipe, recipe
+from vitrail.recipes.names import FINETUNING_RECIPES, RECIPES, find_finetuning_recipe, find_recipe
 from vitrail.transfer.protocols import Facts
 
 # models, data, epochs, lr, schedule, weight decay, dropout
@@ -82,11 +82,11 @@ def test_table_3_has_no_other_rows():
 @pytest.mark.parametrize(("name", "exaflops"), EXAFLOPS.items())
 def test_exaflops_of_table_6(name, exaflops):
     within = 0.05 if "x" in name else 0.035
-    assert recipe(name).estimate().exaflops == pytest.approx(exaflops, rel=within)
+    assert find_recipe(name).estimate().exaflops == pytest.approx(exaflops, rel=within)
 
 
 def test_the_published_examples_of_b16_take_7_epochs_of_jft():
-    made = recipe("vit-b16-jft").estimate()
+    made = find_recipe("vit-b16-jft").estimate()
     assert made.exaflops == pytest.approx(223.5, rel=2e-3)
     assert made.steps == round(7 * 303e6 / 4096)
 
@@ -98,7 +98,7 @@ FACTS = Facts(examples=1_281_167, classes=1000)
 @pytest.mark.parametrize("name", TABLE_4)
 def test_table_4(name):
     steps, lrs = TABLE_4[name]
-    made = finetuning_recipe(name).make(FACTS)
+    made = find_finetuning_recipe(name).make(FACTS)
     experiment, sweep, o = made.experiment, made.sweep, made.experiment.optimizer
     assert experiment.training.steps == steps
     assert sweep.sweep == (len(lrs) > 1)
@@ -113,7 +113,7 @@ def test_table_4(name):
 
 @pytest.mark.parametrize(("name", "size"), [("imagenet-512", 512), ("imagenet-518", 518)])
 def test_imagenet_of_table_2(name, size):
-    made = finetuning_recipe(name).make(FACTS)
+    made = find_finetuning_recipe(name).make(FACTS)
     experiment, o = made.experiment, made.experiment.optimizer
     assert (experiment.model.image_size, o.ema, experiment.training.steps) == (size, 0.9999, 20_000)
     assert not o.ema_ramp
@@ -121,7 +121,7 @@ def test_imagenet_of_table_2(name, size):
 
 
 def test_augregs_preset():
-    made = finetuning_recipe("augreg").make(FACTS)
+    made = find_finetuning_recipe("augreg").make(FACTS)
     experiment, o = made.experiment, made.experiment.optimizer
     assert (experiment.training.steps, experiment.data.batch_size, made.sweep.sweep) == (500, 512, False)
     assert (o.optimizer, o.lr, o.warmup, o.schedule, o.grad_clip) == ("sgd", 0.03, 100, "cosine", 1.0)
@@ -130,14 +130,14 @@ def test_augregs_preset():
 def test_results_of_table_5_and_6_are_in_the_claims():
     said = {"vit-h14-jft": "88.08", "vit-b16-i21k": "83.97", "vit-l32-i1k": "71.16", "r152x2-jft": "84.97"}
     for name, result in said.items():
-        assert result in recipe(name).claim
+        assert result in find_recipe(name).claim
     assert "88.55" in FINETUNING_RECIPES["imagenet-518"].claim
 
 
 def test_masked_patches_of_appendix_b():
-    made = recipe("masked-b16").make()
+    made = find_recipe("masked-b16").make()
     o = made.optimizer
     assert made.objective == MaskedPatches(target="mean", corrupted=0.5, masked=0.8, replaced=0.1)
     assert (made.model.model, made.training.steps, made.data.batch_size) == ("B/16", 1_000_000, 4096)
     assert (o.optimizer, o.lr, o.warmup, o.schedule) == ("adamw", 2e-4, 10_000, "cosine")
-    assert recipe("masked-b16").estimate().examples_seen / 303e6 == pytest.approx(14, abs=0.6)
+    assert find_recipe("masked-b16").estimate().examples_seen / 303e6 == pytest.approx(14, abs=0.6)

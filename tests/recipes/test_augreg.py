@@ -2,7 +2,7 @@ import pytest
 
 from vitrail.data.preprocess import parse
 from vitrail.recipes.augreg import LEVELS
-from vitrail.recipes.names import recipe
+from vitrail.recipes.names import find_recipe
 
 # level: p of mixup, RandAugment's (layers, magnitude)
 PUBLISHED = {
@@ -44,7 +44,7 @@ def test_the_recommended_settings_are_those_of_the_files(file):
     model, _, _, rate, level, decay, dropout, depth = file.split("-")
     *stem, variant, patch = model.split("_")
     name = "-".join([*stem, f"{variant}{patch}"]).lower()
-    made = recipe(f"augreg-{name}-i21k").make()
+    made = find_recipe(f"augreg-{name}-i21k").make()
     assert made.model.model == "+".join([*stem, f"{variant}/{patch}"])
     value = {word.partition("_")[0]: float(word.partition("_")[2]) for word in (rate, decay, dropout, depth)}
     assert made.optimizer.lr == value["lr"]
@@ -61,7 +61,7 @@ def test_the_recommended_settings_are_those_of_the_files(file):
      ("b16", "medium2", 0.1), ("l16", "medium2", 0.1)],
 )  # fmt: skip
 def test_imagenet(model, level, regularised):
-    made = recipe(f"augreg-{model}-i1k").make()
+    made = find_recipe(f"augreg-{model}-i1k").make()
     assert (made.data.preprocess, made.data.mixup) == LEVELS[level]
     assert made.model.dropout == made.model.drop_path == regularised
     assert (made.model.head_bias, made.optimizer.weight_decay) == (-6.9, 0.1)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from vitrail.checkpoints.box import boxed
-from vitrail.recipes.names import recipe
+from vitrail.recipes.names import find_recipe
 from vitrail.train.settings import INCIDENTAL
 
 # What does not change the weights, or depends on the machine, or is the user's.
@@ -38,7 +38,7 @@ TRAINED = {
 def test_the_recipe_is_that_of_the_weights(card, name):
     origin = card["provenance"]
     trained = (origin if name == "ti8-64" else origin["start"])["experiment"]
-    stated = json.loads(json.dumps(recipe(name).make().identity()))
+    stated = json.loads(json.dumps(find_recipe(name).make().identity()))
     assert stated["seed"] == trained["seed"]
     assert (stated["objective"]["name"] == "masked-patches") == (
         trained["objective"]["objective"] == "masked"
@@ -66,11 +66,13 @@ def without_blanks(value):
 
 
 def test_it_goes_on_from_the_other_recipes_model(card):
-    start = recipe("ti8-64").start
-    assert f"runs/DATA-{start}/model" in recipe("ti8-64").command
+    start = find_recipe("ti8-64").start
+    assert f"runs/DATA-{start}/model" in find_recipe("ti8-64").command
     assert card["provenance"]["experiment"]["model"]["model"] == f"runs/tiny-imagenet-{start}/model"
-    assert recipe(start).make().model.model == card["provenance"]["start"]["experiment"]["model"]["model"]
+    assert (
+        find_recipe(start).make().model.model == card["provenance"]["start"]["experiment"]["model"]["model"]
+    )
 
 
 def test_its_claim_is_the_score_of_the_weights(card):
-    assert f"{card['metrics']['test']['top1']:.2%}" in recipe("ti8-64").claim
+    assert f"{card['metrics']['test']['top1']:.2%}" in find_recipe("ti8-64").claim

@@ -16,7 +16,7 @@ import vitrail
 from tests.randomise import randomise
 from vitrail.data.sources import open_source
 from vitrail.errors import CheckpointError, ConfigError, DataError, Interrupted
-from vitrail.recipes.names import finetuning_recipe
+from vitrail.recipes.names import find_finetuning_recipe
 from vitrail.runtime import training_display
 from vitrail.train import run as running
 from vitrail.train.assemble import Inputs, assemble
@@ -336,7 +336,7 @@ def ask(data=DATA, model="mu/8@16", **settings):
     return prepare(data, model, device="cpu", **settings).finetuning
 
 
-@pytest.mark.parametrize("by", [{"protocol": "augreg"}, {"protocol": finetuning_recipe("augreg").make}])
+@pytest.mark.parametrize("by", [{"protocol": "augreg"}, {"protocol": find_finetuning_recipe("augreg").make}])
 def test_augregs_preset_as_a_protocol_and_as_a_recipe(by):
     made = ask("shapes?image_size=16&n=4000", **by)
     settings = made.experiment.resolve(4000, cuda=False)

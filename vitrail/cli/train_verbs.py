@@ -20,7 +20,7 @@ def pretrain_command(words: list[str]) -> Shown:
     from vitrail.api import default_out, run_recipe
     from vitrail.cli.train_flags import PretrainOptions, parse, word_after
     from vitrail.objectives import OBJECTIVES, name_of, objective_named
-    from vitrail.recipes.names import recipe as find_recipe
+    from vitrail.recipes.names import find_recipe
 
     name = word_after("--recipe", words)
     if name == "list":
@@ -94,7 +94,7 @@ def finetune_command(words: list[str]) -> Shown:
 
     from vitrail.api import run_prepared
     from vitrail.cli.train_flags import FinetuneOptions, facts_in, parse, word_after
-    from vitrail.recipes.names import finetuning_recipe
+    from vitrail.recipes.names import find_finetuning_recipe
     from vitrail.train.folders import default_folder
     from vitrail.transfer.finetune import check_sweep, prepare
     from vitrail.transfer.protocols import PROTOCOLS, Facts
@@ -103,7 +103,7 @@ def finetune_command(words: list[str]) -> Shown:
     if name == "list":
         return finetuning_list(Common(json="--json" in words))
     text = " ".join((finetune_command.__doc__ or "").split())
-    recipe = finetuning_recipe(name) if name else None
+    recipe = find_finetuning_recipe(name) if name else None
     if recipe is not None:
         text += f"\n\n{recipe.claim}.\n\n{recipe.command}\n\n{recipe.cost}."
     named = word_after("--protocol", words) or "default"

@@ -20,12 +20,12 @@ RECIPES: dict[str, Recipe] = {r.name: r for r in (SMALL, *PRETRAINING, *AUGREG, 
 FINETUNING_RECIPES: dict[str, FinetuningRecipe] = {r.name: r for r in FINETUNING}
 
 
-def recipe(name: str) -> Recipe:
+def find_recipe(name: str) -> Recipe:
     """Return a recipe of pre-training."""
     return look_up(name, RECIPES, "pretrain")
 
 
-def finetuning_recipe(name: str) -> FinetuningRecipe:
+def find_finetuning_recipe(name: str) -> FinetuningRecipe:
     return look_up(name, FINETUNING_RECIPES, "finetune")
 
 
