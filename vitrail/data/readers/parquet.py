@@ -191,16 +191,19 @@ class ParquetRows:
             try:
                 file, parquet = self._open_file(f)
                 values = self._group(f, group, file, parquet)
-                if not isinstance(values, np.ndarray):
-                    buffer = values[row].as_buffer()
-                    return None if buffer is None else _bounded(buffer.size, buffer.to_pybytes)
-                start, length = values[row].tolist()
-                if length < 0:
+                buffer = None if isinstance(values, np.ndarray) else values[row].as_buffer()
+                if isinstance(values, np.ndarray):
+                    start, size = values[row].tolist()
+                else:
+                    start, size = -1, -1 if buffer is None else buffer.size
+                if size < 0:
                     return None
-                data = _bounded(length, lambda: file.read_at(length, start))
+                if size > MAX_FILE_BYTES:
+                    raise ImageError(f"an image of {size:,} bytes; at most {MAX_FILE_BYTES:,} are read")
+                data: bytes = file.read_at(size, start) if buffer is None else buffer.to_pybytes()
             except DAMAGE as error:
                 raise DataError(f"row group {group} of {self.files[f]} cannot be read: {error}") from error
-        if len(data) != length:
+        if len(data) != size:
             raise DataError(f"{self.files[f]} ends early: it was cut while it was in use")
         return data
 
@@ -282,13 +285,6 @@ def find_values(raw: bytes, values: list[bytes | None]) -> np.ndarray | None:
         places[row] = position + 4, len(value)
         position += len(stored)
     return places
-
-
-def _bounded(size: int, read: Any) -> bytes:
-    if size > MAX_FILE_BYTES:
-        raise ImageError(f"an image of {size:,} bytes; at most {MAX_FILE_BYTES:,} are read")
-    data: bytes = read()
-    return data
 
 
 def _most_unpacked(file: Path) -> int:
