@@ -18,7 +18,7 @@ from vitrail.objectives.masked_patches import (
     MaskedPatches,
     Prior,
     as_bytes,
-    colours_of,
+    bin_colours,
 )
 
 P, SIDE = 8, 16
@@ -95,7 +95,7 @@ def test_painted_colours_are_where_the_patches_were():
     x = torch.rand(1, 3, SIDE, SIDE)
     painted = made.painted(x, torch.tensor([[2]]), torch.tensor([[64 * 7 + 8 * 3]]))
     lower_left = (slice(None), slice(P, None), slice(None, P))
-    colour = colours_of(torch.tensor(64 * 7 + 8 * 3))
+    colour = bin_colours(torch.tensor(64 * 7 + 8 * 3))
     assert torch.equal(painted[0][lower_left], colour[:, None, None].expand(3, P, P))
     expected = x[0].clone()
     expected[lower_left] = painted[0][lower_left]
@@ -107,7 +107,7 @@ def test_painting_the_truth_gives_the_picture_back(target):
     made = held_out(target)
     x = torch.rand(2, 3, SIDE, SIDE)
     if target == "grid":  # cells of one colour, that of the middle of its bin
-        cells = colours_of(torch.randint(0, 512, (2, 8, 8))).permute(0, 3, 1, 2)
+        cells = bin_colours(torch.randint(0, 512, (2, 8, 8))).permute(0, 3, 1, 2)
         x = cells.repeat_interleave(2, 2).repeat_interleave(2, 3)
     chosen = torch.tensor([[0, 3], [1, 2]])
     painted = made.painted(x, chosen, made.objective.truth(2 * x - 1, chosen))

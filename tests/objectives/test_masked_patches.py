@@ -19,8 +19,8 @@ from vitrail.objectives.masked_patches import (
     REPLACED,
     Corruption,
     MaskedPatches,
+    bin_colours,
     colour_classes,
-    colours_of,
     corrupted_patches,
 )
 
@@ -71,12 +71,12 @@ def test_bins_by_hand(colour, bins):
 def test_the_middle_of_a_bin_is_at_most_a_sixteenth_away(r, g, b):
     colour = torch.tensor([r, g, b])
     classes = colour_classes(colour[None, :, None, None])
-    assert ((colours_of(classes)[0, 0, 0] - colour).abs() <= 1 / 16 + 1e-6).all()
+    assert ((bin_colours(classes)[0, 0, 0] - colour).abs() <= 1 / 16 + 1e-6).all()
 
 
 def test_classes_are_colours_and_back():
     classes = torch.arange(512)
-    back = colour_classes(colours_of(classes).T[None, :, None])  # (1, 3, 1, 512)
+    back = colour_classes(bin_colours(classes).T[None, :, None])  # (1, 3, 1, 512)
     assert torch.equal(back[0, 0], classes)
 
 

@@ -19,7 +19,7 @@ def pretrain_command(words: list[str]) -> Shown:
 
     from vitrail.api import default_out, run_recipe
     from vitrail.cli.train_flags import PretrainOptions, parse, word_after
-    from vitrail.objectives import OBJECTIVES, name_of, objective_named
+    from vitrail.objectives import OBJECTIVES, objective_name, objective_named
     from vitrail.recipes.names import find_recipe
 
     name = word_after("--recipe", words)
@@ -32,7 +32,7 @@ def pretrain_command(words: list[str]) -> Shown:
     text = " ".join((pretrain_command.__doc__ or "").split())
     if name:
         text += f"\n\n{recipe.claim}.\n\n{recipe.command}\n\n{recipe.cost}."
-    asked: Any = PretrainOptions(recipe=name, objective=name_of(experiment.objective))  # type: ignore[arg-type]
+    asked: Any = PretrainOptions(recipe=name, objective=objective_name(experiment.objective))  # type: ignore[arg-type]
     options, experiment, _, common = parse(words, asked, experiment, {}, "vitrail pretrain", text)
     if options.dry_run:
         from vitrail.cli.dry_run import dry_run

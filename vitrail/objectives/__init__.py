@@ -20,7 +20,7 @@ def objective_named(name: str) -> Objective:
     return OBJECTIVES[name]()
 
 
-def name_of(objective: Objective) -> str:
+def objective_name(objective: Objective) -> str:
     """Return its name; of a person's own, the qualified name of its class."""
     kind = type(objective)
     known = {kind: name for name, kind in OBJECTIVES.items()}

@@ -189,7 +189,7 @@ def colour_classes(colour: Tensor) -> Tensor:
     return bins[:, 0] * 64 + bins[:, 1] * 8 + bins[:, 2]
 
 
-def colours_of(classes: Tensor) -> Tensor:
+def bin_colours(classes: Tensor) -> Tensor:
     """Map classes to the middle of their bins, in [0, 1]: (...,) -> (..., 3)."""
     return (torch.stack([classes // 64, classes // 8 % 8, classes % 8], dim=-1) + 0.5) / 8
 
@@ -260,7 +260,7 @@ class HeldOutPatches:
             cells = ((patches.float() + 1) / 2).clamp(0, 1).view(B, n, 3, P, P)
         else:
             k = 1 if self.objective.target == "mean" else 4
-            cells = colours_of(patches).view(B, n, k, k, 3).permute(0, 1, 4, 2, 3)  # (B, n, 3, k, k)
+            cells = bin_colours(patches).view(B, n, k, k, 3).permute(0, 1, 4, 2, 3)  # (B, n, 3, k, k)
             cells = cells.repeat_interleave(P // k, 3).repeat_interleave(P // k, 4)  # (B, n, 3, P, P)
         x_p = self.cut(x).clone()  # (B, N, 3, P, P)
         x_p[torch.arange(B, device=x.device)[:, None], chosen] = cells.to(x_p.dtype)

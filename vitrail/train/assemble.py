@@ -40,7 +40,7 @@ MOST_EVALUATED = 256  # images at a time on one process
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a run starts from, open and in memory."""
+    """The data set and the weights that a run starts from, open and in memory."""
 
     data: DataSet
     start: Checkpoint | None  # None: fresh weights
@@ -171,8 +171,8 @@ def check_labels(experiment: Experiment) -> None:
     """Refuse mixing for an objective without labels: run.json would say that it acted."""
     mixing = {name: getattr(experiment.data, name) for name in ("mixup", "cutmix")}
     if not experiment.objective.needs_labels and any(mixing.values()):
-        said = ", ".join(f"{name} {value:g}" for name, value in mixing.items() if value)
-        raise ConfigError(f"{said}: mixes labels, which this objective does not use; set it to 0")
+        used = ", ".join(f"{name} {value:g}" for name, value in mixing.items() if value)
+        raise ConfigError(f"{used}: mixes labels, which this objective does not use; set it to 0")
 
 
 def check_device(experiment: Experiment, device: torch.device) -> None:

@@ -32,7 +32,7 @@ TPU_V3_CORE = 61.5e12  # FLOP/s: what the paper counts its days in
 
 @dataclass(frozen=True)
 class Accelerators:
-    """What a run is estimated for."""
+    """The machines that a run is estimated for."""
 
     processes: int = 1  # that share the global batch, with one accelerator each
     peak_flops: float = TPU_V3_CORE  # of one of them
@@ -183,5 +183,5 @@ def seconds_per_image(parts: Assembled) -> float:
 
 def in_words(seconds: float) -> str:
     if seconds < 90:
-        return f"{seconds:.0f} seconds"
+        return "1 second" if round(seconds) == 1 else f"{seconds:.0f} seconds"
     return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"

@@ -1,4 +1,4 @@
-"""Where a run goes when nothing is said: runs/DATA-MODEL, runs/vtab-MODEL."""
+"""Default folders of runs: runs/DATA-MODEL, runs/vtab-MODEL."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def default_folder(*words: str) -> Path:
-    """Of paths and names: the last part of each; of a bundle in a run's folder (NAME/model) the run's name."""
+    """Join the last parts of paths and names; a bundle in a run's folder (NAME/model) gives the run's name."""
     return Path("runs", "-".join(filter(None, map(plain, words))) or "run")
 
 

@@ -43,8 +43,8 @@ def override_known(settings: Settings, keywords: dict[str, Any]) -> tuple[Settin
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
         if field.name == "objective" and "objective" in left:
-            asked = left.pop("objective")
-            value = objective_named(asked) if isinstance(asked, str) else asked
+            chosen = left.pop("objective")
+            value = objective_named(chosen) if isinstance(chosen, str) else chosen
             changes[field.name] = value
         if dataclasses.is_dataclass(value):
             changes[field.name], left = override_known(value, left)

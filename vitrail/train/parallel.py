@@ -28,7 +28,7 @@ LAYERS = re.compile(r".*(blocks|stages)\.\d+")
 def distribute(
     objective: nn.Module, parallel: Parallel, replicas: int, device: torch.device, bf16: bool
 ) -> nn.Module:
-    """What the loop calls: the objective itself, or a wrapper of it. FSDP2 shards the objective in place."""
+    """Return what the loop calls: the objective itself, or a wrapper of it. FSDP2 shards it in place."""
     if parallel == "fsdp":
         shape = (world(),) if replicas == 1 else (replicas, world() // replicas)
         names = ("shard",) if replicas == 1 else ("replicate", "shard")
@@ -79,7 +79,7 @@ class WithParameters(nn.Module):
 
 
 def check_groups(parallel: Parallel, replicas: int) -> None:
-    """Whether the processes that there are can share the weights so."""
+    """Raise where the processes cannot share the weights so."""
     if parallel == "fsdp" and not launched():
         raise ConfigError("parallel=fsdp needs processes to share the weights: use torchrun, or leave it out")
     if replicas != 1 and parallel != "fsdp":
@@ -91,7 +91,7 @@ def check_groups(parallel: Parallel, replicas: int) -> None:
 
 
 def synchronise(module: nn.Module, wanted: bool) -> None:
-    """Whether the next backward pass shares its gradients: only the last one of an accumulation does."""
+    """Let the next backward pass share its gradients, or not: only the last one of an accumulation does."""
     if isinstance(module, FSDPModule):
         module.set_requires_gradient_sync(wanted)
     elif isinstance(module, DistributedDataParallel):

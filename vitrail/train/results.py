@@ -1,4 +1,4 @@
-"""What run.json says of a finished run, and whether the model beside it is still the one that was written."""
+"""The results in run.json of a finished run, and a check that the model beside it is still the one written."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Always(TypedDict):
 
 
 class Results(Always, total=False):
-    """In run.json, of a finished run; what is of the test split only where there is one."""
+    """The results of a finished run in run.json; entries of the test split only where there is one."""
 
     model: dict[str, str]  # the files of its bundle, and their SHA-256
     test_split: str
@@ -58,13 +58,13 @@ def written_model(folder: Path) -> dict[str, str]:
 
 
 def lacks_model(folder: Path) -> bool:
-    """Whether a folder holds a finished run whose bundle is not the one that was written."""
+    """Return True for a finished run whose bundle is not the one that was written."""
     results = read_results(folder) if os.path.lexists(folder / RUN_JSON) else None
     return results is not None and is_broken(folder, results)
 
 
 def is_broken(folder: Path, results: dict[str, Any]) -> bool:
-    return not (found := written_model(folder)) or found != results.get("model")
+    return not (model := written_model(folder)) or model != results.get("model")
 
 
 def clear_model(folder: Path) -> None:

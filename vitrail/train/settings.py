@@ -17,7 +17,7 @@ from vitrail.data.settings import DataSettings
 from vitrail.errors import ConfigError
 from vitrail.models.encoder import Activation
 from vitrail.models.positions import Kind
-from vitrail.objectives import name_of
+from vitrail.objectives import objective_name
 from vitrail.objectives.classification import Classification
 from vitrail.objectives.objective import Objective
 from vitrail.train.duration import Duration, in_steps
@@ -130,7 +130,7 @@ class Experiment:
             for name in ("model", "data", "optimizer", "training")
         }
         own: dict[str, Any] = dataclasses.asdict(self.objective)  # type: ignore[call-overload]
-        return groups | {"objective": {"name": name_of(self.objective), **own}, "seed": self.seed}
+        return groups | {"objective": {"name": objective_name(self.objective), **own}, "seed": self.seed}
 
     def identity(self) -> dict[str, Any]:
         """Return what must be the same for a run to be resumed, as run.json has it."""

@@ -96,11 +96,11 @@ def prepare(
         )
     first = override(Experiment(), {"data": data, "model": model, "image_size": settings.get("image_size")})
     inputs = Inputs.read(first)
-    asked = {name: settings.get(name) for name in ("image_size", "optimizer", "schedule")}
+    chosen = {name: settings.get(name) for name in ("image_size", "optimizer", "schedule")}
     gpu = pick(device).type == "cuda"
     train = settings.get("train", "train")
     facts = gather_facts(
-        inputs, first.model.model, train, gpu=gpu, sweep=bool(settings.get("sweep")), **asked
+        inputs, first.model.model, train, gpu=gpu, sweep=bool(settings.get("sweep")), **chosen
     )
     finetuning = override(protocol(facts), {"data": data, "model": model, **settings})
     check_sweep(finetuning)
@@ -197,7 +197,15 @@ def run_finetuning(
 def train_all(runs: Runs, parts: Assembled, whole: Run) -> dict[str, Any]:
     """Sweep, train the other seeds, then the first one in the folder itself; return the results of all."""
     lr, swept = choose_lr(runs)
-    others = [runs.run(experiment, "seeds", str(seed)) for seed, experiment in runs.seeds(lr).items()]
+    if swept and rank() == 0:
+        note(f"Training on all of train with lr {lr:g}")
+    others = []
+    for number, (seed, experiment) in enumerate(runs.seeds(lr).items(), 1):
+        if rank() == 0:
+            note(f"Seed {seed}, run {number} of {runs.finetuning.sweep.seeds}")
+        others.append(runs.run(experiment, "seeds", str(seed)))
+    if others and rank() == 0:
+        note(f"Seed {runs.finetuning.experiment.seed}, run {len(others) + 1} of {len(others) + 1}")
 
     def conclude(first: dict[str, Any]) -> dict[str, Any]:
         tested = [first, *(trained.results for trained in others)]
@@ -224,7 +232,9 @@ def choose_lr(runs: Runs) -> tuple[float, dict[str, Scores]]:
     """Return the lr with the best accuracy on a held-out part of train, and the scores of each. Of equals, the one
     with the lowest loss, then the lowest."""
     swept: dict[str, Scores] = {}
-    for name, experiment in runs.sweep.items():
+    for number, (name, experiment) in enumerate(runs.sweep.items(), 1):
+        if rank() == 0:
+            note(f"Sweep, run {number} of {len(runs.sweep)}: lr {name}")
         trained = runs.run(experiment, "sweep", name)
         val = trained.results["val"]
         check_kind(val, Swept, f"{trained.folder}: results on val")

@@ -37,7 +37,7 @@ ADAMW_LR, ADAMW_GRID = 3e-4, (1e-4, 3e-4, 1e-3, 3e-3)  # the protocols have thos
 
 @dataclass(frozen=True)
 class Sweep:
-    """How lr is chosen, and how many runs are made with it."""
+    """The choice of lr, and the number of runs made with it."""
 
     sweep: bool = False  # choose lr on a part held out of train
     lrs: tuple[float, ...] = GRID  # learning rates that --sweep chooses from
@@ -69,7 +69,7 @@ class Finetuning:
 
 @dataclass(frozen=True)
 class Facts:
-    """What a protocol looks at."""
+    """Facts about the data and the checkpoint that a protocol looks at."""
 
     examples: int = 1000  # to train on
     classes: int = 10

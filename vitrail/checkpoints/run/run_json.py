@@ -99,17 +99,23 @@ def check_resumable(folder: Path, config: dict[str, Any], about: dict[str, Any])
         for name in sorted(before.keys() | now.keys())
         if setting(before, name) != setting(now, name)
     ]
-    if differences:
-        data = "classes" if "classes" in changed else "data" if "data" in changed else None
-        why = f" Its {data} changed since, and settings left open follow the data." if data else ""
-        raise ConfigError(
-            f"{folder} holds a run with other settings, which is never overwritten: {listing(differences)}.{why} "
-            "Choose another folder, or use the same settings to resume"
-        )
     if "classes" in changed:
         raise ConfigError(
             f"{folder} was started with other classes, or in another order, so its labels mean something else. "
-            "Choose another folder, or restore the class names"
+            "This is another run: choose another folder, or restore the class names"
+        )
+    if "data" in changed and (differences or "results" in content):
+        follow = (
+            f", and settings that follow the data with them: {listing(differences)}" if differences else ""
+        )
+        raise ConfigError(
+            f"{folder} holds a run on other data: files were added, removed or changed since{follow}. With the present "
+            "data this is another run: choose another folder"
+        )
+    if differences:
+        raise ConfigError(
+            f"{folder} holds a run with other settings, which is never overwritten: {listing(differences)}. Choose "
+            "another folder, or use the same settings to resume"
         )
     if "start" in changed:
         raise ConfigError(
