@@ -109,8 +109,8 @@ def check_resumable(folder: Path, config: dict[str, Any], about: dict[str, Any])
             f", and settings that follow the data with them: {listing(differences)}" if differences else ""
         )
         raise ConfigError(
-            f"{folder} holds a run on other data: files were added, removed or changed since{follow}. With the present "
-            "data this is another run: choose another folder"
+            f"{folder} holds a run on other data: files were added, removed or changed since{follow}. With the "
+            "present data this is another run: choose another folder"
         )
     if differences:
         raise ConfigError(
