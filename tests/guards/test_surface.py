@@ -17,7 +17,7 @@ SIGNATURES = {
     "list_models": "(pattern)",
     "transform": "(model, training)",
     "predict": "(model, images, top, *, batch_size, num_workers)",
-    "features": "(model, images_or_source, *, which, batch_size)",
+    "features": "(model, images_or_source, *, which, batch_size, num_workers)",
     "evaluate": "(model, data, *, split, batch_size, num_workers, mapping, real, precision, max_bad, progress)",
     "inspect": "(model, images, *, names, truths, name, beside, closely)",
     "fewshot": "(model, data, *, shots, seeds, l2, draws, " + PROBE,

@@ -12,8 +12,8 @@ from vitrail.checkpoints.run.run_json import flatten
 from vitrail.cli.train_flags import PretrainOptions
 from vitrail.cli.verb import Common, Shown
 from vitrail.data.preprocess import default_line
+from vitrail.inference.engine import training_line
 from vitrail.models.names import Model, build
-from vitrail.objectives.objective import training_line
 from vitrail.recipes.recipe import Recipe
 from vitrail.runtime.device import peak_flops, pick
 from vitrail.train.assemble import check_fits, check_labels, fresh_config, read_start

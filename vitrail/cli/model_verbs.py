@@ -286,7 +286,8 @@ def predict(
     names = {path: path.name for path in paths}
     names = names if len({*names.values()}) == len(paths) else {path: str(path) for path in paths}
     shown = Shown(common, ["image", "class", ">probability"], [], {"model": model, "images": []})
-    predictions = predicting.predict_each(loaded.to(pick(common.device)), paths, top, task="predict")
+    loaded = loaded.to(pick(common.device))
+    predictions = predicting.predict_each(loaded, paths, top, num_workers=None, task="predict")
     for path, prediction in zip(paths, predictions, strict=True):
         if isinstance(prediction, ImageError):
             shown.problems.append(str(prediction))

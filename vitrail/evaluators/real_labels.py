@@ -29,7 +29,13 @@ def real_sets(path: str | Path, source: Source, mapping: ClassMapping) -> list[s
     sets = read_sets(Path(path), len(mapping.model_class_names))
     numbers = [NUMBER.search(source.key(i)) for i in range(len(source))]
     if any(numbers):
-        return [sets[position(number, i, path, source, len(sets))] for i, number in enumerate(numbers)]
+        for i, number in enumerate(numbers):
+            if number is None or not 1 <= int(number[1]) <= len(sets):
+                raise DataError(
+                    f"{source.name}: {source.key(i)!r} has no number from val_00000001 to val_{len(sets):08} in its "
+                    f"name to find its label in {path} by"
+                )
+        return [sets[int(number[1]) - 1] for number in numbers if number]
     if len(source) != len(sets):
         raise DataError(
             f"{path} has labels of {len(sets):,} images, {source.name} {len(source):,} images, whose names "
@@ -58,16 +64,6 @@ def read_sets(path: Path, K: int) -> list[set[int]]:
                 f"{path}, image {number}: {str(row)[:60]} are not all of the model's {K:,} classes"
             )
     return [set(row) for row in table]
-
-
-def position(number: re.Match[str] | None, i: int, path: str | Path, source: Source, n: int) -> int:
-    """Return the place of example i in the file."""
-    if number is None or not 1 <= int(number[1]) <= n:
-        raise DataError(
-            f"{source.name}: {source.key(i)!r} has no number from val_00000001 to val_{n:08} in its name to find its "
-            f"label in {path} by"
-        )
-    return int(number[1]) - 1
 
 
 def check_order(path: str | Path, source: Source, mapping: ClassMapping, sets: list[set[int]]) -> None:

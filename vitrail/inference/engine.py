@@ -74,22 +74,18 @@ def image_outputs(
     images: Images,
     call: Call | None = None,
     batch_size: int = BATCH_SIZE,
+    num_workers: int | None = 0,
     *,
     task: str = "",
 ) -> Iterator[Tensor]:
     """Yield y = call(images) on the CPU, float32 (b, ...); raise ImageError at the first that cannot be read."""
     pipeline = evaluation_pipeline(model)
     for source in as_sources(images):
-        loader = evaluation_loader(source, pipeline, batch_size, max_bad=1.0, shared=False)
+        loader = evaluation_loader(source, pipeline, batch_size, num_workers, max_bad=1.0, shared=False)
         for y, _ in outputs(model, loader, call, task=task):
-            raise_broken(loader)
+            for bad in loader.bad_files.examples.values():
+                raise ImageError(bad.reason)
             yield y.cpu()
-        raise_broken(loader)
-
-
-def raise_broken(loader: Loader) -> None:
-    for bad in loader.bad_files.examples.values():
-        raise ImageError(bad.reason)
 
 
 def as_sources(images: Images) -> Iterator[Source]:

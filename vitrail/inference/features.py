@@ -22,16 +22,20 @@ WHICH = "pre_logits, token, mean, layer3 (any layer), layer3.token, layer3.mean"
 
 
 def features(
-    model: ModelLike, images_or_source: Images, *, which: str = "pre_logits", batch_size: int = BATCH_SIZE
+    model: ModelLike,
+    images_or_source: Images,
+    *,
+    which: str = "pre_logits",
+    batch_size: int = BATCH_SIZE,
+    num_workers: int = 0,
 ) -> np.ndarray:
     """Return the features of each image, float32 (n, D); ImageError where one cannot be read.
 
     `which`: what the classifier sees, or tokens: see `representation`.
     """
     model = as_model(model)
-    rows = [
-        y.numpy() for y in image_outputs(model, images_or_source, representation(model, which), batch_size)
-    ]
+    call = representation(model, which)
+    rows = [y.numpy() for y in image_outputs(model, images_or_source, call, batch_size, num_workers)]
     hidden = model.config.pre_logits if isinstance(model, ViT) and which == "pre_logits" else 0
     D = hidden or model.config.width
     return np.concatenate(rows) if rows else np.zeros((0, D), np.float32)  # (n, D)

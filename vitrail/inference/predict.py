@@ -13,6 +13,7 @@ from pathlib import Path
 from vitrail.checkpoints.box import ASSETS
 from vitrail.checkpoints.formats import as_model
 from vitrail.data.bounded_files import read_json, read_text
+from vitrail.data.loader import Loader
 from vitrail.errors import ConfigError, DataError, ImageError
 from vitrail.inference.engine import (
     BATCH_SIZE,
@@ -54,7 +55,7 @@ def predict_each(
     images: Images,
     top: int = 5,
     batch_size: int = BATCH_SIZE,
-    num_workers: int = 0,
+    num_workers: int | None = 0,
     *,
     task: str = "",
 ) -> Iterator[Prediction | ImageError]:
@@ -66,19 +67,19 @@ def predict_each(
     names, pipeline = class_names(model), evaluation_pipeline(model)
     for source in as_sources(images):
         loader = evaluation_loader(source, pipeline, batch_size, num_workers, max_bad=1.0, shared=False)
-
-        def broken(start: int, stop: int) -> Iterator[ImageError]:
-            for i in range(start, stop):
-                yield ImageError(loader.bad_files.examples[source.key(i)].reason)  # noqa: B023 - used in this turn
-
         done = 0
         for logits, batch in outputs(model, loader, task=task):
             p, k = logits.softmax(dim=1).topk(min(top, len(names)))  # (b, top) each
             for i, values, classes in zip(batch["index"].tolist(), p.tolist(), k.tolist(), strict=True):
-                yield from broken(done, i)
+                yield from unreadable(loader, range(done, i))
                 yield [(names[c], value) for c, value in zip(classes, values, strict=True)]
                 done = i + 1
-        yield from broken(done, len(source))
+        yield from unreadable(loader, range(done, len(source)))
+
+
+def unreadable(loader: Loader, places: range) -> Iterator[ImageError]:
+    for i in places:
+        yield ImageError(loader.bad_files.examples[loader.stream.source.key(i)].reason)
 
 
 def class_names(model: Model) -> list[str]:

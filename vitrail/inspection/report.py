@@ -69,24 +69,30 @@ def write_report(
     """Write the page. `figures`: PNG files by name, those of HEADINGS and of the images."""
     sections: dict[str, str] = {}
 
-    def add(name: str, before: str = "") -> None:
+    def add(name: str, caption: str, before: str = "") -> None:
         if name in figures:
-            sections[HEADINGS[name]] = before + chart(name, figures[name], inspection)
+            sections[HEADINGS[name]] = before + chart(HEADINGS[name], caption, figures[name])
 
     if evaluation is not None or inspection.metrics:
         sections["Accuracy"] = scores(inspection, evaluation)
-    add("confusion", "" if evaluation is None else confused_pairs(evaluation))
-    for name in ("wrong", "right", "training"):
-        add(name)
+    pairs = "" if evaluation is None else confused_pairs(evaluation)
+    add("confusion", "Rows are true classes, columns what the model answered.", pairs)
+    add("wrong", "Wrong answers that the model was most confident of.")
+    add("right", "Right answers that the model was most confident of.")
+    add("training", "Loss, scores and learning rate over the steps of the run.")
     if any(subject.maps is not None for subject in inspection.subjects):
         sections["Attention by head"] = explorer(inspection)
     if inspection.subjects:
         cards = "".join(card(subject, inspection) for subject in inspection.subjects)
         sections["Images"] = f'<div class="cards">{cards}</div>'
-    add("attention_distance")
+    far = "How far each head looks: pixels from a patch to what it attends to"
+    add("attention_distance", f"{far}, the mean over images (Fig. 7, right).")
     sections["Architecture"] = facts(inspection)
-    add("filters")
-    add("positions")
+    add("filters", f"The principal components of {inspection.filters.layer} (Fig. 7, left).")
+    if inspection.positions is not None:
+        tiles = count_tiles(*inspection.positions.shape[:2])
+        similar = "how similar its embedding is to that of every position"
+        add("positions", f"A tile for {tiles} patch positions: {similar} (Fig. 7, centre).")
     if inspection.notes:
         notes = (f"<p>{text(note[:1].upper() + note[1:])}.</p>" for note in inspection.notes)
         sections["Not shown"] = "".join(notes)
@@ -200,34 +206,12 @@ def facts(inspection: Inspection) -> str:
     return table(rows)
 
 
-def explain(name: str, inspection: Inspection) -> str:
-    """Return the caption of a figure."""
-    match name:
-        case "confusion":
-            return "Rows are true classes, columns what the model answered."
-        case "wrong":
-            return "Wrong answers that the model was most confident of."
-        case "right":
-            return "Right answers that the model was most confident of."
-        case "training":
-            return "Loss, scores and learning rate over the steps of the run."
-        case "filters":
-            return f"The principal components of {inspection.filters.layer} (Fig. 7, left)."
-        case "positions":
-            assert inspection.positions is not None
-            tiles = count_tiles(*inspection.positions.shape[:2])
-            similar = "how similar its embedding is to that of every position"
-            return f"A tile for {tiles} patch positions: {similar} (Fig. 7, centre)."
-    return "How far each head looks: pixels from a patch to what it attends to, the mean over images (Fig. 7, right)."
-
-
-def chart(name: str, path: Path, inspection: Inspection) -> str:
+def chart(heading: str, caption: str, path: Path) -> str:
     """Return a figure on white, whatever the theme: its ink is dark. A large one can be brought to its full size."""
     with Image.open(path) as image:
         width, height = image.size
     uri = "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
-    caption = explain(name, inspection)
-    picture = f'<img src="{uri}" alt="{text(HEADINGS[name])}" width="{width}" height="{height}">'
+    picture = f'<img src="{uri}" alt="{text(heading)}" width="{width}" height="{height}">'
     if width > LARGE:
         caption += " Press it to see it in full size."
         picture = (

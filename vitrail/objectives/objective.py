@@ -26,6 +26,7 @@ from vitrail.data.settings import DataSettings
 from vitrail.data.sources import Source
 from vitrail.errors import ConfigError
 from vitrail.evaluators.score import Evaluator
+from vitrail.inference.engine import training_line
 from vitrail.models.names import Model
 
 Batch = dict[str, Tensor]
@@ -60,14 +61,6 @@ def training_view(model: Model, data: DataSettings) -> View:
             "with those that it was trained on: set evaluate_preprocess too"
         )
     return View(pipeline)
-
-
-def training_line(model: Model) -> str:
-    """Return the line of inception crop and flip, to the model's size and range."""
-    H, W = model.config.image_size
-    size = f"{H}" if H == W else f"{H}, {W}"
-    value = pp.parse(model.preprocess).value_op
-    return str(pp.Pipeline(pp.parse(f"inception_crop({size})|flip_lr|uint8").pixel_ops, value))
 
 
 def backbone(module: Any) -> Model:
