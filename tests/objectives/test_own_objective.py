@@ -121,7 +121,7 @@ def test_the_model_can_be_used_at_once(whole):
     assert tuned.model().config.classes == 10
 
 
-@pytest.mark.parametrize("at", [3, 6])
+@pytest.mark.parametrize("at", [3, pytest.param(6, marks=pytest.mark.long)])
 def test_killed_and_resumed_it_is_bit_for_bit_the_same(whole, tmp_path, at):
     """Killed by a signal that no process can catch, in a process of its own."""
     kill = f"""

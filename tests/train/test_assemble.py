@@ -97,5 +97,5 @@ def test_each_process_may_meet_every_broken_example_and_the_first_counts_those_o
     for rank, known in ((0, {"a"}), (1, set())):
         monkeypatch.setattr("vitrail.train.assemble.rank", lambda rank=rank: rank)
         monkeypatch.setattr("vitrail.train.assemble.world", lambda: 2)
-        found = assemble(experiment(), CPU, tmp_path).loader.bad_files
-        assert (found.n, set(found.found)) == (64, known)
+        bad_files = assemble(experiment(), CPU, tmp_path).loader.bad_files
+        assert (bad_files.n, set(bad_files.examples)) == (64, known)
