@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from vitrail.transfer.tables import in_csv, write_tables
+from vitrail.transfer.tables import escape_csv, write_tables
 
 
 @pytest.mark.parametrize(
@@ -44,4 +44,4 @@ def test_any_name_is_one_cell(tmp_path, name, cell):
     ],
 )
 def test_no_name_is_a_formula(value, cell):
-    assert in_csv(value) == cell
+    assert escape_csv(value) == cell

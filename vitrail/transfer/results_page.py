@@ -8,7 +8,7 @@ from vitrail.checkpoints.license import describe_license
 from vitrail.data.readers.class_names import readable
 from vitrail.evaluators.accuracy import MOST_MISTAKES
 from vitrail.evaluators.score import format_score
-from vitrail.transfer.tables import in_markdown
+from vitrail.transfer.tables import escape_markdown
 
 
 def results_page(results: dict[str, Any]) -> str:
@@ -25,7 +25,7 @@ def results_page(results: dict[str, Any]) -> str:
         f"\nTrained on {results['train_examples']:,} images for {results['steps']:,} steps at lr {results['lr']:g}; "
         f"{tested}."
     )
-    lines.append(f"\nLicense: {in_markdown(describe_license(results['license']))}")
+    lines.append(f"\nLicense: {escape_markdown(describe_license(results['license']))}")
     return "\n".join([*lines, *class_lines(results), *sweep_lines(results)]) + "\n"
 
 
@@ -35,9 +35,9 @@ def class_lines(results: dict[str, Any]) -> list[str]:
     if results["per_class"]:
         lines = ["\n| class | images | accuracy |", "|---|---|---|"]
         for one in sorted(results["per_class"], key=lambda one: float(one["accuracy"])):
-            lines.append(f"| {in_markdown(readable(one['name']))} | {one['n']} | {one['accuracy']:.1%} |")
+            lines.append(f"| {escape_markdown(readable(one['name']))} | {one['n']} | {one['accuracy']:.1%} |")
     if results["untested"]:
-        names = [in_markdown(readable(name)) for name in results["untested"]]
+        names = [escape_markdown(readable(name)) for name in results["untested"]]
         lines.append(f"\nNot tested, for lack of images: {', '.join(names)}")
     if results.get("wrong"):
         most = f", the most confident {MOST_MISTAKES:,}" if results["wrong"] > MOST_MISTAKES else ""

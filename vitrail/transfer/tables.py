@@ -21,14 +21,14 @@ def write_tables(
     below: Sequence[str],
 ) -> None:
     """Write `columns`, `rows` and the lines `below` for people; the CSV has the rows of `result["rows"]`."""
-    head, *rest = (f"| {' | '.join(map(in_markdown, row))} |" for row in (columns, *rows))
+    head, *rest = (f"| {' | '.join(map(escape_markdown, row))} |" for row in (columns, *rows))
     lines = [head, f"|{'---|' * len(columns)}", *rest]
     with atomic_file(folder / "results.md") as path:
         path.write_text("\n".join([*lines, "", *below]) + "\n", encoding="utf-8")
     with atomic_file(folder / "results.json") as path:
         path.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n", encoding="utf-8")
     plain = [
-        {k: in_csv(v) for k, v in row.items() if not isinstance(v, dict | list)} for row in result["rows"]
+        {k: escape_csv(v) for k, v in row.items() if not isinstance(v, dict | list)} for row in result["rows"]
     ]
     names = list(dict.fromkeys(name for row in plain for name in row))
     with atomic_file(folder / "results.csv") as path, path.open("w", newline="", encoding="utf-8") as file:
@@ -37,12 +37,12 @@ def write_tables(
         writer.writerows(plain)
 
 
-def in_markdown(text: str) -> str:
+def escape_markdown(text: str) -> str:
     """Escape a cell, so that it stays one cell whatever a data set is called."""
     return visible(text).replace("\\", "\\\\").replace("|", "\\|")
 
 
-def in_csv(value: Any) -> Any:
+def escape_csv(value: Any) -> Any:
     """Put an apostrophe before text that begins like a formula: spreadsheets would compute it."""
     if not isinstance(value, str):
         return value
@@ -65,8 +65,3 @@ def accuracy_cell(value: float | None, n: int | None = None) -> str:
 
 def std_cell(value: float | None) -> str:
     return "-" if value is None else f"{value:.2%}"
-
-
-def decimals(value: float | None) -> str:
-    """Return a number with four decimals; a dash for one that was not finite."""
-    return "-" if value is None else f"{value:.4f}"

@@ -2,8 +2,8 @@
 
     for each task:  [train on 800, evaluate on 200, for each lr] ──►  train on all 1,000 ──► the full test set, once
 
-The paper's protocol: 384 px, 2,500 steps of 512 images, SGD, lr 0.01 with cosine decay. Its warm-up on VTAB is not
-stated: here it is a fifth, the 500 steps of its other runs. Images are resized to a square; crops and mirror images
+The paper's protocol: 384 px, 2,500 steps of 512 images, SGD, lr 0.01 with a cosine schedule. Its warmup on VTAB is
+not stated: here it is a fifth, the 500 steps of its other runs. Images are resized to a square; crops and flips
 are used where they keep the label true, as BiT does (`crop` and `flip` in vtab_tasks.py). Pixel values are scaled as
 the model's own preprocessing line says, and the result records how.
 
