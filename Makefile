@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 
 ifeq ($(VENV),none)
+  export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
   python := $(PYTHON)
   ready = $(empty)
   pytest = $(PYTHON) -m pytest --skip-missing
