@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 import vitrail
-from vitrail.checkpoints.box import ASSETS, BOX, boxed, list_box, locate
+from vitrail.checkpoints.box import ASSETS, BOX, find_in_box, list_box, locate
 from vitrail.data import preprocess as pp
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.models.names import make_config
@@ -41,7 +41,7 @@ def test_the_box_and_its_folder_agree():
 
 
 def test_a_model_in_the_box_is_a_small_bundle_with_a_card(name):
-    folder = boxed(name)
+    folder = find_in_box(name)
     assert sorted(p.name for p in folder.iterdir()) == ["README.md", "model.json", "model.safetensors"]
     assert sum((folder / f).stat().st_size for f in ("model.json", "model.safetensors")) <= MOST_BYTES
     assert {w.dtype for w in load_file(folder / "model.safetensors").values()} == {torch.float16}
@@ -83,7 +83,7 @@ def test_what_stands_on_the_disk_goes_first(tmp_path, monkeypatch):
     vitrail.save(vitrail.create("mu/8", image_size=16), tmp_path / "ti8-64")
     monkeypatch.chdir(tmp_path)
     assert vitrail.load("ti8-64").config.width == 32
-    assert vitrail.load(boxed("ti8-64")).config.width == 192
+    assert vitrail.load(find_in_box("ti8-64")).config.width == 192
 
 
 def test_no_name_in_the_box_is_an_architectures(name):
@@ -93,10 +93,10 @@ def test_no_name_in_the_box_is_an_architectures(name):
 
 def test_located(tmp_path):
     assert locate(tmp_path) == tmp_path
-    assert locate("ti8-64") == boxed("ti8-64") == ASSETS / "ti8-64"
+    assert locate("ti8-64") == find_in_box("ti8-64") == ASSETS / "ti8-64"
     for other in ("B/16", "ti8-65", "TI8-64", "", "../ti8-64", str(tmp_path / "ti8-64")):
         assert locate(other) is None
-        assert boxed(other) is None
+        assert find_in_box(other) is None
 
 
 def test_a_run_stands_for_its_model(tmp_path):
@@ -115,17 +115,17 @@ def test_what_is_located_is_there(text):
 
 
 def test_an_unknown_name_is_told_what_is_in_the_box():
-    with pytest.raises(CheckpointError, match=r"no such file or folder: ti8 \(models in the box: ti8-64\)"):
+    with pytest.raises(CheckpointError, match=r"no such file or folder: ti8 \(.*ti8-64\)"):
         vitrail.load("ti8")
-    with pytest.raises(
-        CheckpointError, match=r"Ti/8@64 is the name of an architecture.*models in the box: ti8-64"
-    ):
+    with pytest.raises(CheckpointError, match=r"Ti/8@64 is the name of an architecture.*ti8-64"):
         vitrail.load("Ti/8@64")
 
 
 def test_contents(name):
     (one,) = [one for one in list_box() if one["name"] == name]
-    card = json.loads((boxed(name) / "model.json").read_text(encoding="utf-8"))
+    card = json.loads((find_in_box(name) / "model.json").read_text(encoding="utf-8"))
     assert one["metrics"] == card["metrics"]
-    assert one["bytes"] == sum((boxed(name) / f).stat().st_size for f in ("model.json", "model.safetensors"))
+    assert one["bytes"] == sum(
+        (find_in_box(name) / f).stat().st_size for f in ("model.json", "model.safetensors")
+    )
     assert one["about"] == BOX[name]

@@ -6,7 +6,7 @@ import torch
 from tests.randomise import randomise
 from vitrail.checkpoints.checkpoint import from_model, to_model
 from vitrail.checkpoints.formats import create
-from vitrail.checkpoints.mapping import plain
+from vitrail.checkpoints.mapping import make_plain
 from vitrail.errors import CheckpointError
 
 TINY = {"width": 32, "depth": 2, "mlp_dim": 48, "heads": 4, "image_size": (32, 48), "classes": 5}
@@ -27,7 +27,7 @@ TINY = {"width": 32, "depth": 2, "mlp_dim": 48, "heads": 4, "image_size": (32, 4
 def test_the_same_function_in_a_plainer_form(overrides):
     model = randomise(create("B/16", **TINY, **overrides)).eval()
     x = torch.randn(2, 3, 32, 48)
-    checkpoint = plain(from_model(model), "timm", with_positions=True)
+    checkpoint = make_plain(from_model(model), "timm", with_positions=True)
     assert (checkpoint.config.positions, checkpoint.config.norm_at) == ("1d", "encoder")
     assert float(model(x).std()) > 0.05
     torch.testing.assert_close(to_model(checkpoint)(x), model(x), rtol=1e-5, atol=1e-5)
@@ -44,4 +44,4 @@ def test_the_same_function_in_a_plainer_form(overrides):
 )
 def test_what_computes_something_else_is_refused(overrides, problem):
     with pytest.raises(CheckpointError, match=f"timm has no counterpart for .*{problem}"):
-        plain(from_model(create("B/16", **TINY, **overrides)), "timm")
+        make_plain(from_model(create("B/16", **TINY, **overrides)), "timm")

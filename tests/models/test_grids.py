@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.randomise import randomise
-from vitrail.checkpoints.checkpoint import at_image_size, from_model, to_model
+from vitrail.checkpoints.checkpoint import change_image_size, from_model, to_model
 from vitrail.errors import ConfigError
 from vitrail.models.names import build, make_config
 
@@ -43,7 +43,7 @@ def model_of(name="B/16", **overrides):
 def test_another_size_is_as_if_loaded_at_that_size(overrides, size):
     model, x = model_of(**overrides), torch.randn(2, 3, *size)
     model.preprocess = "resize(16, 24)|uint8|to_range(-1, 1)"
-    loaded = to_model(at_image_size(from_model(model), size))
+    loaded = to_model(change_image_size(from_model(model), size))
     torch.testing.assert_close(model(x), loaded(x), **CLOSE)
 
 

@@ -32,16 +32,16 @@ def locate(path_or_name: str | Path) -> Path | None:
         if (path / "model").is_symlink():  # perhaps in somebody else's run
             raise CheckpointError(f"{path / 'model'} is a link, which is not followed: use its target")
         return path / "model"
-    return boxed(str(path_or_name))
+    return find_in_box(str(path_or_name))
 
 
-def boxed(name: str) -> Path | None:
-    """Return the folder of a model in the box; None if there is none of that name."""
+def find_in_box(name: str) -> Path | None:
+    """Return the folder of an included model; None if there is none of that name."""
     return ASSETS / name if name in BOX else None
 
 
 def list_box() -> list[dict[str, Any]]:
-    """Return for each model in the box its name, description, bytes, metrics and license."""
+    """Return for each included model its name, description, bytes, metrics and license."""
     models = []
     for name, about in BOX.items():
         folder = ASSETS / name

@@ -67,7 +67,7 @@ def to_model(
     resample: str = "official",
 ) -> Model:
     """Return the model in evaluation mode. The checkpoint's tensors become its parameters: nothing is copied."""
-    checkpoint = at_image_size(with_classes(checkpoint, classes), image_size, resample)
+    checkpoint = change_image_size(change_classes(checkpoint, classes), image_size, resample)
     with torch.device("meta"):
         model = build(checkpoint.config)
     check_weights(checkpoint.weights, shapes(model))
@@ -139,7 +139,7 @@ def unwritten_names(class_names: list[str] | None) -> list[str]:
     return [f"class names are not written: {listing(class_names)}"] if class_names else []
 
 
-def with_classes(checkpoint: Checkpoint, classes: int | None) -> Checkpoint:
+def change_classes(checkpoint: Checkpoint, classes: int | None) -> Checkpoint:
     """Return the checkpoint with a new head of zeros, without the pre-training MLP of the old one."""
     if classes is None or classes == checkpoint.config.classes:
         return checkpoint
@@ -153,7 +153,7 @@ def with_classes(checkpoint: Checkpoint, classes: int | None) -> Checkpoint:
     return dataclasses.replace(checkpoint, config=config, weights=weights, class_names=None, metrics={})
 
 
-def at_image_size(
+def change_image_size(
     checkpoint: Checkpoint, image_size: int | tuple[int, int] | None, method: str = "official"
 ) -> Checkpoint:
     """Return the checkpoint for another image size: positions resampled, preprocessing line adapted."""

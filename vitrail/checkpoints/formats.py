@@ -2,7 +2,7 @@
 
 create("B/16")              new weights
 load("ViT-B_16.npz")        any format, recognised by the content, not by the suffix
-load("ti8-64")              a model in the box (box.py)
+load("ti8-64")              an included model (box.py)
 save(model, path, to=...)   a bundle, or another format
 """
 
@@ -66,7 +66,7 @@ def load(
     pool: str | None = None,
     resample: str = "official",
 ) -> Model:
-    """Return a model with its weights, in evaluation mode, from a path in any format, or from the box.
+    """Return a model with its weights, in evaluation mode, from a path in any format, or an included one by name.
 
     `classes`: another number gives a new head of zeros. `image_size`: another one resamples the positions, by
     the method `resample`. `heads`, `activation` (gelu, gelu_tanh), `norm_eps`, `pool` (token, mean, attention): for
@@ -162,7 +162,7 @@ def check_new(path: Path) -> None:
 
 
 def read(path_or_name: str | Path, hints: Hints = NO_HINTS, *, image_size: Size | None = None) -> Checkpoint:
-    """Read the checkpoint at a path or in the box, and check that its weights are finite."""
+    """Read the checkpoint at a path, or an included one, and check that its weights are finite."""
     if not isinstance(path_or_name, str | Path):
         raise ConfigError(f"expected a path or a name, not an object of type {type(path_or_name).__name__}")
     path = locate(path_or_name)
@@ -202,7 +202,7 @@ def is_npz(path: Path) -> bool:
 
 
 def has_weights(path_or_name: str) -> bool:
-    """Return whether there are weights to load, on disk or in the box; False for the name of an architecture.
+    """Return whether there are weights to load, on disk or included; False for the name of an architecture.
 
     Anything else is an error.
     """
@@ -225,7 +225,7 @@ def looks_like_path(text: str) -> bool:
 
 
 def not_there(path_or_name: str | Path) -> CheckpointError:
-    name, box = str(path_or_name), f"models in the box: {', '.join(BOX)}"
+    name, box = str(path_or_name), f"included models: {', '.join(BOX)}"
     try:
         make_config(name)
     except ConfigError:

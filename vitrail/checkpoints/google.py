@@ -31,7 +31,7 @@ from vitrail.checkpoints.hints import (
 )
 from vitrail.checkpoints.json_files import Count, misfit
 from vitrail.checkpoints.license import unwritten_license
-from vitrail.checkpoints.mapping import Entry, plain, read_weights, write_weights
+from vitrail.checkpoints.mapping import Entry, make_plain, read_weights, write_weights
 from vitrail.checkpoints.npz import read_npz, write_npz
 from vitrail.data import preprocess as pp
 from vitrail.errors import CheckpointError
@@ -130,7 +130,7 @@ def write(checkpoint: Checkpoint, path: Path) -> list[str]:
     config = checkpoint.config
     from_npz = checkpoint.provenance.get("format") == "npz"
     if not isinstance(config, BiTConfig) and not (from_npz and config.positions == "sincos"):
-        checkpoint = plain(checkpoint, "npz", with_positions=True)
+        checkpoint = make_plain(checkpoint, "npz", with_positions=True)
         config = checkpoint.config
         assert isinstance(config, ViTConfig)
         if config.norm_at != "encoder":

@@ -29,7 +29,7 @@ from vitrail.checkpoints.mapping import (
     Entry,
     add_zero_biases,
     layer,
-    plain,
+    make_plain,
     read_weights,
     rename,
     write_weights,
@@ -156,7 +156,7 @@ def refuse_other_models(files: WeightFiles) -> None:
     if isinstance(kind, str) and kind != "vit":
         known = f"which has {OTHER_MODELS[kind]}" if kind in OTHER_MODELS else "which is not known here"
         raise CheckpointError(
-            f"{files.where} is a {kind[:60]!r} of transformers (model_type), {known}; of its models 'vit' is read"
+            f"{files.where} is a {kind[:60]!r} of transformers (model_type), {known}; only its 'vit' models are read"
         )
 
 
@@ -327,7 +327,7 @@ def write(checkpoint: Checkpoint, path: Path) -> list[str]:
             "transformers has no tanh layer before a classifier: load the model with another number of classes "
             "(0: no classifier), which leaves its pre-training head out"
         )
-    checkpoint = plain(checkpoint, "transformers", with_positions=True, with_token=True)
+    checkpoint = make_plain(checkpoint, "transformers", with_positions=True, with_token=True)
     c = checkpoint.config
     assert isinstance(c, ViTConfig)
     prefix = "vit." if c.classes else ""

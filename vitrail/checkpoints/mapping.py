@@ -5,8 +5,8 @@
 Several of theirs are stacked along the first dimension of ours. `into` turns one of theirs to our orientation,
 `back` returns it. Reading consumes every key and sets every parameter, or names those it could not.
 
-Some of our architectures are written differently elsewhere but compute the same: `plain` turns them into that form,
-exactly. What computes something else has no counterpart, and is refused.
+Some of our architectures are written differently elsewhere but compute the same: `make_plain` turns them into that
+form, exactly. What computes something else has no counterpart, and is refused.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def add_zero_biases(tensors: Mapping[str, Tensor], biases: list[str], size: int)
 # --- our architectures in the form that other libraries have ---
 
 
-def plain(
+def make_plain(
     checkpoint: Checkpoint, to: str, *, with_positions: bool = False, with_token: bool = False
 ) -> Checkpoint:
     """Return the same function with one learned table of positions (or none) at the stem, as the format `to` has it.

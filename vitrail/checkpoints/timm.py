@@ -39,7 +39,7 @@ from vitrail.checkpoints.hints import (
 )
 from vitrail.checkpoints.json_files import Number, check_entries, list_numbered, save_json
 from vitrail.checkpoints.license import CARD, complete_license, find_license, model_card, stated_license
-from vitrail.checkpoints.mapping import Entry, add_zero_biases, layer, plain, read_weights, write_weights
+from vitrail.checkpoints.mapping import Entry, add_zero_biases, layer, make_plain, read_weights, write_weights
 from vitrail.checkpoints.torch_files import WeightFiles
 from vitrail.checkpoints.transforms import (
     HALF,
@@ -423,7 +423,7 @@ def write(checkpoint: Checkpoint, path: Path) -> list[str]:
                 "timm no longer has a tanh layer before the classifier: load the model with another number of "
                 "classes (0: no classifier), which leaves its pre-training head out"
             )
-        checkpoint = plain(checkpoint, "timm")
+        checkpoint = make_plain(checkpoint, "timm")
     c = checkpoint.config
     architecture, args, notes = bit_arguments(c) if isinstance(c, BiTConfig) else vit_arguments(c)
     settings, more = pretrained_settings(checkpoint)

@@ -27,7 +27,7 @@ from vitrail.checkpoints.hints import (
     inferring_architecture,
 )
 from vitrail.checkpoints.license import unwritten_license
-from vitrail.checkpoints.mapping import Entry, layer, plain, read_weights, rename, write_weights
+from vitrail.checkpoints.mapping import Entry, layer, make_plain, read_weights, rename, write_weights
 from vitrail.checkpoints.torch_files import WeightFiles
 from vitrail.checkpoints.transforms import (
     IMAGENET_MEAN,
@@ -134,7 +134,7 @@ def write(checkpoint: Checkpoint, path: Path) -> list[str]:
         raise CheckpointError(
             f"torchvision's ViTs take square images of 3 channels, not {c.image_size} of {c.channels}"
         )
-    checkpoint = plain(checkpoint, "torchvision", with_positions=True, with_token=True)
+    checkpoint = make_plain(checkpoint, "torchvision", with_positions=True, with_token=True)
     c = checkpoint.config
     assert isinstance(c, ViTConfig)
     tensors = write_weights(entries(c), checkpoint.weights)

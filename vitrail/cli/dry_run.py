@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from vitrail.checkpoints.checkpoint import Checkpoint, at_image_size
+from vitrail.checkpoints.checkpoint import Checkpoint, change_image_size
 from vitrail.checkpoints.run.run_json import flatten
 from vitrail.cli.train_flags import PretrainOptions
 from vitrail.cli.verb import Common, Shown
@@ -74,7 +74,7 @@ def outline(experiment: Experiment, start: Checkpoint | None) -> Model:
     settings = experiment.model
     if start is not None:
         settings.check_for_weights()
-        start = at_image_size(start, settings.image_size)
+        start = change_image_size(start, settings.image_size)
         config, line = start.config, start.preprocess
     else:
         config = fresh_config(settings, 0)

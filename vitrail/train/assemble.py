@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from vitrail.checkpoints.checkpoint import Checkpoint, to_model, with_classes
+from vitrail.checkpoints.checkpoint import Checkpoint, change_classes, to_model
 from vitrail.checkpoints.formats import create, has_weights, read
 from vitrail.data import preprocess as pp
 from vitrail.data.bad_files import BadFiles
@@ -119,7 +119,7 @@ def build_model(experiment: Experiment, train: Source, start: Checkpoint | None)
         overrides = settings.architecture()
         if overrides.get("dropout") == 0:
             overrides.setdefault("attention_dropout", 0.0)  # 0 is none at all
-        start = with_classes(start, 0)
+        start = change_classes(start, 0)
         config = replace(start.config, **overrides)
         # Parameters are the checkpoint's own tensors: other runs may start from it too.
         weights = {name: w.clone() for name, w in start.weights.items()}

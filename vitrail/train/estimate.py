@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import torch
 
-from vitrail.checkpoints.checkpoint import Checkpoint, at_image_size, with_classes
+from vitrail.checkpoints.checkpoint import Checkpoint, change_classes, change_image_size
 from vitrail.errors import ConfigError
 from vitrail.models.cost import Cost, accelerator_days, cost
 from vitrail.models.names import Config
@@ -96,8 +96,8 @@ def model_config(experiment: Experiment, classes: int, start: Checkpoint | None 
     classes = classes if experiment.objective.needs_labels else 0
     if start is None:
         return fresh_config(settings, classes)
-    body = with_classes(start, 0)  # its head is never kept
-    return at_image_size(with_classes(body, classes), settings.image_size).config
+    body = change_classes(start, 0)  # its head is never kept
+    return change_image_size(change_classes(body, classes), settings.image_size).config
 
 
 def images_at_once(batch_size: int, processes: int, grad_accum: int) -> int:

@@ -23,7 +23,7 @@ from vitrail.checkpoints.checkpoint import Checkpoint, to_model
 from vitrail.checkpoints.formats import load, save
 from vitrail.checkpoints.license import complete_license, inherit_license
 from vitrail.checkpoints.run import Run
-from vitrail.checkpoints.run.metrics import finite
+from vitrail.checkpoints.run.metrics import replace_nonfinite
 from vitrail.data.sources import Source
 from vitrail.errors import CheckpointError, Interrupted
 from vitrail.evaluators.accuracy import Evaluation, evaluate
@@ -115,7 +115,7 @@ def finish(
     results = run.results(Results)
     if results is None:
         with note_saved_step(run):
-            results = finite(conclude(train(parts, run, figures)))
+            results = replace_nonfinite(conclude(train(parts, run, figures)))
         run.finish(results)
     elif gather(rank() == 0 and is_broken(run.path, results))[0]:
         results = rewrite_model(parts, run, results)
@@ -276,7 +276,7 @@ def describe_model(model: Model, parts: Assembled, run: Run, results: dict[str, 
     }
     model.provenance = provenance | ({"start": model.provenance} if parts.from_weights else {})
     model.license = inherit_license(model.license)
-    model.metrics = finite({"val": results["val"], "test": results["test"]})
+    model.metrics = replace_nonfinite({"val": results["val"], "test": results["test"]})
 
 
 def write_mistakes(evaluation: Evaluation, test: Source, path: Path) -> None:

@@ -191,7 +191,7 @@ class Run:
 
     def rows(self) -> list[dict[str, Any]]:
         """Return all rows of metrics.jsonl."""
-        return metrics.rows(self._metrics)
+        return metrics.read_rows(self._metrics)
 
     def rewind(self, step: int, *, scores: bool = True) -> None:
         """Drop the rows after `step`; without `scores` also those of its own evaluation."""
@@ -203,7 +203,7 @@ class Run:
         """Write the results to run.json."""
         with fail_together(f"{self.path / RUN_JSON} cannot be written"):
             if rank() == 0:
-                self._add({"results": metrics.finite(results)})
+                self._add({"results": metrics.replace_nonfinite(results)})
 
     def results(self, kind: Any = dict[str, Any]) -> dict[str, Any] | None:
         """Return the results, checked against the type `kind` (json_files.py); None if the run is not finished."""

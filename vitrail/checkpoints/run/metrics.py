@@ -43,12 +43,12 @@ def append(path: Path, row: Row) -> None:
         os.close(handle)
 
 
-def rows(path: Path) -> list[Row]:
+def read_rows(path: Path) -> list[Row]:
     """Return all rows, except for a last line that a kill has torn."""
-    return list(each_row(path))
+    return list(iterate_rows(path))
 
 
-def each_row(path: Path) -> Iterator[Row]:
+def iterate_rows(path: Path) -> Iterator[Row]:
     if not os.path.lexists(path):
         return
     with os.fdopen(open_own(path), "rb") as file:
@@ -60,12 +60,12 @@ def each_row(path: Path) -> Iterator[Row]:
                 )
             if not line.endswith(b"\n"):
                 return
-            yield finite(parse_object(line, Measured, f"{path}, line {number},"))
+            yield replace_nonfinite(parse_object(line, Measured, f"{path}, line {number},"))
 
 
 def rewind(path: Path, step: int, scores: bool = True) -> None:
     """Drop the rows after a step; without `scores` also those of its own evaluation, which will be repeated."""
-    everything = rows(path)
+    everything = read_rows(path)
     last = step if scores else step - 1
 
     def is_kept(row: Row) -> bool:
@@ -92,13 +92,13 @@ def mend(path: Path) -> None:
 
 
 def to_line(row: Row) -> bytes:
-    return (json.dumps(finite(row), allow_nan=False) + "\n").encode()
+    return (json.dumps(replace_nonfinite(row), allow_nan=False) + "\n").encode()
 
 
-def finite(value: Any) -> Any:
+def replace_nonfinite(value: Any) -> Any:
     """Return a JSON value with None in place of NaN and infinity."""
     if isinstance(value, dict):
-        return {key: finite(v) for key, v in value.items()}
+        return {key: replace_nonfinite(v) for key, v in value.items()}
     if isinstance(value, list | tuple):
-        return [finite(v) for v in value]
+        return [replace_nonfinite(v) for v in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -15,7 +15,7 @@ import torch
 import vitrail
 from vitrail.checkpoints.checkpoint import listing
 from vitrail.checkpoints.json_files import Count, check_kind, parse_object, read_object
-from vitrail.checkpoints.run.metrics import finite
+from vitrail.checkpoints.run.metrics import replace_nonfinite
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.runtime.files import atomic_file
 from vitrail.runtime.log import note
@@ -61,7 +61,7 @@ def read_run_json(folder: Path) -> dict[str, Any]:
 
 def read_results(folder: Path, kind: Any = dict[str, Any]) -> dict[str, Any] | None:
     """Return the results of a finished run, checked against the type `kind`; None if it is not finished."""
-    results = finite(read_run_json(folder).get("results"))
+    results = replace_nonfinite(read_run_json(folder).get("results"))
     if results is not None:
         check_kind(results, kind, f"{folder / RUN_JSON}: results")
     return results

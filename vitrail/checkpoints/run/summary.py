@@ -57,12 +57,12 @@ def find_runs(folder: Path) -> list[tuple[Path, Path | None]]:
 
 
 def summarize(run: Path, name: str, parent: str | None = None) -> Summary:
-    content = metrics.finite(read_run_json(run))
+    content = metrics.replace_nonfinite(read_run_json(run))
     config, results = flatten(content["config"]), content.get("results")
     final, scores, written = flatten(results or {}), read_scores(run), list_steps(run)
     measured: dict[str, float] = {}  # the last of each, and the highest learning rate
     evaluated: dict[str, float] = {}
-    for row in metrics.each_row(run / METRICS):
+    for row in metrics.iterate_rows(run / METRICS):
         numbers = {key: value for key, value in row.items() if is_number(value)}
         if "lr" in numbers:
             numbers["lr"] = max(numbers["lr"], measured.get("lr", numbers["lr"]))
