@@ -19,13 +19,13 @@ from vitrail.data.sources import open_source
 from vitrail.errors import ConfigError
 from vitrail.evaluators.accuracy import evaluate
 from vitrail.evaluators.score import format_accuracy
+from vitrail.inspection.drawing import shorten
 from vitrail.inspection.figures import (
     caption,
     draw_evaluation,
     draw_inspection,
     draw_run,
     heading,
-    without_middle,
 )
 from vitrail.inspection.inspect import inspect
 from vitrail.inspection.pictures import heat
@@ -131,7 +131,7 @@ def test_scores_and_a_training_curve(tmp_path):
 
 @pytest.mark.parametrize("name", ["a.jpg", "x" * 26, "val/n01440764/ILSVRC2012_val_00000293.JPEG"])
 def test_a_long_name_loses_its_middle(name):
-    short = without_middle(name, 26)
+    short = shorten(name, 26)
     begin, _, end = short.partition("…")
     assert len(short) == min(26, len(name)) and name.startswith(begin) and name.endswith(end)
     assert ("…" in short) == (len(name) > 26)

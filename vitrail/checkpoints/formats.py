@@ -78,9 +78,9 @@ def load(
 
 
 def list_models(pattern: str = "*") -> list[str]:
-    """Return the names that match a pattern such as "R50*": architectures for `create`, then models in the box.
+    """Return the names that match a pattern such as "R50*": architectures for `create`, then included models.
 
-    The box holds models with weights, for `load`. `create` takes any patch and image size too: Ti/8@64.
+    Included models have weights, for `load`. `create` takes any patch and image size too: Ti/8@64.
     """
     return [name for name in (*MODELS, *BOX) if fnmatch(name.lower(), pattern.lower())]
 

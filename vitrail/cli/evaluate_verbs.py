@@ -45,7 +45,7 @@ def evaluate(
     """Measure a model on labelled images: accuracy, loss, calibration, and where it fails.
 
     Args:
-        model: a name in the box (ti8-64), a bundle, a run, or any supported checkpoint
+        model: an included model (ti8-64), a bundle, a run, or any supported checkpoint
         data: a folder, Parquet or tar shards, an .npz, or a name of the catalog
         split: which part, such as test or train[98%:]; if unset, the test split or else validation
         mapping: a JSON file {data class: [model classes, ...]} where names differ; or `order`: class k is class k

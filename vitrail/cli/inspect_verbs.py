@@ -39,7 +39,7 @@ def inspect(
     """Draw the paper's figures for a model, and write one page that explains it.
 
     Args:
-        model: a name in the box (ti8-64), a bundle, a run, or any supported checkpoint
+        model: an included model (ti8-64), a bundle, a run, or any supported checkpoint
         images: files, folders or glob patterns; without any, images of --data, or the weights alone
         out: folder for the figures and report.html
         data: a labelled data set, for accuracy, confusions and mistakes

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def models(*, image_size: int | None = None, classes: int = 1000, common: Common = COMMON) -> Shown:
-    """List the models of the paper with their cost, and those in the box, which come with weights.
+    """List the models of the paper with their cost, and the included models, which have weights.
 
     Args:
         image_size: pixels of a side; if unset, 224
@@ -40,7 +40,7 @@ def models(*, image_size: int | None = None, classes: int = 1000, common: Common
     after = ["Any variant has any patch size: Ti/8@64, B/16@384x512. 1 multiply-add = 1 MAC = 2 FLOPs."]
     box = list_box()
     after += [
-        f"In the box, with its weights: {one['name']}, {one['about']}; {one['bytes'] / 1e6:.1f} MB, "
+        f"Included with its weights: {one['name']}, {one['about']}; {one['bytes'] / 1e6:.1f} MB, "
         # Tiny-ImageNet has labels for its validation images only: these were the run's test split.
         f"top-1 {format_accuracy(one['metrics']['test']['top1'], 10_000)} on the validation images."
         for one in box
@@ -76,7 +76,7 @@ def cost(
     """Show the cost of a model: parameters, FLOPs, memory, and the compute of pre-training it.
 
     Args:
-        model: an architecture such as B/16 or L/16@512; or a name in the box, a bundle, a run, any checkpoint
+        model: an architecture such as B/16 or L/16@512; or an included model, a bundle, a run, any checkpoint
         image_size: pixels of a side; one number, or height and width
         batch_size: images in a training step, for the memory
         examples: images in the pre-training set (JFT: 303 million)
@@ -173,7 +173,7 @@ def convert(
     Where readers of the new format prepare images differently, the change of the probabilities is measured.
 
     Args:
-        source: an .npz, .safetensors or torch file, a folder of timm, transformers or ours, or a name in the box
+        source: an .npz, .safetensors or torch file, a folder of timm, transformers or ours, or an included model
         destination: a new file or folder
         to: the format to write
         precision: of the weights of a bundle: float16 is half as large, and rounds
@@ -266,7 +266,7 @@ def predict(
     """Show the most probable classes of images.
 
     Args:
-        model: a name in the box (ti8-64), a bundle, a run, or any supported checkpoint
+        model: an included model (ti8-64), a bundle, a run, or any supported checkpoint
         images: files, folders or glob patterns; images that cannot be read are named at the end (exit code 2)
         top: classes to show for each image
         class_names: a file with one class name on each line (or a JSON list, if it ends in .json)

@@ -51,7 +51,7 @@ def fewshot(
     """Fit least squares to a few examples of each class: the paper's few-shot accuracy.
 
     Args:
-        model: a name in the box (ti8-64), a bundle, a run, or any supported checkpoint
+        model: an included model (ti8-64), a bundle, a run, or any supported checkpoint
         data: a folder, Parquet or tar shards, an .npz, or a name of the catalog
         shots: training examples of each class (default: 1 5 10 25, as far as every class has so many)
         seeds: number of draws; their mean and standard deviation are reported
@@ -88,7 +88,7 @@ def knn(
     """Classify by the nearest training images, by the cosine of their features; nothing is trained.
 
     Args:
-        model: a name in the box (ti8-64), a bundle, a run, or any supported checkpoint
+        model: an included model (ti8-64), a bundle, a run, or any supported checkpoint
         data: a folder, Parquet or tar shards, an .npz, or a name of the catalog
         k: number of neighbours; of several, the best on a held-out fifth of the training split
         temperature: temperature of the weighted vote, exp(cosine / temperature)
@@ -115,7 +115,7 @@ def linear(
     """Fit logistic regression to the features, by L-BFGS: the linear probe.
 
     Args:
-        model: a name in the box (ti8-64), a bundle, a run, or any supported checkpoint
+        model: an included model (ti8-64), a bundle, a run, or any supported checkpoint
         data: a folder, Parquet or tar shards, an .npz, or a name of the catalog
         l2: regularisation; of several, the best on a held-out fifth of the training split
     """

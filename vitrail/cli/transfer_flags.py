@@ -20,7 +20,7 @@ from vitrail.transfer.suite import Method
 
 @dataclass(frozen=True)
 class VTABOptions:
-    # a name in the box (ti8-64), a bundle, a run, any supported checkpoint, or an architecture
+    # an included model (ti8-64), a bundle, a run, any supported checkpoint, or an architecture
     model: ModelPath = MISSING
     # folder with a folder of Parquet files for each task or data set (see docs/transfer.md)
     data: str = MISSING
@@ -33,7 +33,7 @@ class VTABOptions:
 
 @dataclass(frozen=True)
 class TransferOptions:
-    # a name in the box (ti8-64), a bundle, a run, or any supported checkpoint
+    # an included model (ti8-64), a bundle, a run, or any supported checkpoint
     model: ModelPath = MISSING
     # folders, Parquet or tar shards, .npz files, or names of the catalog
     data: tuple[str, ...] = MISSING

@@ -66,19 +66,15 @@ def representation(model: Model, which: str = "pre_logits") -> Call:
 
     def pooled(x: Tensor) -> Tensor:
         z = vit.tokens(vit.patches(x))  # (B, T, D)
-        z = vit.encode(z) if layer is None else after_layer(vit, z, layer)  # (B, T, D)
+        if layer is None:
+            z = vit.encode(z)  # (B, T, D)
+        elif layer:
+            record = OneEntry(f"block{layer - 1}.z")
+            vit.encode(z, record=record)
+            z = record[record.name]  # (B, T, D)
         return z[:, 0] if pool == "token" else z[:, vit.config.prefix :].mean(dim=1)  # (B, D)
 
     return pooled
-
-
-def after_layer(model: ViT, z: Tensor, layer: int) -> Tensor:
-    """z_0 -> z_layer, both (B, T, D)."""
-    if not layer:
-        return z
-    record = OneEntry(f"block{layer - 1}.z")
-    model.encode(z, record=record)
-    return record[record.name]
 
 
 class OneEntry(dict[str, Tensor]):

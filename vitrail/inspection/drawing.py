@@ -129,7 +129,7 @@ def confusion_matrix(
         )
     share = confusion / np.maximum(confusion.sum(axis=1, keepdims=True), 1)  # (K, K)
     named = K <= LABELLED
-    names = [short(name, 28) for name in class_names] if named else [""]
+    names = [plain(shorten(name, 28)) for name in class_names] if named else [""]
     side = float(np.clip(0.5 * K if K <= 20 else 0.36 * K, 2.5, 14.4)) if named else 7.5  # inches
     margin = 0.45 + 0.075 * max(map(len, names)) if named else 0.8  # inches, to the left and below
     listed = 0.0 if named or not pairs else 4.6
@@ -173,8 +173,8 @@ def draw_pairs(figure: Figure, pairs: Sequence[tuple[str, str, int, int]], left:
     figure.text(left, top, "most confused", color=INK, fontsize=11, va="bottom")
     for row, (true, predicted, n, total) in enumerate(pairs[:most]):
         y = top - (0.1 + 0.34 * row) / height
-        line = f"{short(true, 44)}\n   as {short(predicted, 40)}: {n:,} of {total:,}"
-        figure.text(left, y, line, color=INK, fontsize=8, va="top", linespacing=1.3)
+        line = f"{shorten(true, 44)}\n   as {shorten(predicted, 40)}: {n:,} of {total:,}"
+        figure.text(left, y, plain(line), color=INK, fontsize=8, va="top", linespacing=1.3)
 
 
 def pooled(values: np.ndarray, most: int) -> np.ndarray:
@@ -380,11 +380,11 @@ def plain(text: str) -> str:
     return "\n".join(map(visible, text.split("\n"))).replace("$", r"\$")
 
 
-def short(name: str, most: int) -> str:
+def shorten(name: str, most: int) -> str:
     """Return a name of at most `most` letters: a longer one loses its middle, as its end may tell it from others."""
     name = " ".join(name.split())
-    end = (most - 1) // 3
-    return plain(name if len(name) <= most else f"{name[: most - 1 - end]}…{name[-end:]}")
+    end = (most - 1) // 2
+    return name if len(name) <= most else f"{name[: most - 1 - end]}…{name[-end:]}"
 
 
 def save(figure: Figure, path: Path) -> None:

@@ -104,18 +104,12 @@ def caption(evaluation: Evaluation, source: Source, k: int) -> str:
     p = evaluation.predictions
     answer = readable(evaluation.model_class_names[p.predicted[k]])
     lines = [
-        without_middle(source.key(int(p.index[k])), drawing.LINE),
+        drawing.shorten(source.key(int(p.index[k])), drawing.LINE),
         f"{format_accuracy(float(p.confidence[k]))} {answer}",
     ]
     if not p.right[k]:
         lines.append(f"true: {readable(evaluation.class_names[p.label[k]])}")
     return "\n".join(lines)
-
-
-def without_middle(text: str, most: int) -> str:
-    """Return the beginning and the end of a long name: the end tells one file from the next."""
-    end = (most - 1) * 2 // 3
-    return text if len(text) <= most else f"{text[: most - 1 - end]}…{text[-end:]}"
 
 
 def draw_positions(similarity: np.ndarray, path: Path) -> None:
