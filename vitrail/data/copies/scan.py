@@ -10,24 +10,21 @@ from __future__ import annotations
 
 import hashlib
 import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from torch.utils.data import DataLoader, Dataset
 
 from vitrail.data.decode import decode, stored_mode
 from vitrail.data.sources import Source
 from vitrail.data.upright import STRIP
-from vitrail.data.workers import begin_worker, start_fork_server
 from vitrail.errors import DataError
 from vitrail.runtime.progress import progress
 
 THUMBNAIL = 32  # S
-BATCH = 64  # images that a process sends at a time
-PROCESSES = 2  # that read and decode, when there are at least PARALLEL images: starting them takes seconds
-PARALLEL = 5000
+BATCH = 64  # images that are read and decoded together
 
 
 @dataclass(frozen=True)
@@ -45,30 +42,19 @@ class Scan:
 
 
 def scan(source: Source, *, num_workers: int | None = None) -> Scan:
-    """Read every image of the source once, in `num_workers` further processes (None: as many as help)."""
+    """Read every image of the source once, here, and decode it in `num_workers` threads (None: one per core)."""
     n = len(source)
-    if num_workers is None:
-        num_workers = min(PROCESSES, os.cpu_count() or 1) if n >= PARALLEL else 0
-    # Forked from a server, not from here: a fork is not safe beside the threads of torch and of a progress bar.
-    if num_workers:
-        start_fork_server(preload=__name__)
-    loader: DataLoader[Row] = DataLoader(
-        _Reader(source),
-        batch_size=BATCH,
-        num_workers=num_workers,
-        collate_fn=list,
-        multiprocessing_context="forkserver" if num_workers else None,
-        worker_init_fn=begin_worker,
-    )
     digests, sizes, modes = np.zeros(n, "S32"), np.zeros((n, 2), np.int32), np.zeros(n, "U8")
     thumbnails = np.zeros((n, THUMBNAIL, THUMBNAIL), np.uint8)
     broken: dict[int, str] = {}
-    rows = (row for batch in loader for row in batch)
-    for index, row in enumerate(progress(rows, n, f"reading {source.name}")):
-        if isinstance(row, str):
-            broken[index] = row
-        else:
-            digests[index], sizes[index], modes[index], thumbnails[index] = row
+    with ThreadPoolExecutor(num_workers or os.cpu_count()) as pool:
+        for start in progress(range(0, n, BATCH), -(-n // BATCH), f"reading {source.name}"):
+            images = [_read(source, index) for index in range(start, min(start + BATCH, n))]
+            for index, row in enumerate(pool.map(_describe, images), start):
+                if isinstance(row, str):
+                    broken[index] = row
+                else:
+                    digests[index], sizes[index], modes[index], thumbnails[index] = row
     return Scan(digests, sizes, modes, thumbnails, broken)
 
 
@@ -76,27 +62,28 @@ def scan(source: Source, *, num_workers: int | None = None) -> Scan:
 Row = tuple[bytes, tuple[int, int], str, NDArray[np.uint8]] | str
 
 
-class _Reader(Dataset[Row]):
-    """The source as torch's loader wants it: index -> what is remembered of that image."""
+def _read(source: Source, index: int) -> tuple[str, bytes | np.ndarray | None]:
+    """Return the key and the image of an example; a reason and None where it cannot be read."""
+    try:
+        return source.key(index), source.read(index).image
+    except DataError as error:
+        return str(error), None
 
-    def __init__(self, source: Source) -> None:
-        self.source = source
 
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def __getitem__(self, index: int) -> Row:
-        try:
-            image = self.source.read(index).image
-            if isinstance(image, bytes):
-                pixels, stored, mode = decode(image, name=self.source.key(index)), image, stored_mode(image)
-            else:
-                pixels, mode = image, "array"
-                stored = repr(image.shape).encode() + np.ascontiguousarray(image).tobytes()
-        except DataError as error:
-            return str(error)
-        digest = hashlib.blake2b(stored, digest_size=16).hexdigest().encode()
-        return digest, pixels.shape[:2], mode, thumbnail(pixels)
+def _describe(example: tuple[str, bytes | np.ndarray | None]) -> Row:
+    key, image = example
+    if image is None:
+        return key
+    try:
+        pixels = decode(image, name=key) if isinstance(image, bytes) else image
+        mode = stored_mode(image) if isinstance(image, bytes) else "array"
+    except DataError as error:
+        return str(error)
+    stored = image
+    if isinstance(stored, np.ndarray):
+        stored = repr(stored.shape).encode() + np.ascontiguousarray(stored).tobytes()
+    digest = hashlib.blake2b(stored, digest_size=16).hexdigest().encode()
+    return digest, pixels.shape[:2], mode, thumbnail(pixels)
 
 
 def thumbnail(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
