@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.objectives.test_own_objective import TwoCrops
 from tests.train.small import experiment
 from vitrail.errors import Interrupted
 from vitrail.runtime import training_display
@@ -28,9 +29,17 @@ def trace(folder, name="loss"):
     return np.array([row[name] for row in rows(folder) if name in row])
 
 
-@pytest.mark.parametrize("objective", ["softmax", "sigmoid", "masked"])
+OBJECTIVES = {
+    "softmax": {"loss": "softmax"},
+    "sigmoid": {"loss": "sigmoid"},
+    "masked patches": {"objective": "masked-patches"},
+    "a person's own": {"objective": TwoCrops()},
+}
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
 def test_compiled_in_bf16_it_trains_as_on_the_cpu(tmp_path, objective):
-    plain = {"model": {"dropout": 0.0, "drop_path": 0.0}, "objective": {"objective": objective}}
+    plain = {"dropout": 0.0, "drop_path": 0.0, **OBJECTIVES[objective]}
     run(experiment(**plain), tmp_path / "cpu", device="cpu")
     run(experiment(**plain, compile="on", precision="float32"), tmp_path / "cuda", device="cuda")
     np.testing.assert_allclose(trace(tmp_path / "cuda"), trace(tmp_path / "cpu"), rtol=2e-3)
@@ -41,7 +50,7 @@ def test_compiled_in_bf16_it_trains_as_on_the_cpu(tmp_path, objective):
 
 
 @pytest.mark.parametrize("compile", ["on", "graphs"])
-def test_stopped_and_continued_goes_on_with_the_same_data_rates_and_random_state(
+def test_stopped_and_continued_goes_on_with_the_same_data_lrs_and_random_state(
     tmp_path, monkeypatch, compile
 ):
     made = experiment(compile=compile, precision="float32")
@@ -58,6 +67,6 @@ def test_stopped_and_continued_goes_on_with_the_same_data_rates_and_random_state
         run(made, tmp_path / "stopped", device="cuda")
     monkeypatch.undo()
     run(made, tmp_path / "stopped", device="cuda")
-    assert np.array_equal(trace(tmp_path / "stopped", "rate"), trace(tmp_path / "whole", "rate"))
+    assert np.array_equal(trace(tmp_path / "stopped", "lr"), trace(tmp_path / "whole", "lr"))
     # dropout, stochastic depth and mixing are drawn alike: only the order of sums may differ
     np.testing.assert_allclose(trace(tmp_path / "stopped"), trace(tmp_path / "whole"), rtol=1e-4)
