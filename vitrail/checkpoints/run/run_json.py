@@ -89,7 +89,7 @@ def start_run_json(folder: Path, config: dict[str, Any], about: dict[str, Any]) 
 def check_resumable(folder: Path, config: dict[str, Any], about: dict[str, Any]) -> None:
     """Raise an error unless config, class names and starting weights are those that the run started with.
 
-    Changed data files and other versions are allowed, and noted.
+    An unfinished run may be resumed with changed data files, and any run with other versions; a note says so.
     """
     content = read_run_json(folder)
     changed = [name for name, now in about.items() if content.get(name, now) != now]
@@ -99,33 +99,32 @@ def check_resumable(folder: Path, config: dict[str, Any], about: dict[str, Any])
         for name in sorted(before.keys() | now.keys())
         if setting(before, name) != setting(now, name)
     ]
+    if differences:
+        other = "classes" if "classes" in changed else "data (files or splits)" if "data" in changed else None
+        also = f" It also has other {other}, and settings left open follow the data." if other else ""
+        raise ConfigError(
+            f"{folder} holds another run, which is never overwritten: {listing(differences)}.{also} Choose another "
+            "folder, or use the same settings to resume"
+        )
     if "classes" in changed:
         raise ConfigError(
             f"{folder} was started with other classes, or in another order, so its labels mean something else. "
             "This is another run: choose another folder, or restore the class names"
-        )
-    if "data" in changed and (differences or "results" in content):
-        follow = (
-            f", and settings that follow the data with them: {listing(differences)}" if differences else ""
-        )
-        raise ConfigError(
-            f"{folder} holds a run on other data: files were added, removed or changed since{follow}. With the "
-            "present data this is another run: choose another folder"
-        )
-    if differences:
-        raise ConfigError(
-            f"{folder} holds a run with other settings, which is never overwritten: {listing(differences)}. Choose "
-            "another folder, or use the same settings to resume"
         )
     if "start" in changed:
         raise ConfigError(
             f"{folder} was started from other weights under the same name. Choose another folder, or restore those "
             "weights"
         )
+    if "data" in changed and "results" in content:
+        raise ConfigError(
+            f"{folder} holds a finished run on other data: files were added, removed or changed since. With the "
+            "present data this is another run: choose another folder"
+        )
     updated = about | content
     if "data" in changed:
         note(f"{folder} was started with other data: files were added, removed or changed since")
-        if "results" not in content and about["data"] not in (later := content.get("later_data", [])):
+        if about["data"] not in (later := content.get("later_data", [])):
             updated["later_data"] = [*later, about["data"]]
     if updated != content:
         write_run_json(folder, updated)
