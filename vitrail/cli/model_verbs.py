@@ -190,27 +190,27 @@ def convert(
     from vitrail.models.cost import cost
 
     paths = find_images(sample) if sample else []
-    made = run(
+    model = run(
         source, destination, to=to, precision=precision, classes=classes, resample=resample, preprocess=preprocess,
         license=license, **reading.arguments(),
     )  # fmt: skip
-    config, parameters = made.config, cost(made.config).parameters
+    config, parameters = model.config, cost(model.config).parameters
     H, W = config.image_size
     rows = [
-        ["read", f"{source} ({made.provenance.get('format', 'bundle')})"],
+        ["read", f"{source} ({model.provenance.get('format', 'bundle')})"],
         ["architecture", describe(config)],
         ["image_size", f"{H}x{W}"],
         ["classes", f"{config.classes:,}"],
         ["parameters", f"{parameters:,}"],
-        ["preprocess", made.preprocess],
-        ["license", describe_license(made.license)],
+        ["preprocess", model.preprocess],
+        ["license", describe_license(model.license)],
         ["written", f"{destination} ({to}{', float16' if precision == 'float16' else ''})"],
     ]
     result = {"source": source, "destination": destination, "to": to, "parameters": parameters}
-    result |= {"classes": config.classes, "image_size": [H, W], "preprocess": made.preprocess}
-    result["license"] = complete_license(made.license)
+    result |= {"classes": config.classes, "image_size": [H, W], "preprocess": model.preprocess}
+    result["license"] = complete_license(model.license)
     shown = Shown(common, ["", ""], rows, result)
-    measure(shown, made, to, paths)
+    measure(shown, model, to, paths)
     return shown
 
 
