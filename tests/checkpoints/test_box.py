@@ -129,3 +129,10 @@ def test_contents(name):
         (find_in_box(name) / f).stat().st_size for f in ("model.json", "model.safetensors")
     )
     assert one["about"] == BOX[name]
+
+
+def test_the_model_of_a_run_loads_whichever_version_wrote_the_run(tmp_path):
+    model = vitrail.create("mu/8", image_size=16, classes=3)
+    vitrail.save(model, tmp_path / "run" / "model")
+    (tmp_path / "run" / "run.json").write_text('{"config": {}}')  # of the first version, which had no number
+    assert vitrail.load(tmp_path / "run").config == model.config
