@@ -19,6 +19,7 @@ from vitrail.checkpoints.run.run_json import RUN_JSON, flatten, read_run_json
 from vitrail.errors import ConfigError
 
 NOT_SCORES = ("seconds", "std", "lr", "dev")  # fractions in the results that are not scores
+MOST_EXAMPLES = 1 << 50  # of a test split; a run.json that claims more is not believed
 NOT_MEASURED = ("step", "epoch", "seconds", "lr", "loss")  # numbers in a row that are not scores
 
 
@@ -71,7 +72,7 @@ def summarize(run: Path, name: str, parent: str | None = None) -> Summary:
             evaluated |= {key: value for key, value in numbers.items() if key not in NOT_MEASURED}
     running = results is None and is_running(run)
     reached = measured.get("step") if running else None
-    best, examples = best_step(scores), number(final, "test_examples")
+    best, examples, seeds = best_step(scores), number(final, "test_examples"), number(final, "seeds") or 1
     steps = number(config, "steps") or number(final, "steps")  # a run may be planned in epochs
     return Summary(
         name=name,
@@ -92,7 +93,7 @@ def summarize(run: Path, name: str, parent: str | None = None) -> Summary:
             for key, value in final.items()
             if isinstance(value, float) and key.split(".")[-1] not in NOT_SCORES
         },
-        examples=None if examples is None or (number(final, "seeds") or 1) > 1 else int(examples),
+        examples=int(examples) if examples and examples <= MOST_EXAMPLES and seeds == 1 else None,
         seconds=number(final, "seconds") or measured.get("seconds"),
         config=config,
     )
