@@ -9,7 +9,7 @@ Every setting of an experiment (vitrail/train/settings.py) is a keyword, and a f
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from vitrail.checkpoints.formats import has_weights, load, save
 from vitrail.checkpoints.run.folder import START
@@ -22,6 +22,7 @@ from vitrail.recipes.names import find_finetuning_recipe, find_recipe
 from vitrail.runtime.device import Device, pick
 from vitrail.runtime.distributed import barrier, group, rank
 from vitrail.runtime.log import note
+from vitrail.setting_keywords import ExperimentSettings, FinetuningSettings
 from vitrail.train.folders import default_folder
 from vitrail.train.keywords import override
 from vitrail.train.run import Trained, run
@@ -37,7 +38,7 @@ def pretrain(
     recipe: str = "small",
     out: str | Path | None = None,
     device: Device = "auto",
-    **settings: Any,
+    **settings: Unpack[ExperimentSettings],
 ) -> Trained:
     """Pre-train on `data` by a recipe, with any setting replaced: model="Ti/8@64", steps="30ep", lr=1e-3.
 
@@ -63,7 +64,7 @@ def finetune(
     recipe: str = "",
     out: str | Path | None = None,
     device: Device = "auto",
-    **settings: Any,
+    **settings: Unpack[FinetuningSettings],
 ) -> Trained:
     """Fine-tune `model`, a path, a name or a model, on `data`, with any setting of an experiment or a sweep by
     keyword.

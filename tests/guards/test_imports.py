@@ -12,6 +12,7 @@ LAYERS = [
     {"cli"},
     {"demo"},
     {"api"},
+    {"setting_keywords"},
     {"studies"},
     {"recipes"},
     {"serve"},

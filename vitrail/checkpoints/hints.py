@@ -14,16 +14,18 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.models import checking
+from vitrail.models.encoder import Activation
+from vitrail.models.heads import Pool
 from vitrail.models.names import Config
 from vitrail.models.vit import VARIANTS
 from vitrail.runtime.log import note
 
 Size = int | tuple[int, int]
-ALLOWED = {"activation": ("gelu", "gelu_tanh"), "pool": ("token", "mean", "attention")}
+ALLOWED = {"activation": get_args(Activation), "pool": get_args(Pool)}
 
 
 @dataclass(frozen=True)

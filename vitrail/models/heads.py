@@ -10,11 +10,15 @@ linear layer.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.models.encoder import MLP, Activation
+
+Pool = Literal["token", "mean", "attention"]
 
 
 class AttentionPool(nn.Module):

@@ -15,7 +15,7 @@ else 0), n patches kept, D width.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -23,11 +23,13 @@ from torch import Tensor, nn
 from vitrail.errors import ConfigError
 from vitrail.models import checking, positions
 from vitrail.models.encoder import Activation, AxialBlock, Block, Encoder, Layout, Record
-from vitrail.models.heads import AttentionPool, Head
+from vitrail.models.heads import AttentionPool, Head, Pool
 from vitrail.models.initialisation import initialise
 from vitrail.models.patches import PatchEmbedding
 from vitrail.models.positions import Grid
 
+PositionsAt = Literal["stem", "every", "shared"]
+BlockKind = Literal["standard", "axial"]
 # name: (width D, depth L, mlp_dim, heads). Ti, S: DeiT and AugReg; B, L, H: the paper's Table 1; the others:
 # big_vision. B-half is Figure 4's ViT-b, "all hidden dimensions halved": the 12 heads of B, of 32 each.
 # (6 heads of 64 would be S.)
@@ -61,12 +63,12 @@ class ViTConfig:
     image_size: tuple[int, int] = (224, 224)  # (H, W); an int means a square
     channels: int = 3  # C
     classes: int = 1000  # outputs of the classifier; 0: none, forward() gives the representation
-    pool: Literal["token", "mean", "attention"] = "token"
+    pool: Pool = "token"
     class_token: bool | None = None  # None: only when pool is "token"
     pre_logits: int = 0  # width of the tanh layer before the classifier (pre-training); 0: none
     positions: positions.Kind = "1d"
-    positions_at: Literal["stem", "every", "shared"] | None = None  # None: stem; "every" for relative
-    block: Literal["standard", "axial"] = "standard"
+    positions_at: PositionsAt | None = None  # None: stem; "every" for relative
+    block: BlockKind = "standard"
     activation: Activation = "gelu_tanh"  # the published code's; "gelu" is the exact one of timm and others
     norm_eps: float = 1e-6
     norm_at: Literal["encoder", "pooled"] = "encoder"  # the last LayerNorm: before pooling (Eq. 4), or after
@@ -112,11 +114,11 @@ class ViTConfig:
 def check(config: ViTConfig) -> None:
     """Reject values and combinations of fields that no model can have."""
     choices = {
-        "pool": ("token", "mean", "attention"),
-        "positions": ("none", "1d", "2d", "relative", "sincos"),
-        "positions_at": ("stem", "every", "shared"),
-        "block": ("standard", "axial"),
-        "activation": ("gelu_tanh", "gelu"),
+        "pool": get_args(Pool),
+        "positions": get_args(positions.Kind),
+        "positions_at": get_args(PositionsAt),
+        "block": get_args(BlockKind),
+        "activation": get_args(Activation),
         "norm_at": ("encoder", "pooled"),
     }
     for field, allowed in choices.items():

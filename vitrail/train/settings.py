@@ -16,7 +16,9 @@ from typing import Any, Literal
 from vitrail.data.settings import DataSettings
 from vitrail.errors import ConfigError
 from vitrail.models.encoder import Activation
+from vitrail.models.heads import Pool
 from vitrail.models.positions import Kind
+from vitrail.models.vit import BlockKind, PositionsAt
 from vitrail.objectives import objective_name
 from vitrail.objectives.classification import Classification
 from vitrail.objectives.objective import Objective
@@ -51,13 +53,13 @@ class ModelSettings:
     depth: int | None = None  # L, number of layers
     heads: int | None = None  # attention heads per layer
     mlp_dim: int | None = None  # hidden width of the MLPs
-    pool: Literal["token", "mean", "attention"] | None = None  # what the head reads
+    pool: Pool | None = None  # what the head reads
     class_token: bool | None = None  # prepend a class token; unset: with pool token only
     positions: Kind | None = None  # position embeddings (Table 8)
     # where they are added: once, or at every layer
-    positions_at: Literal["stem", "every", "shared"] | None = None
+    positions_at: PositionsAt | None = None
     # attention over all tokens, or by rows and columns (D.6)
-    block: Literal["standard", "axial"] | None = None
+    block: BlockKind | None = None
     activation: Activation | None = None  # of the MLPs: exact GELU, or its tanh form
     norm_eps: float | None = None  # epsilon of LayerNorm
     dropout: float | None = None  # dropout after dense layers

@@ -1,0 +1,96 @@
+"""The settings as typed keywords of vitrail.pretrain and vitrail.finetune, for editors and type checkers.
+
+Written from the settings themselves by tests/guards/test_setting_keywords.py; do not edit it.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypedDict
+
+from vitrail.models.encoder import Activation
+from vitrail.models.heads import Pool
+from vitrail.models.positions import Kind
+from vitrail.models.vit import BlockKind, PositionsAt
+from vitrail.train.duration import Duration
+from vitrail.train.parallel import Parallel
+
+
+class ExperimentSettings(TypedDict, total=False):
+    """Settings of an experiment."""
+
+    image_size: int | None
+    patch_size: int | None
+    width: int | None
+    depth: int | None
+    heads: int | None
+    mlp_dim: int | None
+    pool: Pool | None
+    class_token: bool | None
+    positions: Kind | None
+    positions_at: PositionsAt | None
+    block: BlockKind | None
+    activation: Activation | None
+    norm_eps: float | None
+    dropout: float | None
+    attention_dropout: float | None
+    drop_path: float | None
+    pre_logits: bool
+    head_bias: float | None
+    train: str
+    val: str
+    test: str
+    preprocess: str
+    evaluate_preprocess: str
+    batch_size: int
+    mixup: float
+    cutmix: float
+    max_bad: float
+    num_workers: int | None
+    resident: bool
+    fewshot: tuple[str, ...] | list[str]
+    loss: Literal["softmax", "sigmoid"]
+    label_smoothing: float
+    target: Literal["mean", "grid", "pixels"]
+    corrupted: float
+    masked: float
+    replaced: float
+    optimizer: Literal["adamw", "sgd"]
+    lr: float
+    schedule: Literal["cosine", "linear", "constant", "milestones"]
+    warmup: Duration
+    end_lr: float
+    milestones: tuple[Duration, ...] | list[Duration]
+    momentum: float
+    beta2: float
+    weight_decay: float
+    layer_decay: float
+    grad_clip: float
+    ema: float
+    ema_ramp: bool
+    freeze: tuple[str, ...] | list[str]
+    steps: Duration
+    grad_accum: int
+    precision: Literal["auto", "float32", "bf16"]
+    compile: Literal["auto", "on", "graphs", "off"]
+    activation_checkpointing: bool
+    parallel: Parallel
+    replicas: int
+    log_every: Duration
+    evaluate_every: Duration
+    save_every: Duration
+    keep: int
+    monitor: str
+    patience: int
+    on_nonfinite: Literal["stop", "skip"]
+    max_skipped: int
+    tensorboard: bool
+    seed: int
+
+
+class FinetuningSettings(ExperimentSettings, total=False):
+    """Settings of an experiment and of a sweep."""
+
+    sweep: bool
+    lrs: tuple[float, ...] | list[float]
+    dev: float
+    seeds: int
