@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 @pytest.mark.parametrize("target", ["test", "test-fast", "test-long"])
 def test_nothing_is_installed_without_an_environment(target):
-    words = ["make", "-n", target, "VENV=none", f"PYTHON={sys.executable}"]
+    words = ["make", "-n", "--no-print-directory", target, "VENV=none", f"PYTHON={sys.executable}"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
     (command,) = done.stdout.splitlines()
     assert command.startswith(f"{sys.executable} -m pytest --skip-missing")
