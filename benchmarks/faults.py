@@ -1,6 +1,6 @@
 """Kill a run again and again, and check that nothing is lost: `python -m benchmarks.faults`.
 
-A 200-step run with everything random in it (crops, mixup, cutmix, dropout, stochastic depth, an average) is killed
+An 800-step run with everything random in it (crops, mixup, cutmix, dropout, stochastic depth, an average) is killed
 by SIGKILL at random moments, every other time while a checkpoint is being written, and started again each time. At
 the end its weights and metrics must be those of an uninterrupted run, bit for bit.
 """
@@ -104,7 +104,7 @@ def rows(folder: Path) -> list[dict[str, float]]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--folder", type=Path)
-    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--steps", type=int, default=800)
     parser.add_argument("--kills", type=int, default=20)
     arguments = parser.parse_args()
     if arguments.folder is not None:

@@ -25,10 +25,7 @@ from __future__ import annotations
 
 from typing import Literal, TypedDict
 
-from vitrail.models.encoder import Activation
-from vitrail.models.heads import Pool
-from vitrail.models.positions import Kind
-from vitrail.models.vit import BlockKind, PositionsAt
+from vitrail.models.choices import Activation, BlockKind, Pool, Positions, PositionsAt
 from vitrail.train.duration import Duration
 from vitrail.train.parallel import Parallel
 

@@ -18,8 +18,7 @@ from typing import Any, get_args
 
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.models import checking
-from vitrail.models.encoder import Activation
-from vitrail.models.heads import Pool
+from vitrail.models.choices import Activation, Pool
 from vitrail.models.names import Config
 from vitrail.models.vit import VARIANTS
 from vitrail.runtime.log import note

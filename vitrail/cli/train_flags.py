@@ -10,22 +10,27 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import tyro
 
 from vitrail.cli.verb import COMMON, Common
+from vitrail.objectives import OBJECTIVES
 from vitrail.train.estimate import UTILISATION
 from vitrail.train.settings import Experiment
 
 T = TypeVar("T")
+if TYPE_CHECKING:
+    ObjectiveName = str
+else:
+    ObjectiveName = Literal[tuple(OBJECTIVES)]
 SEED = Annotated[int, tyro.conf.arg(help="seed of the weights, the order of the data and its augmentation")]
 
 
 @dataclass(frozen=True)
 class PretrainOptions:
     recipe: str = ""  # published experiment to start from; `list` shows them
-    objective: Literal["classification", "masked-patches"] = "classification"  # what training minimises
+    objective: ObjectiveName = "classification"  # what training minimises
     out: str = ""  # folder of the run; unset: runs/DATA-RECIPE, or runs/DATA-MODEL
     dry_run: bool = False  # show all settings and what the run needs, without training
     processes: int = 1  # with --dry-run: accelerators that share the batch

@@ -32,7 +32,7 @@ def pretrain_command(words: list[str]) -> Shown:
     text = " ".join((pretrain_command.__doc__ or "").split())
     if name:
         text += f"\n\n{recipe.claim}.\n\n{recipe.command}\n\n{recipe.cost}."
-    asked: Any = PretrainOptions(recipe=name, objective=objective_name(experiment.objective))  # type: ignore[arg-type]
+    asked: Any = PretrainOptions(recipe=name, objective=objective_name(experiment.objective))
     options, experiment, _, common = parse(words, asked, experiment, {}, "vitrail pretrain", text)
     if options.dry_run:
         from vitrail.cli.dry_run import dry_run

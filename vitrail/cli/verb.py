@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional, arg
 
 from vitrail.errors import ConfigError
+from vitrail.models.choices import Activation, Pool
 from vitrail.runtime.log import visible
 
 if TYPE_CHECKING:
@@ -35,9 +36,9 @@ class Reading:
     # resample the position embeddings for this size; one number, or height and width
     image_size: tuple[int, ...] = ()
     heads: int | None = None  # attention heads, for files that do not tell
-    activation: Literal["gelu", "gelu_tanh"] | None = None  # of the MLPs: exact or tanh GELU, likewise
+    activation: Activation | None = None  # of the MLPs: exact or tanh GELU, likewise
     norm_eps: float | None = None  # epsilon of LayerNorm, likewise
-    pool: Literal["token", "mean", "attention"] | None = None  # what the classifier sees, likewise
+    pool: Pool | None = None  # what the classifier sees, likewise
 
     def arguments(self) -> dict[str, Any]:
         """Of vitrail.load."""

@@ -16,17 +16,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import MutableMapping
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from vitrail.models.choices import Activation
 from vitrail.models.positions import Grid, take
 
 Record = MutableMapping[str, Tensor]
-Activation = Literal["gelu_tanh", "gelu"]
 
 
 class Layout(NamedTuple):

@@ -10,15 +10,12 @@ linear layer.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitrail.models.encoder import MLP, Activation
-
-Pool = Literal["token", "mean", "attention"]
+from vitrail.models.choices import Activation
+from vitrail.models.encoder import MLP
 
 
 class AttentionPool(nn.Module):

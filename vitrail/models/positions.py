@@ -17,15 +17,13 @@ T = prefix + N tokens, N = rows * columns patches, D width, h heads, d = D / h.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.errors import ConfigError
+from vitrail.models.choices import Positions
 
-Kind = Literal["none", "1d", "2d", "relative", "sincos"]
 Grid = tuple[int, int]
 
 # Methods of resampling tables, by library. The published code uses scipy.ndimage.zoom(order=1), which is bilinear
@@ -39,7 +37,7 @@ RESAMPLE: dict[str, dict[str, str | bool]] = {
 }
 
 
-def additive(kind: Kind, grid: Grid, width: int, prefix: int) -> nn.Module | None:
+def additive(kind: Positions, grid: Grid, width: int, prefix: int) -> nn.Module | None:
     """Return the module grid -> E_pos (1, T, D) of an additive kind; None for `none`."""
     if kind == "1d":
         return Learned1D(grid, width, prefix)

@@ -22,14 +22,13 @@ from torch import Tensor, nn
 
 from vitrail.errors import ConfigError
 from vitrail.models import checking, positions
-from vitrail.models.encoder import Activation, AxialBlock, Block, Encoder, Layout, Record
-from vitrail.models.heads import AttentionPool, Head, Pool
+from vitrail.models.choices import Activation, BlockKind, Pool, Positions, PositionsAt
+from vitrail.models.encoder import AxialBlock, Block, Encoder, Layout, Record
+from vitrail.models.heads import AttentionPool, Head
 from vitrail.models.initialisation import initialise
 from vitrail.models.patches import PatchEmbedding
 from vitrail.models.positions import Grid
 
-PositionsAt = Literal["stem", "every", "shared"]
-BlockKind = Literal["standard", "axial"]
 # name: (width D, depth L, mlp_dim, heads). Ti, S: DeiT and AugReg; B, L, H: the paper's Table 1; the others:
 # big_vision. B-half is Figure 4's ViT-b, "all hidden dimensions halved": the 12 heads of B, of 32 each.
 # (6 heads of 64 would be S.)
@@ -66,7 +65,7 @@ class ViTConfig:
     pool: Pool = "token"
     class_token: bool | None = None  # None: only when pool is "token"
     pre_logits: int = 0  # width of the tanh layer before the classifier (pre-training); 0: none
-    positions: positions.Kind = "1d"
+    positions: Positions = "1d"
     positions_at: PositionsAt | None = None  # None: stem; "every" for relative
     block: BlockKind = "standard"
     activation: Activation = "gelu_tanh"  # the published code's; "gelu" is the exact one of timm and others
@@ -115,7 +114,7 @@ def check(config: ViTConfig) -> None:
     """Reject values and combinations of fields that no model can have."""
     choices = {
         "pool": get_args(Pool),
-        "positions": get_args(positions.Kind),
+        "positions": get_args(Positions),
         "positions_at": get_args(PositionsAt),
         "block": get_args(BlockKind),
         "activation": get_args(Activation),

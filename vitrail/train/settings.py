@@ -15,10 +15,7 @@ from typing import Any, Literal
 
 from vitrail.data.settings import DataSettings
 from vitrail.errors import ConfigError
-from vitrail.models.encoder import Activation
-from vitrail.models.heads import Pool
-from vitrail.models.positions import Kind
-from vitrail.models.vit import BlockKind, PositionsAt
+from vitrail.models.choices import Activation, BlockKind, Pool, Positions, PositionsAt
 from vitrail.objectives import objective_name
 from vitrail.objectives.classification import Classification
 from vitrail.objectives.objective import Objective
@@ -55,7 +52,7 @@ class ModelSettings:
     mlp_dim: int | None = None  # hidden width of the MLPs
     pool: Pool | None = None  # what the head reads
     class_token: bool | None = None  # prepend a class token; unset: with pool token only
-    positions: Kind | None = None  # position embeddings (Table 8)
+    positions: Positions | None = None  # position embeddings (Table 8)
     # where they are added: once, or at every layer
     positions_at: PositionsAt | None = None
     # attention over all tokens, or by rows and columns (D.6)

@@ -91,7 +91,7 @@ def prepare(
         protocol = PROTOCOLS[protocol]
     if str(data) and not str(model):
         raise ConfigError(
-            "no model: give anyone's checkpoint or a bundle (--model PATH), ti8-64 (in the box), or the name of an "
+            "no model: give anyone's checkpoint or a bundle (--model PATH), ti8-64 (included), or the name of an "
             "architecture to train from scratch"
         )
     first = override(Experiment(), {"data": data, "model": model, "image_size": settings.get("image_size")})

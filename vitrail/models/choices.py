@@ -1,0 +1,13 @@
+"""The choices of an architecture, by name. Without torch, so that `vitrail --help` answers at once."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Pool = Literal["token", "mean", "attention"]  # what the head reads
+Positions = Literal["none", "1d", "2d", "relative", "sincos"]  # position embeddings (Table 8)
+PositionsAt = Literal[
+    "stem", "every", "shared"
+]  # once, with tables of their own at every layer, or one for all
+BlockKind = Literal["standard", "axial"]  # attention over all tokens, or by rows and columns (D.6)
+Activation = Literal["gelu_tanh", "gelu"]  # the published code's tanh form, or the exact one
