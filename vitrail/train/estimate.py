@@ -23,7 +23,7 @@ from vitrail.models.vit import ViTConfig
 from vitrail.runtime.distributed import world
 from vitrail.runtime.log import note
 from vitrail.train.assemble import Assembled, fresh_config
-from vitrail.train.optim import OptimizerSettings
+from vitrail.train.optim import MOMENTS, OptimizerSettings
 from vitrail.train.settings import Experiment, TrainingSettings
 
 UTILISATION = 0.4  # fraction of the peak that training reaches, unless something else is known
@@ -111,8 +111,7 @@ def images_at_once(batch_size: int, processes: int, grad_accum: int) -> int:
 
 def bytes_per_parameter(optimizer: OptimizerSettings) -> int:
     """Count in float32 the weight, its gradient, AdamW's two moments or SGD's one, and the average."""
-    moments = 2 if optimizer.optimizer == "adamw" else 1
-    return 4 * (2 + moments + bool(optimizer.ema))
+    return 4 * (2 + len(MOMENTS[optimizer.optimizer]) + bool(optimizer.ema))
 
 
 def shards(training: TrainingSettings, processes: int) -> int:

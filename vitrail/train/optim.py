@@ -22,6 +22,9 @@ from torch import nn
 from vitrail.errors import ConfigError
 from vitrail.train.duration import Duration
 
+# The tensors that each keeps of a parameter.
+MOMENTS = {"adamw": ("exp_avg", "exp_avg_sq"), "sgd": ("momentum_buffer",)}
+
 
 @dataclass(frozen=True)
 class OptimizerSettings:
@@ -42,8 +45,8 @@ class OptimizerSettings:
     freeze: tuple[str, ...] = ()  # what stays fixed: body (all but the head), or prefixes of parameter names
 
     def __post_init__(self) -> None:
-        if self.optimizer not in ("adamw", "sgd"):
-            raise ConfigError(f"optimizer {self.optimizer!r} is not one of adamw, sgd")
+        if self.optimizer not in MOMENTS:
+            raise ConfigError(f"optimizer {self.optimizer!r} is not one of {', '.join(MOMENTS)}")
         for name in ("lr", "end_lr", "weight_decay", "grad_clip"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ConfigError(f"{name} {getattr(self, name)}: must be finite and not negative")
@@ -72,9 +75,21 @@ def build_optimizer(
             groups.setdefault((decay, lr_scale(name, depth, settings.layer_decay)), []).append(p)
     params = [{"params": ps, "weight_decay": decay, "scale": scale} for (decay, scale), ps in groups.items()]
     fused = device.type == "cuda"
+    optimizer: torch.optim.Optimizer
     if settings.optimizer == "sgd":
-        return torch.optim.SGD(params, lr=0.0, momentum=settings.momentum, fused=fused)
-    return torch.optim.AdamW(params, lr=0.0, betas=(settings.momentum, settings.beta2), eps=1e-8, fused=fused)
+        optimizer = torch.optim.SGD(params, lr=0.0, momentum=settings.momentum, fused=fused)
+    else:
+        betas = (settings.momentum, settings.beta2)
+        optimizer = torch.optim.AdamW(params, lr=0.0, betas=betas, eps=1e-8, fused=fused)
+    # The moments at zero, as the first step would make them: so that they can be restored before it.
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            if settings.optimizer == "adamw":
+                place = p.device if fused else torch.device("cpu")
+                optimizer.state[p]["step"] = torch.zeros((), dtype=torch.float32, device=place)
+            for name in MOMENTS[settings.optimizer]:
+                optimizer.state[p][name] = torch.zeros_like(p, memory_format=torch.preserve_format)
+    return optimizer
 
 
 def freeze(model: nn.Module, parts: Sequence[str]) -> None:

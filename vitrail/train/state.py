@@ -20,7 +20,6 @@ class TrainState:
         self.objective = objective
         self.optimizer = build_optimizer(objective, settings, device)
         self.ema = EMA(objective, settings.ema, settings.ema_ramp) if settings.ema else None
-        begin(self.optimizer)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors by name; they are not copies."""
@@ -55,15 +54,3 @@ class TrainState:
     def keep_average(self) -> None:
         if self.ema is not None:
             self.ema.keep()
-
-
-def begin(optimizer: torch.optim.Optimizer) -> None:
-    """Make the moments of all parameters, at zero, as the first step would: so that they can be restored."""
-    adam = isinstance(optimizer, torch.optim.AdamW)
-    for group in optimizer.param_groups:
-        for p in group["params"]:
-            if adam:
-                where = p.device if group["fused"] else torch.device("cpu")
-                optimizer.state[p]["step"] = torch.zeros((), dtype=torch.float32, device=where)
-            for name in ("exp_avg", "exp_avg_sq") if adam else ("momentum_buffer",):
-                optimizer.state[p][name] = torch.zeros_like(p, memory_format=torch.preserve_format)
