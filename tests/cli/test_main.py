@@ -3,7 +3,7 @@
 import pytest
 
 import vitrail
-from vitrail.cli.verb import Common, Shown
+from vitrail.cli.verb import Common, Output
 from vitrail.errors import CheckpointError, Interrupted
 
 HOSTILE = "a\x1b]52;c;eA==\x1b\\b\nerror: forged\x9b\u202e\udce9"
@@ -36,7 +36,7 @@ def test_the_version(vitrail_command):
 
 def test_problems_with_a_part_are_a_line_each(vitrail_command, monkeypatch):
     problems = [HOSTILE, "y" * 3_000_000]
-    monkeypatch.setattr("vitrail.cli.run", lambda _: Shown(Common(), ["a"], [["b"]], {}, problems=problems))
+    monkeypatch.setattr("vitrail.cli.run", lambda _: Output(Common(), ["a"], [["b"]], {}, problems=problems))
     code, _, err = vitrail_command()
     assert code == 2 and err.splitlines()[0] == f"error: {SHOWN}"
     assert len(err.splitlines()) == 2 and len(err) < 10_000

@@ -12,7 +12,7 @@ from rich.text import Text
 from vitrail.checkpoints.bundle import PRECISIONS
 from vitrail.checkpoints.formats import FORMATS
 from vitrail.cli import evaluate_verbs, model_verbs, probe_verbs
-from vitrail.cli.verb import Common, Device, Format, Shown, show
+from vitrail.cli.verb import Common, Device, Format, Output, show
 from vitrail.data.bad_files import BadFiles
 from vitrail.evaluators import accuracy, fewshot, knn, linear
 from vitrail.inference.feature_cache import Extraction
@@ -29,7 +29,7 @@ def printed(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
 
     def printed(*given, json=False, **more):
-        show(Shown(Common(json=json), *given, **more))
+        show(Output(Common(json=json), *given, **more))
         return capsys.readouterr().out
 
     return printed
@@ -67,7 +67,7 @@ def test_letters_that_the_terminal_does_not_have(monkeypatch):
     from vitrail.cli import main
 
     monkeypatch.setattr(
-        "vitrail.cli.run", lambda _: Shown(Common(), ["class"], [["日本 é"]], {}, after=["日本"])
+        "vitrail.cli.run", lambda _: Output(Common(), ["class"], [["日本 é"]], {}, after=["日本"])
     )
     stdout = io.TextIOWrapper(io.BytesIO(), encoding="latin-1", errors="strict")
     monkeypatch.setattr("sys.stdout", stdout)

@@ -17,7 +17,7 @@ from PIL import Image
 from tests.peers import torchvision_or_skip
 from vitrail.data.catalog import CATALOG, data_root
 from vitrail.data.shard import shard
-from vitrail.data.sources import open_source, splits_of
+from vitrail.data.sources import list_splits, open_source
 from vitrail.errors import ConfigError, DataError
 
 
@@ -64,16 +64,16 @@ def test_unknown_names_suggest_a_near_one() -> None:
     ):
         open_source("cifar")
     with pytest.raises(DataError, match="no such path"):
-        splits_of("no/such/path")
+        list_splits("no/such/path")
 
 
 def test_a_folder_under_root_in_our_own_layouts(tmp_path: Path) -> None:
     shard("shapes:colour?n=40&image_size=8", tmp_path / "cifar10", split="validation")
-    assert splits_of("cifar10", root=tmp_path) == ["validation"]
+    assert list_splits("cifar10", root=tmp_path) == ["validation"]
     assert len(open_source("cifar10", "validation", root=tmp_path)) == 10
     for name in ("train/n01/a.jpg", "val/n01/b.jpg"):
         put(tmp_path / "imagenet" / name)
-    assert splits_of("imagenet", root=tmp_path) == ["train", "validation"]
+    assert list_splits("imagenet", root=tmp_path) == ["train", "validation"]
     assert open_source("imagenet", "val", root=tmp_path).key(0) == "val/n01/b.jpg"
 
 
@@ -136,7 +136,7 @@ def test_files_with_official_splits(torchvision: ModuleType, tmp_path: Path) -> 
         labels = tmp_path / "dtd/dtd/labels" / f"{split}1.txt"
         labels.parent.mkdir(exist_ok=True)
         labels.write_text("\n".join(lines))
-    assert splits_of("dtd", root=tmp_path) == ["train", "validation", "test"]
+    assert list_splits("dtd", root=tmp_path) == ["train", "validation", "test"]
     source = open_source("dtd", root=tmp_path)
     assert [source.key(i) for i in range(2)] == ["dtd/dtd/images/a/1.jpg", "dtd/dtd/images/b/2.jpg"]
     assert source.labels.tolist() == [0, 1]
@@ -181,7 +181,7 @@ def test_sets_in_one_piece_are_split_here(
             put(tmp_path / folder / kind / f"image_{i:04d}.jpg")
     if name == "caltech101":
         (tmp_path / folder / "BACKGROUND_Google").mkdir()
-    splits = {split: open_source(name, split, root=tmp_path) for split in splits_of(name, root=tmp_path)}
+    splits = {split: open_source(name, split, root=tmp_path) for split in list_splits(name, root=tmp_path)}
     assert {split: np.bincount(source.labels).tolist() for split, source in splits.items()} == {
         "train": [16, 16],
         "validation": [2, 2],
@@ -206,7 +206,7 @@ def test_nothing_is_fetched_unless_asked(
     with pytest.raises(DataError, match=r"open_source\('eurosat', download=True\) fetches it"):
         open_source("eurosat", root=tmp_path)
     assert fetched == []
-    assert splits_of("eurosat", root=tmp_path, download=True) == ["train", "validation", "test"]
+    assert list_splits("eurosat", root=tmp_path, download=True) == ["train", "validation", "test"]
     assert fetched == []
     assert len(open_source("eurosat", root=tmp_path, download=True)) == 8
     assert fetched == ["EuroSAT"]
@@ -240,7 +240,7 @@ def cifar(torchvision: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_cifar(cifar: np.ndarray, tmp_path: Path) -> None:
-    assert splits_of("cifar10", root=tmp_path) == ["train", "test"]
+    assert list_splits("cifar10", root=tmp_path) == ["train", "test"]
     source = open_source("cifar10", "train[:50%]+test", root=tmp_path)
     assert source.labels.tolist() == [0, 1, 2, 3, 4, 0, 1]
     assert source.class_names[9] == "name 9"

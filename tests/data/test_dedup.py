@@ -13,7 +13,7 @@ from PIL import Image, ImageEnhance, ImageOps
 
 from vitrail.data.audit import inspect, inspect_path
 from vitrail.data.dedup import Leaks, dedup_paths, read_exclusions, write_exclusions
-from vitrail.data.sources import open_source, splits_of
+from vitrail.data.sources import list_splits, open_source
 from vitrail.errors import ConfigError, DataError
 
 # Any name a file can have: the bytes of a name that is not Unicode become surrogates.
@@ -177,7 +177,7 @@ def test_a_source_leaves_out_what_the_file_names(folder: Path) -> None:
     assert rest.class_names == whole.class_names
     assert len(open_source(f"{folder}?exclude={folder / 'exclude.jsonl'}", "train[:4]")) == 4
     assert len(open_source(f"{folder}?exclude={folder / 'exclude.jsonl'}", "test")) == 8
-    assert splits_of(f"{folder}?exclude={folder / 'exclude.jsonl'}") == ["train", "test"]
+    assert list_splits(f"{folder}?exclude={folder / 'exclude.jsonl'}") == ["train", "test"]
 
 
 def test_a_file_made_for_other_data_is_refused(folder: Path) -> None:

@@ -20,11 +20,11 @@ from vitrail.data.shard import shard
 from vitrail.data.sources import (
     Example,
     Source,
-    layout_of,
+    find_kind,
+    list_splits,
     open_source,
     read_image_file,
     split_options,
-    splits_of,
 )
 from vitrail.errors import ConfigError, DataError
 
@@ -94,7 +94,7 @@ def read_all(source: Source) -> list[tuple[bytes, int, str]]:
 def test_the_contract(kind: str, tmp_path: Path) -> None:
     where = KINDS[kind](tmp_path)
     source = open_source(where)
-    assert splits_of(where)[0] == "train"
+    assert list_splits(where)[0] == "train"
     assert len(source) == 40
     assert source.labels.dtype == np.int64
     assert source.labels.shape == (40,)
@@ -134,10 +134,10 @@ def test_sources_travel_to_other_processes(method: str, tmp_path: Path) -> None:
 
 
 def test_layouts(tmp_path: Path) -> None:
-    assert layout_of(Path(as_folder(tmp_path))) == "folder"
-    assert layout_of(Path(as_parquet(tmp_path))) == "parquet"
-    assert layout_of(Path(as_arrays(tmp_path))) == "arrays"
-    assert layout_of(Path(as_tar(tmp_path))) == "tar"
+    assert find_kind(Path(as_folder(tmp_path))) == "folder"
+    assert find_kind(Path(as_parquet(tmp_path))) == "parquet"
+    assert find_kind(Path(as_arrays(tmp_path))) == "arrays"
+    assert find_kind(Path(as_tar(tmp_path))) == "tar"
     (tmp_path / "tar" / "train.parquet").touch()
     with pytest.raises(DataError, match="holds both Parquet and tar shards"):
         open_source(tmp_path / "tar")

@@ -31,7 +31,7 @@ from vitrail.checkpoints.run import Run
 from vitrail.checkpoints.run.summary import find_runs, summarize
 from vitrail.data.decode import decode
 from vitrail.data.shard import shard
-from vitrail.data.sources import open_source, splits_of
+from vitrail.data.sources import list_splits, open_source
 from vitrail.errors import VitrailError
 from vitrail.train.run import run
 
@@ -126,7 +126,7 @@ def read_model(path: Path) -> Any:
 
 
 def read_images(path: Path) -> None:
-    for split in splits_of(path):
+    for split in list_splits(path):
         source = open_source(path, split)
         for i in range(len(source)):
             with suppress(VitrailError):

@@ -1,9 +1,8 @@
 """The command line: one function for each verb, thin over what Python users call.
 
-A verb imports what it needs when it is used, so that `vitrail --help` answers at once. It returns a `Shown`: a
-table for people, an object for `--json`. Errors of the user (VitrailError), and memory that has run out, become one
-line and exit code 2.
-Only `main` prints results, and only `main` exits.
+A verb imports what it needs when it is called, so that `vitrail --help` answers at once. It returns an `Output`: a
+table for people, an object for `--json`. Errors of the user (VitrailError), and running out of memory, become one
+line and exit code 2. Only `main` prints results, and only `main` exits.
 """
 
 from __future__ import annotations
@@ -27,37 +26,37 @@ from vitrail.cli.probe_verbs import fewshot, knn, linear
 from vitrail.cli.run_verbs import runs
 from vitrail.cli.train_verbs import finetune_command, pretrain_command
 from vitrail.cli.transfer_verbs import transfer_command, vtab_command
-from vitrail.cli.verb import COMMON, Shown, show
+from vitrail.cli.verb import COMMON, Output, show
 from vitrail.errors import ConfigError, Interrupted, VitrailError
 from vitrail.runtime.interrupts import interruptible
 from vitrail.runtime.log import visible
 from vitrail.runtime.memory import exhausted_memory, requested_size
 
-Verb = Callable[..., Shown]
-ABOUT = "The Vision Transformer paper as working software. `vitrail --version` says which."
+Verb = Callable[..., Output]
+ABOUT = "The Vision Transformer paper as working software. `vitrail --version` prints the version."
 
 
-def data() -> Shown:
+def data() -> Output:
     """Data sets: inspect, dedup, shard (each with its own --help)."""
-    raise AssertionError("main takes the words after `data` apart")
+    raise AssertionError("run parses the words after `data`")
 
 
-def pretrain() -> Shown:
-    """Train a model by labels or by masked patches, from scratch or on from weights; --recipe: as published."""
+def pretrain() -> Output:
+    """Train a model by labels or by masked patches, from scratch or from weights; --recipe: published settings."""
     raise AssertionError("its flags depend on --recipe: train_verbs.py parses them")
 
 
-def finetune() -> Shown:
+def finetune() -> Output:
     """Fine-tune a checkpoint on labelled images: new head, new resolution, and a report of the mistakes."""
     raise AssertionError("its flags depend on --recipe: train_verbs.py parses them")
 
 
-def transfer() -> Shown:
+def transfer() -> Output:
     """Run few-shot, linear probe, kNN and fine-tuning on a list of data sets, in one table."""
     raise AssertionError("its flags depend on --protocol: transfer_verbs.py parses them")
 
 
-def vtab() -> Shown:
+def vtab() -> Output:
     """Fine-tune on the 19 tasks of VTAB-1k."""
     raise AssertionError("transfer_verbs.py parses its flags")
 
@@ -83,14 +82,14 @@ VERBS: dict[str, Verb] = {
 }
 
 
-# Verbs whose flags depend on what is asked for.
-COMMANDS: dict[str, Callable[[list[str]], Shown]] = {
+# Verbs whose flags depend on a recipe or protocol.
+COMMANDS: dict[str, Callable[[list[str]], Output]] = {
     "pretrain": pretrain_command,
     "finetune": finetune_command,
     "transfer": transfer_command,
     "vtab": vtab_command,
 }
-# Verbs that the processes of torchrun do together.
+# Verbs whose work the processes of torchrun share.
 TOGETHER = {"pretrain", "finetune", "evaluate"}
 
 
@@ -100,18 +99,18 @@ def main(arguments: list[str] | None = None) -> None:
         try:
             answer(list(sys.argv[1:] if arguments is None else arguments))
         finally:
-            print(end="", flush=True)  # --help has printed, and is on its way out
+            print(end="", flush=True)  # --help has printed, and raises SystemExit
     except BrokenPipeError:
-        # Who reads it has seen enough, as `head`; Python would write once more at its end.
+        # The reader, such as `head`, has closed the pipe; Python would write to it once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)  # as rich does where it prints a table
 
 
 def answer(given: list[str]) -> None:
-    speaks = os.environ.get("RANK", "0") == "0"  # of the processes that torchrun starts, one
+    speaks = os.environ.get("RANK", "0") == "0"  # one of the processes that torchrun starts
     try:
         with interruptible():
-            shown = run(given)
+            output = run(given)
     except Interrupted as error:
         if speaks:
             print(visible(str(error)), file=sys.stderr)
@@ -122,47 +121,47 @@ def answer(given: list[str]) -> None:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
     except Exception as error:
-        said = error_line(error, given)
-        if not said:
-            raise  # a fault of ours
-        print(visible(f"error: {said}"), file=sys.stderr)
+        message = error_line(error, given)
+        if not message:
+            raise
+        print(visible(f"error: {message}"), file=sys.stderr)
         sys.exit(2)
     if not speaks:
         return
     if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # for names in a script that it has no letters for
-    show(shown)
-    print(end="", flush=True)  # before what is said of problems
-    for problem in shown.problems:
+        sys.stdout.reconfigure(errors="backslashreplace")  # for names in letters that the encoding lacks
+    show(output)
+    print(end="", flush=True)  # before the problems on standard error
+    for problem in output.problems:
         print(visible(f"error: {problem}"), file=sys.stderr)
-    if shown.problems:
+    if output.problems:
         sys.exit(2)
 
 
 def error_line(error: Exception, given: list[str]) -> str:
-    """What to say of an error that the person can do something about; empty: it is none."""
+    """Return the message for an error that the user can act on; empty for a fault of ours."""
     if isinstance(error, VitrailError):
-        said = str(error)
+        message = str(error)
     elif kind := exhausted_memory(error):
-        said = out_of_memory("".join(given[:1]), kind, requested_size(error))
+        message = out_of_memory("".join(given[:1]), kind, requested_size(error))
     elif isinstance(error, OSError):  # a place that cannot be written or read
-        said = str(error)
+        message = str(error)
     elif isinstance(error, UnicodeEncodeError):
         name = error.object[max(0, error.start - 80) : error.end + 20]
-        said = f"{name}: bytes of this name are not UTF-8: rename it"
+        message = f"{name}: bytes of this name are not UTF-8: rename it"
     else:
         return ""
-    return ". ".join([said, *getattr(error, "__notes__", ())])
+    return ". ".join([message, *getattr(error, "__notes__", ())])
 
 
-def run(given: list[str]) -> Shown:
+def run(given: list[str]) -> Output:
     if given and given[0] in set(VERBS) - TOGETHER and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ConfigError(
             f"{given[0]} is for one process: start it without torchrun. These share their work: "
             f"{', '.join(sorted(TOGETHER))}"
         )
     if given == ["--version"]:
-        return Shown(COMMON, [], [], {}, after=[f"vitrail {vitrail.__version__}"])
+        return Output(COMMON, [], [], {}, after=[f"vitrail {vitrail.__version__}"])
     if given and given[0] in COMMANDS:
         return COMMANDS[given[0]](given[1:])
     group = given[:1] == ["data"]

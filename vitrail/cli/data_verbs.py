@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
-from vitrail.cli.verb import COMMON, Common, Shown, table
+from vitrail.cli.verb import COMMON, Common, Output, table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -20,7 +20,7 @@ def data_inspect(
     splits: tuple[str, ...] = (),
     sheet: str | None = None,
     common: Common = COMMON,
-) -> Shown:
+) -> Output:
     """Report what a data set holds and what is wrong with it: broken files, duplicates, leaks between splits.
 
     Args:
@@ -38,7 +38,7 @@ def data_inspect(
     copies = [copy_table(report)] if report.copies else []
     after = [f"- {problem}" for problem in report.problems] or ["No problems found."]
     after += [f"Contact sheet: {report.sheet}"] if report.sheet else []
-    return Shown(
+    return Output(
         common, [], [], report.as_json(), body=Group(*layout, split_table(report), *copies), after=after
     )
 
@@ -78,7 +78,7 @@ def data_dedup(
     test_split: str | None = None,
     sheet: str | None = None,
     common: Common = COMMON,
-) -> Shown:
+) -> Output:
     """List the images of a training set that are near-duplicates of test images.
 
     Args:
@@ -105,7 +105,7 @@ def data_dedup(
         *(f"{s.unreadable:,} images of {s.name} cannot be read" for s in leaks.tests if s.unreadable),
         *([f"Pairs drawn in {sheet}"] if sheet else []),
     ]
-    return Shown(common, columns, rows, leaks.as_json(), after=after)
+    return Output(common, columns, rows, leaks.as_json(), after=after)
 
 
 def data_shard(
@@ -116,7 +116,7 @@ def data_shard(
     shard_mb: int = 256,
     no_check: bool = False,
     common: Common = COMMON,
-) -> Shown:
+) -> Output:
     """Convert any data set to Parquet shards; an interrupted run continues where it stopped.
 
     Args:
@@ -129,11 +129,11 @@ def data_shard(
     from dataclasses import asdict
 
     from vitrail.data.shard import shard
-    from vitrail.data.sources import splits_of
+    from vitrail.data.sources import list_splits
 
-    names = splits or tuple(splits_of(source))
+    names = splits or tuple(list_splits(source))
     reports = [shard(source, folder, split=name, shard_mb=shard_mb, check=not no_check) for name in names]
     rows = [[r.split, str(r.shards), f"{r.examples:,}", f"{r.broken:,}", str(r.kept)] for r in reports]
     columns = ["split", ">shards", ">images", ">broken, left out", ">shards from an earlier run"]
     result = {"folder": folder, "splits": [{**asdict(r), "folder": str(r.folder)} for r in reports]}
-    return Shown(common, columns, rows, result)
+    return Output(common, columns, rows, result)

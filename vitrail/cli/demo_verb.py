@@ -6,14 +6,14 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from vitrail.cli.verb import COMMON, Common, Shown
+from vitrail.cli.verb import COMMON, Common, Output
 from vitrail.demo.settings import DEMO, Demo
 
 if TYPE_CHECKING:
     from rich.console import Group
 
 
-def demo(settings: Demo = DEMO, *, out: str = "vitrail-demo", common: Common = COMMON) -> Shown:
+def demo(settings: Demo = DEMO, *, out: str = "vitrail-demo", common: Common = COMMON) -> Output:
     """Show the included model at work, offline, in about a minute: predictions, accuracy, fine-tuning, attention.
 
     Args:
@@ -34,7 +34,7 @@ def demo(settings: Demo = DEMO, *, out: str = "vitrail-demo", common: Common = C
         again = f"rm -r {quote(str(finished.folder))}, or choose another --out"
         after.append(f"These are the results of an earlier run. To run the demo again: {again}.")
     result["next"] = list(commands)
-    return Shown(common, [], [], result, tables(result), after)
+    return Output(common, [], [], result, tables(result), after)
 
 
 def tables(result: dict[str, Any]) -> Group:

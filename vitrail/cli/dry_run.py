@@ -10,7 +10,7 @@ import torch
 from vitrail.checkpoints.checkpoint import Checkpoint, change_image_size
 from vitrail.checkpoints.run.run_json import flatten
 from vitrail.cli.train_flags import PretrainOptions
-from vitrail.cli.verb import Common, Shown
+from vitrail.cli.verb import Common, Output
 from vitrail.data.preprocess import default_line
 from vitrail.inference.engine import training_line
 from vitrail.models.names import Model, build
@@ -22,7 +22,7 @@ from vitrail.train.estimate import TPU_V3_CORE, Accelerators, Estimate, estimate
 from vitrail.train.settings import Experiment
 
 
-def dry_run(options: PretrainOptions, experiment: Experiment, recipe: Recipe, common: Common) -> Shown:
+def dry_run(options: PretrainOptions, experiment: Experiment, recipe: Recipe, common: Common) -> Output:
     """Show the experiment with all that is known of it, every duration in steps, and what it needs."""
     check_labels(experiment)
     changes = list_changes(experiment, recipe)
@@ -45,7 +45,7 @@ def dry_run(options: PretrainOptions, experiment: Experiment, recipe: Recipe, co
     result |= {"changes": changes, "experiment": settings, "examples": examples, "classes": classes}
     result |= {**asdict(needs), "exaflops": needs.exaflops, "memory_bytes": needs.memory_bytes, **asdict(on)}
     after = [recipe.claim, *([f"Changed from the recipe: {', '.join(changes)}."] if changes else [])]
-    return Shown(common, ["", "", ""], rows, result, after=after)
+    return Output(common, ["", "", ""], rows, result, after=after)
 
 
 def list_changes(experiment: Experiment, recipe: Recipe) -> list[str]:

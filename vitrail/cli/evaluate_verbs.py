@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
-from vitrail.cli.verb import COMMON, READING, Common, ModelPath, Reading, Shown
+from vitrail.cli.verb import COMMON, READING, Common, ModelPath, Output, Reading
 from vitrail.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def evaluate(
     passing: Passing = PASSING,
     reading: Reading = READING,
     common: Common = COMMON,
-) -> Shown:
+) -> Output:
     """Measure a model on labelled images: accuracy, loss, calibration, and where it fails.
 
     Args:
@@ -67,15 +67,17 @@ def evaluate(
         evaluation = run(loaded, source, mapping=mapping, real=real, **vars(passing))
         first = rank() == 0
     result = {"model": model, "preprocess": loaded.preprocess, **evaluation.as_json()}
-    shown = Shown(common, ["", f">{source.name}"], score_rows(evaluation), result, after=failures(evaluation))
+    output = Output(
+        common, ["", f">{source.name}"], score_rows(evaluation), result, after=failures(evaluation)
+    )
     if out is not None and first:
         mistakes = evaluation.mistakes(source)
         with atomic_file(Path(out)) as file:
             whole = {**result, "mistakes": mistakes}
             file.write_text(json.dumps(whole, allow_nan=False, indent=1) + "\n", encoding="utf-8")
         named = f" (the {len(mistakes):,} most confident by name)" if len(mistakes) < result["wrong"] else ""
-        shown.after.append(f"Whole result, with {result['wrong']:,} mistakes{named}: {out}")
-    return shown
+        output.after.append(f"Whole result, with {result['wrong']:,} mistakes{named}: {out}")
+    return output
 
 
 def score_rows(evaluation: Evaluation) -> list[list[str]]:

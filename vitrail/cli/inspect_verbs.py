@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from vitrail.cli.verb import COMMON, READING, Common, ModelPath, Reading, Shown
+from vitrail.cli.verb import COMMON, READING, Common, ModelPath, Output, Reading
 from vitrail.errors import CheckpointError, ConfigError, VitrailError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def inspect(
     closely: int = 8,
     reading: Reading = READING,
     common: Common = COMMON,
-) -> Shown:
+) -> Output:
     """Draw the paper's figures for a model, and write one page that explains it.
 
     Args:
@@ -78,7 +78,7 @@ def inspect(
     files |= figures.draw_inspection(inspection, folder)
     report.write_report(inspection, files, folder / report.NAME, evaluation)
     files["report"] = folder / report.NAME
-    return Shown(
+    return Output(
         common,
         ["figure", "file"],
         [[figure, str(path)] for figure, path in files.items()],

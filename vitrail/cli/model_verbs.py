@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from vitrail.cli.verb import COMMON, READING, Common, Format, ModelPath, Reading, Shown, size_of
+from vitrail.cli.verb import COMMON, READING, Common, Format, ModelPath, Output, Reading, parse_image_size
 from vitrail.errors import ConfigError
 
 if TYPE_CHECKING:
     from vitrail.models.names import Config, Model
 
 
-def models(*, image_size: int | None = None, classes: int = 1000, common: Common = COMMON) -> Shown:
+def models(*, image_size: int | None = None, classes: int = 1000, common: Common = COMMON) -> Output:
     """List the models of the paper with their cost, and the included models, which have weights.
 
     Args:
@@ -49,7 +49,7 @@ def models(*, image_size: int | None = None, classes: int = 1000, common: Common
         f"License of {one['name']}, and of models trained from it: {describe_license(one['license'])}."
         for one in box
     ]
-    return Shown(common, columns, rows, {"models": result, "box": box}, after=after)
+    return Output(common, columns, rows, {"models": result, "box": box}, after=after)
 
 
 def nearest_size(name: str, image_size: int) -> int:
@@ -72,7 +72,7 @@ def cost(
     peak_tflops: float = 61.5,
     utilisation: float = 0.4,
     common: Common = COMMON,
-) -> Shown:
+) -> Output:
     """Show the cost of a model: parameters, FLOPs, memory, and the compute of pre-training it.
 
     Args:
@@ -120,7 +120,7 @@ def cost(
         "pretraining_exaflops": flops / 1e18,
         "accelerator_days": days,
     }
-    return Shown(common, ["", f">{name}"], rows, result)
+    return Output(common, ["", f">{name}"], rows, result)
 
 
 def config_and_name(model: str, image_size: tuple[int, ...]) -> tuple[Config, str]:
@@ -135,7 +135,7 @@ def config_and_name(model: str, image_size: tuple[int, ...]) -> tuple[Config, st
     config = stored_config(model, image_size) if stored else make_config(model)
     if not image_size:
         return config, model
-    H, W = checking.image_size(size_of(image_size))
+    H, W = checking.image_size(parse_image_size(image_size))
     name = model if stored else split_size(model)[0]
     return replace(config, image_size=(H, W)), f"{name}@{H}" if H == W else f"{name}@{H}x{W}"
 
@@ -151,7 +151,7 @@ def stored_config(model: str, image_size: tuple[int, ...]) -> Config:
     if path is not None and bundle.recognises(path):
         card = path / bundle.CARD
         return config_from_json(bundle.read_card(card)["architecture"], str(card))
-    return read(model, image_size=size_of(image_size)).config
+    return read(model, image_size=parse_image_size(image_size)).config
 
 
 def convert(
@@ -167,7 +167,7 @@ def convert(
     sample: tuple[str, ...] = (),
     reading: Reading = READING,
     common: Common = COMMON,
-) -> Shown:
+) -> Output:
     """Convert a checkpoint from any supported format to another.
 
     Where readers of the new format prepare images differently, the change of the probabilities is measured.
@@ -209,12 +209,12 @@ def convert(
     result = {"source": source, "destination": destination, "to": to, "parameters": parameters}
     result |= {"classes": config.classes, "image_size": [H, W], "preprocess": model.preprocess}
     result["license"] = complete_license(model.license)
-    shown = Shown(common, ["", ""], rows, result)
-    measure(shown, model, to, paths)
-    return shown
+    output = Output(common, ["", ""], rows, result)
+    measure(output, model, to, paths)
+    return output
 
 
-def measure(shown: Shown, model: Model, to: str, paths: list[Path]) -> None:
+def measure(output: Output, model: Model, to: str, paths: list[Path]) -> None:
     """Add how far the answers move where readers of the format prepare images by their own code."""
     from vitrail.checkpoints.checkpoint import from_model
     from vitrail.checkpoints.formats import reader_line
@@ -227,14 +227,14 @@ def measure(shown: Shown, model: Model, to: str, paths: list[Path]) -> None:
     if not line or not model.config.classes or parse(line) == parse(model.preprocess):
         return
     images = Pictures(paths) if paths else drawn_pictures()
-    change = measure_change(model.to(pick(shown.common.device)), line, images)
-    shown.problems += change.errors
+    change = measure_change(model.to(pick(output.common.device)), line, images)
+    output.problems += change.errors
     if not change.images:
         return
     n, largest, labels = change.images, change.largest, change.labels
-    shown.result["change"] = {"images": n, "largest": largest, "labels": labels, "line": line}
+    output.result["change"] = {"images": n, "largest": largest, "labels": labels, "line": line}
     which = "images" if paths else "drawn pictures (--sample IMAGES: on yours)"
-    shown.after.append(
+    output.after.append(
         f"With images prepared as readers of {to} do, '{line}', a probability changes by up to {largest:.3f} "
         f"and {labels} of {n} labels change; measured on {n} {which}."
     )
@@ -262,7 +262,7 @@ def predict(
     class_names: str | None = None,
     reading: Reading = READING,
     common: Common = COMMON,
-) -> Shown:
+) -> Output:
     """Show the most probable classes of images.
 
     Args:
@@ -285,23 +285,23 @@ def predict(
         loaded.class_names = predicting.read_class_names(class_names, loaded.config.classes)
     names = {path: path.name for path in paths}
     names = names if len({*names.values()}) == len(paths) else {path: str(path) for path in paths}
-    shown = Shown(common, ["image", "class", ">probability"], [], {"model": model, "images": []})
+    output = Output(common, ["image", "class", ">probability"], [], {"model": model, "images": []})
     loaded = loaded.to(pick(common.device))
     predictions = predicting.predict_each(loaded, paths, top, num_workers=None, task="predict")
     for path, prediction in zip(paths, predictions, strict=True):
         if isinstance(prediction, ImageError):
-            shown.problems.append(str(prediction))
+            output.problems.append(str(prediction))
             continue
-        shown.rows += [["", readable(name), format_accuracy(p)] for name, p in prediction]
-        shown.rows[-len(prediction)][0] = names[path]
+        output.rows += [["", readable(name), format_accuracy(p)] for name, p in prediction]
+        output.rows[-len(prediction)][0] = names[path]
         top_classes = [{"name": name, "probability": p} for name, p in prediction]
-        shown.result["images"].append({"path": str(path), "top": top_classes})
+        output.result["images"].append({"path": str(path), "top": top_classes})
     if loaded.class_names is None and loaded.config.classes != 1000:
-        shown.after.append(
+        output.after.append(
             f"The model has no names for its {loaded.config.classes:,} classes: these are indices "
             "(pass names with --class-names FILE)."
         )
-    if not shown.result["images"]:
-        raise ImageError(shown.problems[0])
-    shown.result |= {"errors": shown.problems, "notes": shown.after}
-    return shown
+    if not output.result["images"]:
+        raise ImageError(output.problems[0])
+    output.result |= {"errors": output.problems, "notes": output.after}
+    return output

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from vitrail.cli.verb import COMMON, Common, ModelPath, Shown
+from vitrail.cli.verb import COMMON, Common, ModelPath, Output
 from vitrail.evaluators.draws import Draws
 
 if TYPE_CHECKING:
@@ -25,9 +25,9 @@ class Probing:
     """Flags of every probe."""
 
     train_split: str = "train"  # split to learn from; settings are chosen on a held-out part of it
-    test_split: str | None = None  # split to test on; None: test, or else validation
+    test_split: str | None = None  # split to test on; if unset, test or else validation
     which: str = "pre_logits"  # features: pre_logits, token, mean, layer3, layer3.token, layer3.mean
-    cache: Path | None = None  # folder that keeps features; None: VITRAIL_CACHE, or ~/.cache/vitrail
+    cache: Path | None = None  # folder that keeps features; if unset, VITRAIL_CACHE or ~/.cache/vitrail
     batch_size: int = 64  # images at a time
     num_workers: int = 0  # processes that decode images
     max_bad: float = 0.01  # share of the images that may be broken before it stops
@@ -47,7 +47,7 @@ def fewshot(
     draws: Draws = "vitrail",
     probing: Probing = PROBING,
     common: Common = COMMON,
-) -> Shown:
+) -> Output:
     """Fit least squares to a few examples of each class: the paper's few-shot accuracy.
 
     Args:
@@ -66,14 +66,14 @@ def fewshot(
     evaluator = FewShot(
         train, test, shots or fitting_shots(train), seeds, SWEEP if sweep else l2, extraction, draws=draws
     )
-    shown = begin_table(model, loaded, train, test, probing, common, ["std", "each seed", "l2"])
-    shown.result["draws"] = draws
+    output = begin_table(model, loaded, train, test, probing, common, ["std", "each seed", "l2"])
+    output.result["draws"] = draws
     for runs in evaluator.runs(loaded):
         mean, l2s, values = score(runs), sorted({run.l2 for run in runs}), [run.accuracy for run in runs]
         std = "-" if mean.std is None else f"{mean.std:.2%}"
         cells = [std, " ".join(map(format_accuracy, values)), " ".join(f"{value:g}" for value in l2s)]
-        add_row(shown, mean, cells, l2=l2s, seeds=len(runs), values=values)
-    return shown
+        add_row(output, mean, cells, l2=l2s, seeds=len(runs), values=values)
+    return output
 
 
 def knn(
@@ -84,7 +84,7 @@ def knn(
     temperature: float = 0.07,
     probing: Probing = PROBING,
     common: Common = COMMON,
-) -> Shown:
+) -> Output:
     """Classify by the nearest training images, by the cosine of their features; nothing is trained.
 
     Args:
@@ -98,10 +98,10 @@ def knn(
 
     loaded, train, test, extraction = open_probe(model, data, probing, common)
     evaluator = KNN(train, test, k, temperature, extraction)
-    shown = begin_table(model, loaded, train, test, probing, common, ["k"])
+    output = begin_table(model, loaded, train, test, probing, common, ["k"])
     for vote, (best, value, n) in evaluator.chosen(loaded).items():
-        add_row(shown, Score(f"knn {vote}", value, n), [str(best)], k=best)
-    return shown
+        add_row(output, Score(f"knn {vote}", value, n), [str(best)], k=best)
+    return output
 
 
 def linear(
@@ -111,7 +111,7 @@ def linear(
     l2: tuple[float, ...] = (10.0, 1.0, 0.1, 0.01, 1e-3, 1e-4, 1e-5, 1e-6),
     probing: Probing = PROBING,
     common: Common = COMMON,
-) -> Shown:
+) -> Output:
     """Fit logistic regression to the features, by L-BFGS: the linear probe.
 
     Args:
@@ -123,10 +123,10 @@ def linear(
 
     loaded, train, test, extraction = open_probe(model, data, probing, common)
     evaluator = LinearProbe(train, test, l2, extraction)
-    shown = begin_table(model, loaded, train, test, probing, common, ["l2"])
+    output = begin_table(model, loaded, train, test, probing, common, ["l2"])
     best, score = evaluator.chosen(loaded)
-    add_row(shown, score, [f"{best:g}"], l2=best)
-    return shown
+    add_row(output, score, [f"{best:g}"], l2=best)
+    return output
 
 
 def open_probe(
@@ -146,17 +146,17 @@ def open_probe(
 
 def begin_table(
     name: str, model: Model, train: Source, test: Source, probing: Probing, common: Common, columns: list[str]
-) -> Shown:
+) -> Output:
     """Return a table without rows, and the line below it."""
     result: dict[str, Any] = {"model": name, "preprocess": model.preprocess, "which": probing.which}
     result |= {"train": train.name, "test": test.name, "scores": []}
     line = f"Learned from {len(train):,} images ({train.name}), tested on {len(test):,} ({test.name}); "
     headings = ["", ">accuracy", *(f">{column}" for column in columns)]
-    return Shown(common, headings, [], result, after=[f"{line}features: {probing.which}"])
+    return Output(common, headings, [], result, after=[f"{line}features: {probing.which}"])
 
 
-def add_row(shown: Shown, score: Score, cells: list[str], **details: Any) -> None:
+def add_row(output: Output, score: Score, cells: list[str], **details: Any) -> None:
     from vitrail.evaluators.score import format_accuracy
 
-    shown.rows.append([score.name, format_accuracy(score.value, score.n), *cells])
-    shown.result["scores"].append({**vars(score), **details})
+    output.rows.append([score.name, format_accuracy(score.value, score.n), *cells])
+    output.result["scores"].append({**vars(score), **details})

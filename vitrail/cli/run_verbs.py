@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
-from vitrail.cli.verb import COMMON, Common, Shown, table
+from vitrail.cli.verb import COMMON, Common, Output, table
 from vitrail.evaluators.score import format_score
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ COLUMNS = ("run", "state", "model", "data", ">lr", ">loss", ">best", ">score", "
 DISPENSABLE = (">time", ">lr", "data", "model", ">best", ">loss")
 
 
-def runs(folder: Annotated[Positional[str], arg(metavar="DIR")], *, common: Common = COMMON) -> Shown:
+def runs(folder: Annotated[Positional[str], arg(metavar="DIR")], *, common: Common = COMMON) -> Output:
     """List and compare the runs in a folder.
 
     Args:
@@ -58,7 +58,7 @@ def runs(folder: Annotated[Positional[str], arg(metavar="DIR")], *, common: Comm
             table(["", "settings that differ"], [[run.name, settings(compared, run)] for run in whole])
         )
     result = {"runs": [asdict(run) for run in listed], "differences": different, "errors": problems}
-    return Shown(common, [], [], result, body=Group(*tables), problems=problems)
+    return Output(common, [], [], result, body=Group(*tables), problems=problems)
 
 
 def cells(run: Summary) -> list[str]:

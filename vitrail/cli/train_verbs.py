@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from vitrail.cli.verb import Common, Shown
+from vitrail.cli.verb import Common, Output
 
 if TYPE_CHECKING:
     from vitrail.train.run import Trained
     from vitrail.transfer.protocols import Finetuning
 
 
-def pretrain_command(words: list[str]) -> Shown:
+def pretrain_command(words: list[str]) -> Output:
     """Train a model by labels or by masked patches: from scratch, or from the weights of --model PATH. --recipe names
     a published experiment; any of its settings can be changed by flag."""
     from dataclasses import replace
@@ -32,8 +32,8 @@ def pretrain_command(words: list[str]) -> Shown:
     text = " ".join((pretrain_command.__doc__ or "").split())
     if name:
         text += f"\n\n{recipe.claim}.\n\n{recipe.command}\n\n{recipe.cost}."
-    asked: Any = PretrainOptions(recipe=name, objective=objective_name(experiment.objective))
-    options, experiment, _, common = parse(words, asked, experiment, {}, "vitrail pretrain", text)
+    defaults: Any = PretrainOptions(recipe=name, objective=objective_name(experiment.objective))
+    options, experiment, _, common = parse(words, defaults, experiment, {}, "vitrail pretrain", text)
     if options.dry_run:
         from vitrail.cli.dry_run import dry_run
 
@@ -43,7 +43,7 @@ def pretrain_command(words: list[str]) -> Shown:
     return show_pretrained(trained, experiment.objective.needs_labels, experiment.data.data, common)
 
 
-def show_pretrained(trained: Trained, labels: bool, data: str, common: Common) -> Shown:
+def show_pretrained(trained: Trained, labels: bool, data: str, common: Common) -> Output:
     from shlex import quote
 
     from vitrail.checkpoints.license import describe_license, stated_license
@@ -65,10 +65,10 @@ def show_pretrained(trained: Trained, labels: bool, data: str, common: Common) -
     if labels:
         after.append(f"      vitrail evaluate {model} {quote(data)}")
     result = {"folder": str(trained.folder), "results": results}
-    return Shown(common, ["", ""], rows, result, after=after)
+    return Output(common, ["", ""], rows, result, after=after)
 
 
-def recipe_list(common: Common) -> Shown:
+def recipe_list(common: Common) -> Output:
     """Return name, model, data, length and lr of each recipe; the claim, which is a sentence, only in the JSON."""
     from vitrail.recipes.names import RECIPES
 
@@ -83,10 +83,10 @@ def recipe_list(common: Common) -> Shown:
     after = [
         "vitrail pretrain --recipe NAME --dry-run shows all settings of one, with its claim; --help its flags."
     ]
-    return Shown(common, columns, rows, {"recipes": recipes}, after=after)
+    return Output(common, columns, rows, {"recipes": recipes}, after=after)
 
 
-def finetune_command(words: list[str]) -> Shown:
+def finetune_command(words: list[str]) -> Output:
     """Fine-tune a checkpoint on labelled images: new head, new resolution, and a report of the mistakes. Options left
     unset are chosen by --protocol from your data and checkpoint; the default one is for a folder of photographs."""
     from dataclasses import replace
@@ -109,7 +109,7 @@ def finetune_command(words: list[str]) -> Shown:
     named = word_after("--protocol", words) or "default"
     protocol = recipe.make if recipe is not None else PROTOCOLS.get(named, PROTOCOLS["default"])
     data, model = word_after("--data", words), word_after("--model", words)
-    asked = facts_in(words)
+    facts = facts_in(words)
 
     def parse_over(finetuning: Finetuning) -> tuple[Any, Any, dict[str, Any], Common]:
         # A switch that is on by default has no flag to turn it on.
@@ -121,10 +121,10 @@ def finetune_command(words: list[str]) -> Shown:
     if wants_help and not (data and model):
         text += "\n\nThe values below are for 1,000 photographs; with --data and --model, those for yours."
     if not (wants_help and data and model):
-        parse_over(protocol(Facts(**asked)))  # a wrong flag is refused before data and weights are read
+        parse_over(protocol(Facts(**facts)))  # a wrong flag is refused before data and weights are read
     device: Any = word_after("--device", words) or "auto"
     train = {"train": split} if (split := word_after("--train", words)) else {}
-    known = {setting: value for setting, value in asked.items() if value}
+    known = {setting: value for setting, value in facts.items() if value}
     prepared = prepare(data, model, protocol=protocol, device=device, **known, **train)
     options, experiment, more, common = parse_over(prepared.finetuning)
     finetuning = replace(prepared.finetuning, experiment=experiment, sweep=more["sweep"])
@@ -133,7 +133,7 @@ def finetune_command(words: list[str]) -> Shown:
     return show_finetuned(run_prepared(replace(prepared, finetuning=finetuning), out, common.device), common)
 
 
-def show_finetuned(trained: Trained, common: Common) -> Shown:
+def show_finetuned(trained: Trained, common: Common) -> Output:
     from shlex import quote
 
     from vitrail.evaluators.score import format_score
@@ -174,10 +174,10 @@ def show_finetuned(trained: Trained, common: Common) -> Shown:
         f"Next: vitrail predict {model} IMAGE...    vitrail inspect {model} IMAGE... --out DIR",
     ]
     result = {"folder": str(folder), "results": results}
-    return Shown(common, ["score", ">mean", ">std", ">runs"], rows, result, after=after)
+    return Output(common, ["score", ">mean", ">std", ">runs"], rows, result, after=after)
 
 
-def finetuning_list(common: Common) -> Shown:
+def finetuning_list(common: Common) -> Output:
     from vitrail.recipes.names import FINETUNING_RECIPES
 
     rows = [[name, recipe.claim, recipe.cost] for name, recipe in FINETUNING_RECIPES.items()]
@@ -186,4 +186,4 @@ def finetuning_list(common: Common) -> Shown:
         for name, recipe in FINETUNING_RECIPES.items()
     ]
     after = ["vitrail finetune --recipe NAME --model PATH --data PATH"]
-    return Shown(common, ["name", "claim", "cost"], rows, {"recipes": recipes}, after=after)
+    return Output(common, ["name", "claim", "cost"], rows, {"recipes": recipes}, after=after)

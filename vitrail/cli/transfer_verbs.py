@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from vitrail.cli.verb import Shown
+from vitrail.cli.verb import Output
 
 
-def vtab_command(words: list[str]) -> Shown:
+def vtab_command(words: list[str]) -> Output:
     """Fine-tune on the 19 tasks of VTAB-1k, by default as the paper does. Repeat the command to continue; several at
     once on one --out share the tasks. Left unset, the image size is 384 or the nearest that the patches divide,
     dropout is 0, and the preprocessing depends on the task."""
@@ -41,10 +41,10 @@ def vtab_command(words: list[str]) -> Shown:
         settings=VTABSettings(experiment, more["protocol"]),
     )
     columns, rows = table(result)
-    return Shown(common, align(columns), rows, result, after=[*remarks(result), name_results(folder)])
+    return Output(common, align(columns), rows, result, after=[*remarks(result), name_results(folder)])
 
 
-def transfer_command(words: list[str]) -> Shown:
+def transfer_command(words: list[str]) -> Output:
     """Run few-shot, linear probe, kNN and fine-tuning on a list of data sets, in one table. Repeat the command to
     continue. Settings of fine-tuning that are left unset are chosen by --protocol for each data set; the values below
     are for 1,000 photographs."""
@@ -83,7 +83,7 @@ def transfer_command(words: list[str]) -> Shown:
         **changes,
     )
     columns, rows = table(result["rows"])
-    return Shown(common, align(columns), rows, result, after=[*remarks(result), name_results(folder)])
+    return Output(common, align(columns), rows, result, after=[*remarks(result), name_results(folder)])
 
 
 def align(columns: list[str]) -> list[str]:

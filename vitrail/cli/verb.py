@@ -1,4 +1,4 @@
-"""What the verbs have in common: the flags of each, and what it has to say when it is done."""
+"""Flags that several verbs share, and the output that every verb returns."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ class Reading:
 
     # resample the position embeddings for this size; one number, or height and width
     image_size: tuple[int, ...] = ()
-    heads: int | None = None  # attention heads, for files that do not tell
-    activation: Activation | None = None  # of the MLPs: exact or tanh GELU, likewise
+    heads: int | None = None  # attention heads, where the file does not record them
+    activation: Activation | None = None  # exact or tanh GELU in the MLPs, likewise
     norm_eps: float | None = None  # epsilon of LayerNorm, likewise
     pool: Pool | None = None  # what the classifier sees, likewise
 
     def arguments(self) -> dict[str, Any]:
-        """Of vitrail.load."""
+        """Return the keywords of vitrail.load."""
         return {
-            "image_size": size_of(self.image_size),
+            "image_size": parse_image_size(self.image_size),
             "heads": self.heads,
             "activation": self.activation,
             "norm_eps": self.norm_eps,
@@ -55,44 +55,44 @@ COMMON, READING = Common(), Reading()
 
 
 @dataclass
-class Shown:
-    """What a verb has to say."""
+class Output:
+    """Result of a verb: a table for people, an object for --json."""
 
     common: Common
     columns: list[str]  # headings of the table; a heading that begins with '>' is right-aligned
     rows: list[list[str]]
     result: dict[str, Any]  # what --json prints
-    body: Any = None  # what rich can print, instead of the table
+    body: Any = None  # something else that rich prints, in place of the table
     after: list[str] = field(default_factory=list)  # lines below the table
-    problems: list[str] = field(default_factory=list)  # what went wrong with a part: exit code 2 at the end
+    problems: list[str] = field(default_factory=list)  # errors in a part of the work: exit code 2 at the end
 
 
-def size_of(words: tuple[int, ...]) -> int | tuple[int, int] | None:
-    """--image-size 384, --image-size 224 448, or nothing."""
+def parse_image_size(words: tuple[int, ...]) -> int | tuple[int, int] | None:
+    """Read --image-size 384, --image-size 224 448, or nothing."""
     if len(words) > 2:
         raise ConfigError(f"--image-size takes one number, or height and width, not {words}")
     return None if not words else words[0] if len(words) == 1 else (words[0], words[1])
 
 
-def show(shown: Shown) -> None:
-    if shown.common.json:
+def show(output: Output) -> None:
+    if output.common.json:
         import json
 
-        print(json.dumps(shown.result, allow_nan=False))
+        print(json.dumps(output.result, allow_nan=False))
         return
     from rich.console import Console
     from rich.segment import Segments
 
     console = Console()
-    if shown.body is not None or shown.rows:
-        body = table(shown.columns, shown.rows) if shown.body is None else shown.body
+    if output.body is not None or output.rows:
+        body = table(output.columns, output.rows) if output.body is None else output.body
         console.print(Segments(visible_segments(console, body)))
-    for line in shown.after:
+    for line in output.after:
         console.print(visible(line), markup=False, highlight=False, soft_wrap=True)
 
 
 def visible_segments(console: Console, body: RenderableType) -> list[Segment]:
-    """What rich makes of it, each piece of a line as it can be seen."""
+    """Render for the console, with control characters made visible."""
     return [
         segment._replace(text="\n".join(map(visible, segment.text.split("\n"))))
         for segment in console.render(body)
@@ -100,16 +100,16 @@ def visible_segments(console: Console, body: RenderableType) -> list[Segment]:
 
 
 def table(columns: list[str], rows: list[list[str]]) -> Table:
-    """Without a line of headings where all are empty."""
+    """Build a table; no line of headings where all of them are empty."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
-    made = Table(box=SIMPLE_HEAD, show_header=any(columns))
+    built = Table(box=SIMPLE_HEAD, show_header=any(columns))
     for column in columns:
         justify: Literal["left", "right"] = "right" if column.startswith(">") else "left"
-        made.add_column(Text(visible(column.removeprefix(">"))), justify=justify, overflow="fold")
+        built.add_column(Text(visible(column.removeprefix(">"))), justify=justify, overflow="fold")
     for row in rows:
         # Text, not str: in a file name rich would see its own marks.
-        made.add_row(*(Text(visible(cell)) for cell in row))
-    return made
+        built.add_row(*(Text(visible(cell)) for cell in row))
+    return built

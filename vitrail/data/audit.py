@@ -21,7 +21,7 @@ from vitrail.data.copies.contact_sheet import check_sheet, class_sheet
 from vitrail.data.copies.duplicates import find_pairs
 from vitrail.data.copies.scan import Scan, scan
 from vitrail.data.readers.folder import in_words
-from vitrail.data.sources import Source, ignored_in, layout_in_words, open_source, splits_of
+from vitrail.data.sources import Source, ignored_in, layout_in_words, list_splits, open_source
 from vitrail.errors import ConfigError
 
 LISTED = 5  # examples of a problem that a sentence names
@@ -154,7 +154,7 @@ def inspect_path(
     where: str | Path, *, splits: list[str] | None = None, sheet: str | Path | None = None
 ) -> Report:
     """Call `inspect` for a data set on disk or of the catalog."""
-    names = splits_of(where) if splits is None else splits
+    names = list_splits(where) if splits is None else splits
     sources = {name: open_source(where, name, empty_classes=True) for name in names}
     return inspect(sources, sheet=sheet, ignored=ignored_in(where), layout=layout_in_words(where))
 

@@ -55,7 +55,7 @@ class InceptionCrop(Sized):
         return self.squash(cut(image, *self.box(image.shape[0], image.shape[1], rng)), None)
 
     def box(self, height: int, width: int, rng: np.random.Generator) -> Box:
-        """The rectangle of an image of this size, which can be known before its pixels are."""
+        """Draw the rectangle for an image of this size; its pixels are not needed."""
         return inception_box(height, width, rng, area=self.area, aspect=self.aspect)
 
     @property
@@ -70,7 +70,7 @@ class InceptionCrop(Sized):
 
     @property
     def squash(self) -> Resize:
-        """What is done with the rectangle."""
+        """Resize of the rectangle to the size of the output."""
         return Resize(self.height, self.width, self.method)
 
     def kind(self, given: str) -> str:
@@ -86,7 +86,7 @@ def inception_box(
     aspect: tuple[float, float] = (0.75, 1.33),
     attempts: int = 100,
 ) -> Box:
-    """A random rectangle, sampled as tf.image.sample_distorted_bounding_box does, with its defaults.
+    """Draw a random rectangle as tf.image.sample_distorted_bounding_box does, by its defaults.
 
     The aspect ratio w / h is uniform in `aspect`. Given that, h is uniform over the whole numbers for which the
     rectangle fits into the image and has a share of its area within `area`; so small shares are likelier than
@@ -150,7 +150,7 @@ class FlipLR(PixelOp):
 
 @dataclass(frozen=True)
 class RandomErasing(PixelOp):
-    """With probability p, a random rectangle is overwritten by random bytes, or by grey (Zhong et al. 2017).
+    """Overwrite a random rectangle by random bytes, or by grey, with probability p (Zhong et al. 2017).
 
     Its share of the area is uniform in `area`, the logarithm of its aspect ratio h / w in `aspect`, its place is
     uniform; after 10 rectangles that do not fit, nothing is erased.
@@ -182,7 +182,7 @@ class RandomErasing(PixelOp):
         return erased
 
     def box(self, height: int, width: int, rng: np.random.Generator) -> Box:
-        """The rectangle; one of height 0 where nothing is erased."""
+        """Draw the rectangle; its height is 0 where nothing is erased."""
         if rng.random() < self.p:
             for _ in range(10):
                 area = height * width * rng.uniform(*self.area)
@@ -204,13 +204,13 @@ class RandomErasing(PixelOp):
 
 
 def _place(height: int, width: int, h: int, w: int, rng: np.random.Generator) -> Box:
-    """An h x w rectangle anywhere in height x width."""
+    """Draw the place of an h x w rectangle in height x width."""
     return int(rng.integers(height - h, endpoint=True)), int(rng.integers(width - w, endpoint=True)), h, w
 
 
 @dataclass(frozen=True)
 class Mixing:
-    """Who is mixed with whom, in one global batch of B examples.
+    """Partners and weights of one global batch of B examples.
 
     `weight` is the share of an example in itself, 1 - weight that of its partner; in the targets, and for mixup
     in each pixel. For cutmix `box` is the rectangle that shows the partner's pixels.
@@ -222,13 +222,13 @@ class Mixing:
 
 
 def draw_mixup(batch: int, p: float, rng: np.random.Generator) -> Mixing:
-    """As big_vision: max(l, 1 - l) with l from Beta(p, p), one for the batch; the partner is the one before."""
+    """Draw max(l, 1 - l) with l from Beta(p, p), one for the batch; the partner is the one before (big_vision)."""
     share = float(rng.beta(p, p)) if p > 0 else 1.0
     return Mixing(_previous(batch), np.full(batch, max(share, 1 - share), np.float32))
 
 
 def draw_cutmix(batch: int, image_size: tuple[int, int], p: float, rng: np.random.Generator) -> Mixing:
-    """As Yun et al. 2019: a rectangle of the share 1 - l, l from Beta(p, p), cut off at the border of the image."""
+    """Draw a rectangle of the share 1 - l, l from Beta(p, p), cut off at the image border (Yun et al. 2019)."""
     height, width = image_size
     side = math.sqrt(1 - rng.beta(p, p)) if p > 0 else 0.0
     h, w = round(height * side), round(width * side)
@@ -245,7 +245,7 @@ def _previous(batch: int) -> NDArray[np.int64]:
 
 
 def mixup(x: Tensor, partner: Tensor, weight: Tensor) -> Tensor:
-    """weight * x + (1 - weight) * x[partner], row by row: images, or the targets of either mixing.
+    """Return weight * x + (1 - weight) * x[partner], row by row: images, or the targets of either mixing.
 
     x has at least as many rows as `partner`; those beyond are there only to be partners.
     """
@@ -254,12 +254,12 @@ def mixup(x: Tensor, partner: Tensor, weight: Tensor) -> Tensor:
 
 
 def cutmix(x: Tensor, partner: Tensor, box: Tensor) -> Tensor:
-    """The images x (B, C, H, W), each with its partner's pixels inside its box; rows of x as for mixup."""
+    """Put the partner's pixels into the box of each image of x (B, C, H, W); rows of x as for mixup."""
     return torch.where(inside(box, x), x[partner], x[: len(partner)])
 
 
 def inside(box: Tensor, x: Tensor) -> Tensor:
-    """Which pixels of the images x lie in their boxes (B, 4): top, left, height, width; bool (B, 1, H, W)."""
+    """Return the mask of the pixels of x in their boxes (B, 4: top, left, height, width); bool (B, 1, H, W)."""
     top, left, height, width = (side[:, None] for side in box.unbind(1))  # (B, 1)
     row, column = (torch.arange(n, device=x.device) for n in x.shape[2:])
     rows = (row >= top) & (row < top + height)  # (B, H)

@@ -26,7 +26,7 @@ from vitrail.data.bounded_files import check_replaceable, parse_object, read_tex
 from vitrail.data.copies.contact_sheet import check_sheet, pair_sheet
 from vitrail.data.copies.duplicates import THRESHOLD, find_pairs
 from vitrail.data.copies.scan import scan
-from vitrail.data.sources import Source, open_source, test_split_of
+from vitrail.data.sources import Source, find_test_split, open_source
 from vitrail.data.splits import Joined, Subset
 from vitrail.errors import ConfigError, DataError
 from vitrail.runtime.files import atomic_file
@@ -92,7 +92,7 @@ def dedup_paths(
 
     Without `test_split`, the test split of each data set is compared, else its validation split.
     """
-    sources = [open_source(test, test_split or test_split_of(test)) for test in tests]
+    sources = [open_source(test, test_split or find_test_split(test)) for test in tests]
     return dedup(open_source(train, train_split), sources, out=out, sheet=sheet)
 
 

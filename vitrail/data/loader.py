@@ -42,20 +42,19 @@ from vitrail.runtime.device import Device, pick
 
 Batch = dict[str, Tensor]
 Arrays = dict[str, np.ndarray]
-# What a worker sends: images by view, all else, broken examples. A tensor crosses in memory that both sides share,
+# A step, as a worker sends it: images by view, all else, broken examples. A tensor crosses in memory that is shared,
 # and setting that up takes about a millisecond, so only images are tensors.
-Made = tuple[dict[str, Tensor], Arrays, list[BadExample]]
+Step = tuple[dict[str, Tensor], Arrays, list[BadExample]]
 
 
 @dataclass(frozen=True)
 class View:
-    """What is drawn of each example under one name of the batch."""
+    """Draws of each example under one name of the batch."""
 
     pipeline: Pipeline
     count: int = 1  # draws of each example
-    masks: Callable[[np.random.Generator], Arrays] | None = (
-        None  # further arrays of each draw, such as patch masks
-    )
+    # further arrays of each draw, such as patch masks
+    masks: Callable[[np.random.Generator], Arrays] | None = None
 
 
 class Loader:
@@ -83,7 +82,7 @@ class Loader:
         return -(-len(self.stream.source) // self.stream.settings.batch_size)
 
     def batch(self, step: int, device: torch.device | str = "cpu") -> Batch:
-        """The batch of one step, made here and now."""
+        """Return the batch of one step, read by this process."""
         return next(self.batches(step, step + 1, device, num_workers=0))
 
     def batches(
@@ -101,11 +100,10 @@ class Loader:
         return (self.finish(batch) for batch in ahead(on_host, device))
 
     def prepare(self, device: torch.device) -> None:
-        """Bring to the device what must be there before the first batch: nothing, unless images stay there
-        (resident.py)."""
+        """Prepare the device before the first batch: ResidentLoader copies all images to it."""
 
     def finish(self, batch: Batch) -> Batch:
-        """Do on the device what is left to be done."""
+        """Finish a batch on the device."""
         return self.stream.finish(batch)
 
     def on_host(
@@ -121,15 +119,15 @@ class Loader:
             self.bad_files.add(bad)
             yield {**images, **{name: torch.from_numpy(a) for name, a in arrays.items()}}
 
-    def _read(self, steps: Iterable[int], pinned: bool, num_workers: int) -> Iterator[Made]:
+    def _read(self, steps: Iterable[int], pinned: bool, num_workers: int) -> Iterator[Step]:
         if not num_workers:
             yield from (self.stream[step] for step in steps)
             return
         start_fork_server(preload=__name__)
-        loader: DataLoader[Made] = DataLoader(
+        loader: DataLoader[Step] = DataLoader(
             self.stream,
             batch_size=None,
-            collate_fn=as_it_is,
+            collate_fn=keep_step,
             sampler=steps,
             num_workers=num_workers,
             multiprocessing_context="forkserver",
@@ -149,7 +147,7 @@ class Loader:
             ) from error
 
 
-class Stream(Dataset[Made]):
+class Stream(Dataset[Step]):
     """step -> this process's part of its batch. Every worker holds the same one."""
 
     def __init__(
@@ -195,7 +193,7 @@ class Stream(Dataset[Made]):
         """Pipeline of the first view."""
         return next(iter(self.views.values())).pipeline
 
-    def __getitem__(self, step: int) -> Made:
+    def __getitem__(self, step: int) -> Step:
         b = self.own
         slots = np.arange(b) + self.rank * b
         mixing = self._mixing(step) if self.mixes else None
@@ -215,7 +213,7 @@ class Stream(Dataset[Made]):
             batch[name] = batch[name][:b]
         return images, batch, bad
 
-    def _read(self, places: list[tuple[int, int]]) -> Made:
+    def _read(self, places: list[tuple[int, int]]) -> Step:
         """Read the examples at (epoch, index); the first b are this process's own, those beyond only partners."""
         images: dict[str, list[Tensor]] = {name: [] for name in self.views}
         label, weight = np.zeros(len(places), np.int64), np.zeros(len(places), np.float32)
@@ -315,9 +313,9 @@ class Stream(Dataset[Made]):
         }
 
 
-def as_it_is(made: Any) -> Any:
-    """Return a step as it is: it is a batch already, and its arrays stay arrays."""
-    return made
+def keep_step(step: Any) -> Any:
+    """Return a step unchanged: it is a batch already, and its arrays stay arrays."""
+    return step
 
 
 def on_machine(device: torch.device | str) -> torch.device:

@@ -1,4 +1,4 @@
-"""Which example stands where: an endless stream of positions, and the random generators that all else is drawn from.
+"""Order of the examples: an endless stream of positions, and the generators that everything random is drawn from.
 
     position p -> (epoch, index)       each epoch a permutation of its own, from (seed, epoch)
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-# What a random generator is for: the last word of its seed, so that no two of these share a stream.
+# Purpose of a random generator: the last word of its seed, so that no two of these share a stream.
 ORDER, EXAMPLE, MIX, MASK = range(4)
 
 

@@ -66,7 +66,7 @@ class ResidentLoader(Loader):
 
     def prepare(self, device: torch.device) -> None:
         if device.type == "mps":
-            raise ConfigError("resident images need float64, which mps does not have; leave resident out")
+            raise ConfigError("resident images need float64, which mps does not have; leave out resident")
         if self.images is None or self.place != device:
             self.images = None  # its memory is free before more is taken
             self.images, self.place = self.on(device), device
@@ -85,7 +85,7 @@ class ResidentLoader(Loader):
             decoded.append(part)
             sizes = np.concatenate([sizes, [(0, 0) if image is None else image.shape[:2] for image in part]])
             check_room(n * 3 * int(sizes.max(0).prod()), device)  # before the host's memory is full
-        self.stream.of_sizes(sizes)
+        self.stream.set_sizes(sizes)
         height, width = (int(side) for side in sizes.max(0))
         images = torch.empty(n, 3, height, width, dtype=torch.uint8, device=device)
         for number, part in enumerate(decoded):
@@ -156,14 +156,15 @@ class Draws(Stream):
                 f"resident: the pixel ops of a line must end with uint8, not as in '{pipeline}'"
             )
 
-    def of_sizes(self, sizes: NDArray[np.int64]) -> None:
+    def set_sizes(self, sizes: NDArray[np.int64]) -> None:
+        """Take the sizes of all images; ConfigError where they differ and the line does not begin with a crop."""
         good = sizes[sizes[:, 0] > 0]
         if not len(good):
             raise DataError(f"{self.source.name}: no image can be read")
         if (good != good[0]).any() and not isinstance(self.pipeline.pixel_ops[0], InceptionCrop):
             first, last = (f"{h} x {w}" for h, w in (good.min(0), good.max(0)))
             raise ConfigError(
-                f"resident: for images of {first} to {last} the line has to begin with inception_crop, "
+                f"resident: for images of {first} to {last} the line must begin with inception_crop, "
                 f"not as in '{self.pipeline}'"
             )
         self.sizes = sizes
@@ -172,7 +173,7 @@ class Draws(Stream):
     def numbers(self) -> tuple[int, ...]:
         """Count the numbers that each op draws, whatever the size of the image."""
         return tuple(
-            len(its) for its in self.drawn(np.array(self.pipeline.image_size), generator(0, 0, 0, EXAMPLE))
+            len(row) for row in self.drawn(np.array(self.pipeline.image_size), generator(0, 0, 0, EXAMPLE))
         )
 
     def drawn(self, size: NDArray[np.int64], rng: np.random.Generator) -> list[NDArray[np.float64]]:
@@ -198,11 +199,11 @@ class Draws(Stream):
 
 
 def augmented(images: Tensor, rows: Tensor, ops: tuple[PixelOp, ...], numbers: tuple[int, ...]) -> Tensor:
-    """images (n, 3, H, W), rows (b, 1 + k) -> the batch (b, 3, h, w), bytes; op i drew numbers[i] of the k."""
+    """Map images (n, 3, H, W) and rows (b, 1 + k) to the batch (b, 3, h, w), bytes; op i drew numbers[i] of the k."""
     index, *drawn = rows.split((1, *numbers), 1)
     x = images[index[:, 0].to(torch.int64)]  # (b, 3, H, W)
-    for op, its in zip(ops, drawn, strict=True):
-        x = op.batched(x, its)
+    for op, draw in zip(ops, drawn, strict=True):
+        x = op.batched(x, draw)
     return x
 
 

@@ -1,4 +1,4 @@
-"""Where examples come from: the one shape that every data set has here, and the one door to open it.
+"""Data sets: the interface that all of them have, and the function that opens them.
 
     where ──► open_source(where, split) ──► Source ──► read(i) ──► Example(image, label, key) ──► decode.py
 
@@ -103,7 +103,7 @@ class DataSet:
     @cached_property
     def splits(self) -> list[str]:
         """Names of its splits, train first."""
-        return splits_of(self.where, root=self.root, download=self.download)
+        return list_splits(self.where, root=self.root, download=self.download)
 
     def part(self, split: str) -> Source:
         """Return the part that a split string names."""
@@ -132,7 +132,7 @@ class DataSet:
         return next((name for name in TEST_SPLITS if name in left), None)
 
 
-def splits_of(where: str | Path, *, root: str | Path | None = None, download: bool = False) -> list[str]:
+def list_splits(where: str | Path, *, root: str | Path | None = None, download: bool = False) -> list[str]:
     """Return the names of the splits that `where` has, train first."""
     base, options = split_options(str(where))
     options.pop("exclude", None)
@@ -156,7 +156,7 @@ def splits_of(where: str | Path, *, root: str | Path | None = None, download: bo
 def ignored_in(where: str | Path) -> dict[str, int]:
     """Count the files in a folder of images that are not taken as such, in all splits, by reason."""
     path = Path(split_options(str(where))[0]).expanduser()
-    if not path.is_dir() or layout_of(path) != "folder":
+    if not path.is_dir() or find_kind(path) != "folder":
         return {}
     from vitrail.data.readers.folder import ignored_files
 
@@ -166,7 +166,7 @@ def ignored_in(where: str | Path) -> dict[str, int]:
 def layout_in_words(where: str | Path) -> str | None:
     """Describe how a folder of images was understood; None for other kinds of data sets, which leave no doubt."""
     path = Path(split_options(str(where))[0]).expanduser()
-    if not path.is_dir() or layout_of(path) != "folder":
+    if not path.is_dir() or find_kind(path) != "folder":
         return None
     from vitrail.data.readers.folder_layout import find_layout
 
@@ -176,14 +176,14 @@ def layout_in_words(where: str | Path) -> str | None:
 def is_cut_here(where: str | Path) -> bool:
     """Return True for one folder of class folders, whose splits are made by us (folder.py)."""
     path = Path(split_options(str(where))[0]).expanduser()
-    if not path.is_dir() or layout_of(path) != "folder":
+    if not path.is_dir() or find_kind(path) != "folder":
         return False
     from vitrail.data.readers.folder_layout import find_layout
 
     return not find_layout(path).splits
 
 
-def test_split_of(where: str | Path, *seen: str) -> str:
+def find_test_split(where: str | Path, *seen: str) -> str:
     """Return the split to evaluate on where none is named; ConfigError where there is none."""
     data = DataSet(where)
     split = data.unseen_split(*seen)
@@ -256,7 +256,7 @@ def _open_split(
 
 def open_path(path: Path, split: str, options: dict[str, str]) -> Source:
     """Open what lies at `path`, by what it holds."""
-    match layout_of(path):
+    match find_kind(path):
         case "arrays":
             from vitrail.data.readers.arrays import open_arrays
 
@@ -278,8 +278,8 @@ def open_path(path: Path, split: str, options: dict[str, str]) -> Source:
             return open_folder(path, split, options)
 
 
-def layout_of(path: Path) -> str:
-    """Return arrays, parquet, tar or folder, decided by file names alone."""
+def find_kind(path: Path) -> str:
+    """Return the kind of data set: arrays, parquet, tar or folder; by file names alone."""
     if path.is_file():
         layouts = {".npz": "arrays", ".parquet": "parquet", ".tar": "tar"}
         if path.suffix.lower() not in layouts:
@@ -301,7 +301,7 @@ def layout_of(path: Path) -> str:
 
 def path_splits(path: Path, options: dict[str, str]) -> list[str]:
     """Return the splits of what lies at `path`."""
-    match layout_of(path):
+    match find_kind(path):
         case "arrays":
             from vitrail.data.readers.arrays import array_splits
 

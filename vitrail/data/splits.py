@@ -1,4 +1,4 @@
-"""Which examples of a data set: split strings, and the sources that they make.
+"""Splits of a data set: split strings, and the sources that they select.
 
     train   train[:98%]   train[98%:]   train[10%:20%]   train[:1000]   train[-1000:]   train+validation
     train[:5 per class]   train[:5 per class, seed 3]   train[:90% per class]   train[90%: per class]
@@ -44,7 +44,7 @@ class Bound:
     percent: bool
 
     def position(self, n: int) -> int:
-        """The position 0..n that this bound means in a split of n examples."""
+        """Return the position 0..n of this bound in a split of n examples."""
         at = round(self.value * n / 100) if self.percent else int(self.value)
         if abs(at) > n:
             raise DataError(f"bound {self} is outside a split of {n} examples")
@@ -72,7 +72,7 @@ class Part:
         return f"{self.name}[{bounds}{f' per class, seed {self.seed}' if self.per_class else ''}]"
 
     def indices(self, source: Source) -> np.ndarray:
-        """The examples of `source` that this part takes, int64 (m,), in order."""
+        """Return the indices of the examples of `source` that this part takes, int64 (m,), in order."""
         if not self.per_class:
             return np.arange(*self.bounds(len(source)), dtype=np.int64)
         taken = []
@@ -95,7 +95,7 @@ def parse_split(text: str) -> tuple[Part, ...]:
 
 
 def assemble(parts: Sequence[tuple[Source, Part]]) -> Source:
-    """The source that a parsed split string means, given the opened split of each of its parts."""
+    """Return the source of a parsed split string, given the opened split of each of its parts."""
     taken: list[Source] = []
     for source, part in parts:
         if part.start is None and part.stop is None:
@@ -166,45 +166,45 @@ class Joined:
 
 
 def check_apart(train: Source, other: Source) -> None:
-    """What is chosen by or judged on was not trained on, and shows some class that was; of one data set."""
+    """Raise ConfigError where two parts of one data set share examples, or have no class in common."""
     example = "as 'train[:90% per class]' and 'train[90%: per class]' do"
     if both := shared(train, other):
         raise ConfigError(
-            f"{both} of the {len(other)} examples of {other.name} are in {train.name} too: nothing may be trained on "
-            f"and be held out. Name two parts that do not meet, {example}"
+            f"{both} of the {len(other)} examples of {other.name} are in {train.name} too: no example may be "
+            f"trained on and held out. Name two parts that do not overlap, {example}"
         )
     ordered = all((np.diff(part.labels) >= 0).all() for part in (train, other))
     if ordered and not np.isin(np.unique(other.labels), np.unique(train.labels)).any():
         raise ConfigError(
-            f"{other.name} and {train.name} have no class in common, for the examples are ordered by class: cut "
-            f"parts class by class, {example}"
+            f"{other.name} and {train.name} have no class in common, because the examples are ordered by class: "
+            f"cut parts class by class, {example}"
         )
 
 
 def shared(a: Source, b: Source) -> int:
-    """How many examples two parts of one data set have in common."""
-    found = 0
+    """Count the examples that two parts of one data set have in common."""
+    count = 0
     for x, chosen in pieces(a):
         for y, others in pieces(b):
             if x.name == y.name:
                 taken = np.zeros(len(x), dtype=bool)
                 taken[chosen] = True
-                found += int(taken[others].sum())
-    return found
+                count += int(taken[others].sum())
+    return count
 
 
 def pieces(source: Source) -> list[tuple[Source, np.ndarray]]:
-    """A part as the splits that it was cut out of, each with the places that it takes there."""
+    """Return the splits that a part was cut from, each with the indices that the part takes of it."""
     if isinstance(source, Joined):
         return [piece for part in source.parts for piece in pieces(part)]
     if not isinstance(source, Subset):
         return [(source, np.arange(len(source)))]
-    found, start = [], 0
+    taken, start = [], 0
     for whole, places in pieces(source.base):
         inside = source.indices[(source.indices >= start) & (source.indices < start + len(places))]
-        found.append((whole, places[inside - start]))
+        taken.append((whole, places[inside - start]))
         start += len(places)
-    return found
+    return taken
 
 
 _PART = re.compile(r"(?P<name>[\w.\-]+)\s*(\[(?P<inside>[^\[\]]*)\])?")

@@ -4,8 +4,8 @@
 
 A server that forks the workers is safe beside threads and CUDA, unlike a fork of the owner. Ctrl-C and SIGTERM often
 go to the whole process group (a terminal, SLURM, docker, `kill -- -PGID`), and then the owner may still want
-batches, to end its step and save. So the others let both pass. They end when the owner says so, or when it is no
-more.
+batches, to end its step and save. So the others let both pass. They end when the owner tells them to, or when it has
+ended.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ SENDER_IS_KNOWN = sys.platform == "linux"
 
 
 UNGUARDED = (
-    "a process that decodes ended as it began. Each of them imports the script that was started: where that does its "
-    'work on import, put it below `if __name__ == "__main__":`, or decode in the one process, by workers=0'
+    "a decoding process ended as it started. Each of them imports the script that was started: where that does its "
+    'work on import, put it below `if __name__ == "__main__":`, or decode in the main process, with num_workers=0'
 )
 
 
 def start_fork_server(preload: str) -> None:
     """Start it, if there is none, with a module imported and SIGTERM blocked: both are passed on to the workers."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
-        # Python's own mark of a worker that is still importing the script; Python would say it less clearly.
+        # Python's own mark of a worker that is still importing the script; Python's own message is less clear.
         raise ConfigError(UNGUARDED)
     forkserver.set_forkserver_preload([preload])
     resource_tracker.ensure_running()  # first: the fork server would start it, and that unblocks SIGTERM
@@ -44,7 +44,7 @@ def start_fork_server(preload: str) -> None:
 
 
 def begin_worker(_: int) -> None:
-    """What each worker does first."""
+    """Ignore Ctrl-C in a new worker, and let it end with its owner."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if SENDER_IS_KNOWN:  # blocked already, unless the fork server was started by somebody else
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
@@ -58,7 +58,7 @@ def end_with_owner() -> None:
     if not SENDER_IS_KNOWN:
         owner.join()
     while owner.is_alive():
-        told = signal.sigtimedwait([signal.SIGTERM], 1.0)
-        if told is not None and told.si_pid == owner.pid:
+        received = signal.sigtimedwait([signal.SIGTERM], 1.0)
+        if received is not None and received.si_pid == owner.pid:
             break
     os._exit(1)

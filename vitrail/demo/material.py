@@ -15,7 +15,7 @@ import numpy as np
 
 import vitrail
 from vitrail.checkpoints.formats import load
-from vitrail.data.sources import Source, open_source, split_options, test_split_of
+from vitrail.data.sources import Source, find_test_split, open_source, split_options
 from vitrail.demo.drawings import DRAWINGS, draw
 from vitrail.demo.settings import Demo
 from vitrail.errors import ConfigError, DataError, ImageError
@@ -62,7 +62,7 @@ class Material:
         train = open_source(settings.data, "train")
         check_counts(train)
         few = open_source(settings.data, few_split(train, settings))
-        name = test_split_of(settings.data)
+        name = find_test_split(settings.data)
         test_split = share_split(name, open_source(settings.data, name), settings.max_images)
         test = open_source(settings.data, test_split)
         if train.class_names != test.class_names:

@@ -21,7 +21,7 @@ from torch import nn
 from vitrail.checkpoints.formats import as_model
 from vitrail.data import preprocess as pp
 from vitrail.data.bad_files import BadExample
-from vitrail.data.sources import Source, open_source, test_split_of
+from vitrail.data.sources import Source, find_test_split, open_source
 from vitrail.data.splits import Subset
 from vitrail.errors import ConfigError, DataError
 from vitrail.evaluators.class_mapping import by_order, map_classes
@@ -248,4 +248,4 @@ def open_split(data: Source | str | Path, split: str | None) -> Source:
         return data
     if not isinstance(data, str | Path):
         raise ConfigError(f"data is a source, a path or a name, not of type {type(data).__name__}")
-    return open_source(data, test_split_of(data) if split is None else split)
+    return open_source(data, find_test_split(data) if split is None else split)

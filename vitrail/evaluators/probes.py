@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vitrail.checkpoints.formats import as_model
-from vitrail.data.sources import Source, open_source, test_split_of
+from vitrail.data.sources import Source, find_test_split, open_source
 from vitrail.data.splits import check_apart
 from vitrail.evaluators.draws import Draws
 from vitrail.evaluators.fewshot import L2, FewShot, fitting_shots
@@ -86,6 +86,6 @@ def linear(
 def open_probe_splits(data: str | Path, train_split: str, test_split: str | None) -> tuple[Source, Source]:
     """Open what is learned from and what is tested on: by default the test split, else validation."""
     train = open_source(data, train_split)
-    test = open_source(data, test_split or test_split_of(data, train_split))
+    test = open_source(data, test_split or find_test_split(data, train_split))
     check_apart(train, test)
     return train, test

@@ -138,13 +138,15 @@ MOST_SECONDS = 10.0  # for measuring
 LONG_SECONDS = 30 * 60.0
 
 
-def advise(parts: Assembled, *, runs: int) -> float:
+def advise(assembled: Assembled, *, runs: int) -> float:
     """Say how long so many runs will take here, measured on a few images of noise; on a CPU that needs over 30
     minutes, also what is quicker. Return the seconds."""
-    experiment, device = parts.experiment, parts.device
+    experiment, device = assembled.experiment, assembled.device
     steps, batch_size = int(experiment.training.steps), experiment.data.batch_size
     with torch.random.fork_rng(devices=[]):
-        seconds = seconds_per_image(parts) * steps * batch_size / world() * runs  # processes share a batch
+        seconds = (
+            seconds_per_image(assembled) * steps * batch_size / world() * runs
+        )  # processes share a batch
     many = f", {runs} runs" if runs > 1 else ""
     note(f"{steps:,} steps of {batch_size} images{many}: about {in_words(seconds)} on {device}")
     if device.type == "cpu" and seconds > LONG_SECONDS:
@@ -155,11 +157,11 @@ def advise(parts: Assembled, *, runs: int) -> float:
     return seconds
 
 
-def seconds_per_image(parts: Assembled) -> float:
+def seconds_per_image(assembled: Assembled) -> float:
     """Measure forward and backward; the quickest of a few times, when everything is warm."""
-    objective, device = parts.objective.train(), parts.device
+    objective, device = assembled.objective.train(), assembled.device
     batch = {
-        "image": torch.rand(IMAGES, 3, *parts.model.config.image_size, device=device) * 2 - 1,
+        "image": torch.rand(IMAGES, 3, *assembled.model.config.image_size, device=device) * 2 - 1,
         "label": torch.zeros(IMAGES, dtype=torch.int64, device=device),
         "weight": torch.ones(IMAGES, device=device),
     }
@@ -167,7 +169,7 @@ def seconds_per_image(parts: Assembled) -> float:
     for _ in range(REPEATS):
         start = time.perf_counter()
         with torch.autocast(
-            device.type, torch.bfloat16, enabled=parts.experiment.training.precision == "bf16"
+            device.type, torch.bfloat16, enabled=assembled.experiment.training.precision == "bf16"
         ):
             loss, _ = objective(batch)
         loss.backward()

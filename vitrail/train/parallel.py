@@ -21,7 +21,7 @@ from vitrail.errors import ConfigError
 from vitrail.runtime.distributed import launched, world
 
 Parallel = Literal["ddp", "fsdp"]
-# The parts that are gather one at a time.
+# The parts that are gathered one at a time.
 LAYERS = re.compile(r".*(blocks|stages)\.\d+")
 
 
@@ -99,7 +99,7 @@ def synchronise(module: nn.Module, wanted: bool) -> None:
 
 
 def gather_root(objective: nn.Module, wanted: bool) -> None:
-    """Evaluators call parts of the model, not the sharded whole: its own weights must be gather for them."""
+    """Evaluators call parts of the model, not the sharded whole: its own weights must be gathered for them."""
     if isinstance(objective, FSDPModule):
         if wanted:
             # A run may go on with an evaluation, and FSDP2 takes what runs first for the whole.

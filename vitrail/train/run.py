@@ -85,27 +85,27 @@ def run(
     """Train, evaluate, write the bundle. Interrupted, it raises `Interrupted`; called again, it resumes."""
     folder = Path(out)
     with group(pick(device)) as where:
-        parts = assemble(experiment, where, folder, inputs)
-        with closing(open_run(parts, folder)) as opened:
-            results = finish(parts, opened, figures)
+        assembled = assemble(experiment, where, folder, inputs)
+        with closing(open_run(assembled, folder)) as opened:
+            results = finish(assembled, opened, figures)
             barrier()
     return Trained(folder, results)
 
 
-def open_run(parts: Assembled, folder: Path, identity: dict[str, Any] | None = None) -> Run:
+def open_run(assembled: Assembled, folder: Path, identity: dict[str, Any] | None = None) -> Run:
     """Open the folder of a run, new or to be resumed; refuse that of another. `identity`: what tells runs apart."""
     return Run.open(
         folder,
-        parts.identity if identity is None else identity,
-        keep=parts.experiment.training.keep,
-        data=parts.sources.fingerprint(),
-        start=model_digest(parts.model) if parts.from_weights else None,
-        used=parts.used(),
+        assembled.identity if identity is None else identity,
+        keep=assembled.experiment.training.keep,
+        data=assembled.sources.fingerprint(),
+        start=model_digest(assembled.model) if assembled.from_weights else None,
+        used=assembled.used(),
     )
 
 
 def finish(
-    parts: Assembled,
+    assembled: Assembled,
     run: Run,
     figures: Figures | None,
     conclude: Callable[[dict[str, Any]], dict[str, Any]] = dict,
@@ -115,10 +115,10 @@ def finish(
     results = run.results(Results)
     if results is None:
         with note_saved_step(run):
-            results = replace_nonfinite(conclude(train(parts, run, figures)))
+            results = replace_nonfinite(conclude(train(assembled, run, figures)))
         run.finish(results)
     elif gather(rank() == 0 and is_broken(run.path, results))[0]:
-        results = rewrite_model(parts, run, results)
+        results = rewrite_model(assembled, run, results)
         run.finish(results)
     return results
 
@@ -139,23 +139,28 @@ def note_saved_step(run: Run) -> Iterator[None]:
         raise
 
 
-def train(parts: Assembled, run: Run, figures: Figures | None) -> dict[str, Any]:
+def train(assembled: Assembled, run: Run, figures: Figures | None) -> dict[str, Any]:
     """Train in an open folder, evaluate, write the model; return the results."""
-    experiment, objective, device, first = parts.experiment, parts.objective, parts.device, rank() == 0
+    experiment, objective, device, first = (
+        assembled.experiment,
+        assembled.objective,
+        assembled.device,
+        rank() == 0,
+    )
     training, optimizer, steps = experiment.training, experiment.optimizer, int(experiment.training.steps)
     if first:
         for remark in (
-            *remarks(experiment, parts.sources),
+            *remarks(experiment, assembled.sources),
             ema_remark(optimizer.ema, optimizer.ema_ramp, steps),
         ):
             if remark:
                 note(remark)
-        note(f"Training on {device} in {describe_computation(parts)}")
-    module, state = build_state(parts)
+        note(f"Training on {device} in {describe_computation(assembled)}")
+    module, state = build_state(assembled)
     if training.compile != "off":
         objective.compile(mode="reduce-overhead" if training.compile == "graphs" else None)
-    flops, peak = cost(parts.model.config).training_flops, peak_flops(device) * world()
-    work, bad = Work(steps, experiment.data.batch_size, flops, peak), parts.loader.bad_files
+    flops, peak = cost(assembled.model.config).training_flops, peak_flops(device) * world()
+    work, bad = Work(steps, experiment.data.batch_size, flops, peak), assembled.loader.bad_files
     board = Board(run.path / "tensorboard") if training.tensorboard and first else None
 
     def draw(gallery: Gallery) -> None:
@@ -165,12 +170,12 @@ def train(parts: Assembled, run: Run, figures: Figures | None) -> dict[str, Any]
     with TrainingDisplay(work, shown=first, broken=lambda: len(bad.examples), board=board) as display:
         outcome = fit(
             objective,
-            parts.loader,
+            assembled.loader,
             state,
             experiment,
             module=module,
             run=run,
-            evaluators=parts.evaluators,
+            evaluators=assembled.evaluators,
             device=device,
             display=display,
             draw=None if figures is None else draw,
@@ -179,21 +184,21 @@ def train(parts: Assembled, run: Run, figures: Figures | None) -> dict[str, Any]
         figures.draw_run(run.path)
     if outcome.interrupted:
         raise Interrupted(outcome.interrupted, f"step {outcome.steps} of {steps}", str(run.path))
-    return evaluate_and_publish(parts, trained_model(parts), outcome, run, figures)
+    return evaluate_and_publish(assembled, trained_model(assembled), outcome, run, figures)
 
 
-def build_state(parts: Assembled) -> tuple[nn.Module, TrainState]:
+def build_state(assembled: Assembled) -> tuple[nn.Module, TrainState]:
     """Return the module that the loop calls, and all that training changes."""
-    training, device = parts.experiment.training, parts.device
+    training, device = assembled.experiment.training, assembled.device
     bf16 = training.precision == "bf16"
-    module = distribute(parts.objective, training.parallel, training.replicas, device, bf16)
-    return module, TrainState(parts.objective, parts.experiment.optimizer, device)
+    module = distribute(assembled.objective, training.parallel, training.replicas, device, bf16)
+    return module, TrainState(assembled.objective, assembled.experiment.optimizer, device)
 
 
-def rewrite_model(parts: Assembled, run: Run, results: dict[str, Any]) -> dict[str, Any]:
+def rewrite_model(assembled: Assembled, run: Run, results: dict[str, Any]) -> dict[str, Any]:
     """Write the missing or damaged bundle of a finished run again from its checkpoint; return the results."""
     place, step = run.path / MODEL, results["kept_step"]
-    _, state = build_state(parts)
+    _, state = build_state(assembled)
     try:
         run.restore(state.tensors(), step=step)
     except CheckpointError as error:
@@ -202,38 +207,38 @@ def rewrite_model(parts: Assembled, run: Run, results: dict[str, Any]) -> dict[s
             f"checkpoint: {error}. Restore either of them; or remove {run.path}, or choose another, to train anew"
         ) from error
     state.keep_average()
-    model = trained_model(parts)
-    describe_model(model, parts, run, results)
+    model = trained_model(assembled)
+    describe_model(model, assembled, run, results)
     if rank() == 0:
         note(f"{place} was missing or damaged: writing it again from the checkpoint of step {step}")
         clear_model(run.path)
     return {**results, "model": publish(model, run.path)}
 
 
-def describe_computation(parts: Assembled) -> str:
+def describe_computation(assembled: Assembled) -> str:
     """Describe what `auto` became."""
-    training = parts.experiment.training
+    training = assembled.experiment.training
     return f"{training.precision}, {'not compiled' if training.compile == 'off' else 'compiled'}"
 
 
-def trained_model(parts: Assembled) -> Model:
+def trained_model(assembled: Assembled) -> Model:
     """Return the model to save, its weights whole on every process."""
-    model = backbone(parts.objective)
-    if parts.experiment.training.parallel != "fsdp":
+    model = backbone(assembled.objective)
+    if assembled.experiment.training.parallel != "fsdp":
         return model
     weights = {name: whole(w).detach() for name, w in model.state_dict().items()}
     checkpoint = Checkpoint(
         model.config, weights, model.preprocess, model.class_names, model.provenance, license=model.license
     )
-    return to_model(checkpoint).to(parts.device)
+    return to_model(checkpoint).to(assembled.device)
 
 
 def evaluate_and_publish(
-    parts: Assembled, model: Model, outcome: Outcome, run: Run, figures: Figures | None
+    assembled: Assembled, model: Model, outcome: Outcome, run: Run, figures: Figures | None
 ) -> dict[str, Any]:
     """Evaluate the test split, once, and write the bundle with its scores; return the results."""
-    sources, test = parts.sources, parts.sources.test
-    broken = {key for keys in gather(list(parts.loader.bad_files.examples)) for key in keys}
+    sources, test = assembled.sources, assembled.sources.test
+    broken = {key for keys in gather(list(assembled.loader.bad_files.examples)) for key in keys}
     results: dict[str, Any] = {
         "steps": outcome.steps,
         "kept_step": outcome.kept,
@@ -245,12 +250,12 @@ def evaluate_and_publish(
         "test": None,
         "broken": len(broken),
         "train_examples": len(sources.train),
-        "computed": f"{describe_computation(parts)}, {world()} x {device_name(parts.device)}",
+        "computed": f"{describe_computation(assembled)}, {world()} x {device_name(assembled.device)}",
         "license": complete_license(inherit_license(model.license)),
     }
     if test is not None and model.config.classes:
         # Training is over: broken test images are counted, and do not undo it.
-        each, workers = evaluation_batch(parts.experiment), parts.experiment.data.num_workers
+        each, workers = evaluation_batch(assembled.experiment), assembled.experiment.data.num_workers
         evaluation = evaluate(model, test, batch_size=each, num_workers=workers, max_bad=1.0)
         if rank() == 0:
             if figures is not None:
@@ -260,21 +265,21 @@ def evaluate_and_publish(
         results |= {"test_split": test.name, "test_examples": evaluation.n, "test_broken": evaluation.broken}
         summary = evaluation.as_json()
         results |= {name: summary[name] for name in ("per_class", "wrong")}
-    describe_model(model, parts, run, results)
+    describe_model(model, assembled, run, results)
     return results | {"model": publish(model, run.path)}
 
 
-def describe_model(model: Model, parts: Assembled, run: Run, results: dict[str, Any]) -> None:
+def describe_model(model: Model, assembled: Assembled, run: Run, results: dict[str, Any]) -> None:
     """Give the model its scores, licence and provenance: the experiment, the step of the weights, by what code and on
     what, and where it began."""
     provenance = {
         "format": "trained",
-        "experiment": parts.identity,
+        "experiment": assembled.identity,
         "step": results["kept_step"],
         **run.evidence(),
         "computed": results["computed"],
     }
-    model.provenance = provenance | ({"start": model.provenance} if parts.from_weights else {})
+    model.provenance = provenance | ({"start": model.provenance} if assembled.from_weights else {})
     model.license = inherit_license(model.license)
     model.metrics = replace_nonfinite({"val": results["val"], "test": results["test"]})
 

@@ -151,10 +151,10 @@ class Runs:
             for seed in range(first, first + self.finetuning.sweep.seeds - 1)
         }
 
-    def final(self, parts: Assembled, lr: float) -> Assembled:
+    def final(self, assembled: Assembled, lr: float) -> Assembled:
         """Return the assembled run of the first seed with the lr that was chosen."""
         identity = with_lr(self.finetuning.experiment, lr).identity()
-        return replace(parts, experiment=with_lr(parts.experiment, lr), identity=identity)
+        return replace(assembled, experiment=with_lr(assembled.experiment, lr), identity=identity)
 
     def run(self, experiment: Experiment, *place: str) -> Trained:
         folder = self.folder.joinpath(*place)
@@ -179,22 +179,22 @@ def run_finetuning(
         # Whatever does not fit together is found before anything is written; the runs of a sweep differ in lr alone.
         for experiment in list(runs.sweep.values())[:1]:
             assemble(experiment, where, folder, prepared.inputs)
-        parts = assemble(finetuning.experiment, where, folder, prepared.inputs)
-        with closing(open_run(parts, folder, finetuning.identity())) as whole:
+        assembled = assemble(finetuning.experiment, where, folder, prepared.inputs)
+        with closing(open_run(assembled, folder, finetuning.identity())) as whole:
             results = whole.results(FinetuningResults)
             if results is not None:
                 mend(runs, results["lr"])
-                results = finish(runs.final(parts, results["lr"]), whole, figures)
+                results = finish(runs.final(assembled, results["lr"]), whole, figures)
             else:
                 if rank() == 0:
-                    describe(finetuning, parts, prepared.inputs)
-                    advise(parts, runs=finetuning.sweep.seeds + len(runs.sweep))
-                results = train_all(runs, parts, whole)
+                    describe(finetuning, assembled, prepared.inputs)
+                    advise(assembled, runs=finetuning.sweep.seeds + len(runs.sweep))
+                results = train_all(runs, assembled, whole)
             barrier()
     return Trained(folder, results)
 
 
-def train_all(runs: Runs, parts: Assembled, whole: Run) -> dict[str, Any]:
+def train_all(runs: Runs, assembled: Assembled, whole: Run) -> dict[str, Any]:
     """Sweep, train the other seeds, then the first one in the folder itself; return the results of all."""
     lr, swept = choose_lr(runs)
     if swept and rank() == 0:
@@ -216,7 +216,7 @@ def train_all(runs: Runs, parts: Assembled, whole: Run) -> dict[str, Any]:
             "seeds": len(tested),
             "scores": summarise_scores([results["test"] or {} for results in tested]),
             "per_class": average_classes([results.get("per_class", []) for results in tested]),
-            "untested": parts.sources.untested(),
+            "untested": assembled.sources.untested(),
         }
         if rank() == 0:
             with atomic_file(runs.folder / "results.md") as path:
@@ -225,7 +225,7 @@ def train_all(runs: Runs, parts: Assembled, whole: Run) -> dict[str, Any]:
                 note(f"Left out {results['broken']:,} broken images: see {runs.folder / 'bad_files.jsonl'}")
         return results
 
-    return finish(runs.final(parts, lr), whole, runs.figures, conclude)
+    return finish(runs.final(assembled, lr), whole, runs.figures, conclude)
 
 
 def choose_lr(runs: Runs) -> tuple[float, dict[str, Scores]]:
@@ -293,9 +293,9 @@ def mend(runs: Runs, lr: float) -> None:
                 note(str(error))
 
 
-def describe(finetuning: Finetuning, parts: Assembled, inputs: Inputs) -> None:
+def describe(finetuning: Finetuning, assembled: Assembled, inputs: Inputs) -> None:
     """Say how many images are used for what, what will not be tested, and under which license the weights are."""
-    settings, sources = finetuning.experiment, parts.sources
+    settings, sources = finetuning.experiment, assembled.sources
     text = f"Training on {len(sources.train):,} images ({sources.train.name})"
     text += (
         ", no test" if sources.test is None else f", testing on {len(sources.test):,} ({sources.test.name})"
@@ -312,8 +312,8 @@ def describe(finetuning: Finetuning, parts: Assembled, inputs: Inputs) -> None:
             f"{sources.test.name} has no images of {len(missing):,} of {len(sources.train.class_names):,} classes, "
             f"which will not be tested: {list_some(missing)}"
         )
-    if stated_license(parts.model.license):
-        license = describe_license(parts.model.license)
+    if stated_license(assembled.model.license):
+        license = describe_license(assembled.model.license)
         note(f"License of {settings.model.model}, which also holds for what is trained from it: {license}")
 
 

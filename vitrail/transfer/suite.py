@@ -28,7 +28,7 @@ import numpy as np
 
 from vitrail.checkpoints.formats import load
 from vitrail.checkpoints.json_files import Count, check_kind
-from vitrail.data.sources import Source, open_source, split_options, test_split_of
+from vitrail.data.sources import Source, find_test_split, open_source, split_options
 from vitrail.data.splits import check_apart
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.evaluators.draws import Draws
@@ -199,7 +199,7 @@ class DataSet:
     @classmethod
     def open(cls, where: str, settings: SuiteSettings, methods: Sequence[str]) -> DataSet:
         """Open and check a data set, before anything is computed."""
-        split = settings.test_split or test_split_of(where, settings.train_split)
+        split = settings.test_split or find_test_split(where, settings.train_split)
         train, test = open_source(where, settings.train_split), open_source(where, split)
         check_apart(train, test)
         shots = settings.shots or fitting_shots(train)

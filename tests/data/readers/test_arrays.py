@@ -16,7 +16,7 @@ import pytest
 
 from vitrail.data.readers import arrays
 from vitrail.data.readers.arrays import ArrayFile, ArraySource, open_arrays
-from vitrail.data.sources import open_source, splits_of
+from vitrail.data.sources import list_splits, open_source
 from vitrail.errors import DataError
 
 RNG = np.random.default_rng(0)
@@ -73,7 +73,7 @@ def test_grey_becomes_three_channels(shape: tuple[int, ...]) -> None:
 def test_names_of_arrays(tmp_path: Path, names: tuple[str, ...], splits: list[str]) -> None:
     members = {name: LABELS[:, None] if "label" in name or name[0] == "y" else PIXELS for name in names}
     path = put(tmp_path / "a.npz", **members)
-    assert splits_of(path) == splits
+    assert list_splits(path) == splits
     assert open_source(path, splits[-1]).labels.tolist() == LABELS.tolist()
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from vitrail.data.shard import shard
-from vitrail.data.sources import open_source, splits_of
+from vitrail.data.sources import list_splits, open_source
 from vitrail.errors import ConfigError, DataError
 
 
@@ -81,7 +81,7 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_images_labels_and_splits(package: SimpleNamespace) -> None:
-    assert splits_of("hf:owner/name") == ["train", "validation"]
+    assert list_splits("hf:owner/name") == ["train", "validation"]
     source = open_source("hf:owner/name:small?label=fine", "validation")
     assert (source.class_names, source.labels.tolist()) == (["a", "b"], [1, 0, 1])
     assert [source.read(i).image for i in range(2)] == [b"stored", b"from a file"]

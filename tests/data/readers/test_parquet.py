@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from vitrail.data.readers import parquet
 from vitrail.data.readers.parquet import ParquetRows, ParquetSource, find_values, open_parquet
-from vitrail.data.sources import open_source, splits_of
+from vitrail.data.sources import list_splits, open_source
 from vitrail.errors import ConfigError, DataError, ImageError
 
 SHARED = Path(__file__).parents[4] / "shared" / "data"
@@ -78,7 +78,7 @@ def images(source: ParquetSource) -> list[bytes | np.ndarray]:
 
 
 def test_every_row_of_every_file_in_order(shards: Path) -> None:
-    assert splits_of(shards) == ["train", "test"]
+    assert list_splits(shards) == ["train", "test"]
     source = open_parquet(shards, "train")
     assert images(source) == [f"image {i}".encode() for i in range(12)]
     assert source.labels.tolist() == [0, 1, 2, 0, 1, 2, 0, 1, 1, 1, 1, 2]

@@ -10,7 +10,7 @@ import pytest
 
 from vitrail.data.readers.scenes import QUESTIONS
 from vitrail.data.readers.shapes import ShapesSource, open_shapes
-from vitrail.data.sources import open_source, splits_of
+from vitrail.data.sources import list_splits, open_source
 from vitrail.errors import ConfigError, DataError
 
 
@@ -33,7 +33,7 @@ def test_sizes_classes_and_balance(question: str) -> None:
 
 
 def test_names_and_splits() -> None:
-    assert splits_of("shapes") == ["train", "validation", "test"]
+    assert list_splits("shapes") == ["train", "validation", "test"]
     default = open_source("shapes", "val")
     assert (len(default), default.class_names) == (1000, list(QUESTIONS["shape"]))
     assert np.shape(default.read(0).image) == (64, 64, 3)

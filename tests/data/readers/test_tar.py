@@ -14,7 +14,7 @@ import pytest
 
 from vitrail.data.readers import tar
 from vitrail.data.readers.tar import build_index, open_tar, read_index
-from vitrail.data.sources import open_source, splits_of
+from vitrail.data.sources import list_splits, open_source
 from vitrail.errors import ConfigError, DataError, ImageError
 
 
@@ -38,7 +38,7 @@ def shards(tmp_path: Path) -> Path:
 
 
 def test_every_example_of_every_shard_in_order(shards: Path) -> None:
-    assert splits_of(shards) == ["train", "validation"]
+    assert list_splits(shards) == ["train", "validation"]
     source = open_tar(shards, "train")
     assert [source.read(i).image for i in range(5)] == [f"image {i}".encode() for i in range(5)]
     assert source.labels.tolist() == [0, 1, 2, 1, 1] == [source.read(i).label for i in range(5)]
