@@ -60,6 +60,9 @@ def test_an_objective_by_name_or_by_itself_and_its_own_settings():
     assert override(Experiment(), {"objective": mine, "masked": 0.5}).objective == MaskedPatches(
         "mean", 0.2, 0.5
     )
+    for other in (3, MaskedPatches, object()):
+        with pytest.raises(ConfigError, match="objective"):
+            override(Experiment(), {"objective": other})
     with pytest.raises(ConfigError, match="'nothing'"):
         override(Experiment(), {"objective": "nothing"})
 

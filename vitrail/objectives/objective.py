@@ -45,7 +45,10 @@ class Objective(Protocol):
         ...
 
     def evaluators(self, module: Any, val: Source, data: DataSettings) -> list[Evaluator]:
-        """Return what is measured on held-out data during training; `data.batch_size` is that of one process."""
+        """Return what is measured on held-out data during training; `data.batch_size` is that of one process.
+
+        May be left out: then nothing is.
+        """
         ...
 
 

@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from vitrail.errors import ConfigError
 from vitrail.models.checking import is_whole
 from vitrail.objectives import objective_named
+from vitrail.objectives.objective import Objective
 
 WORDS = {int: "a whole number", float: "a number", bool: "True or False", str: "text", NoneType: "None"}
 Settings = TypeVar("Settings")
@@ -44,13 +45,25 @@ def override_known(settings: Settings, keywords: dict[str, Any]) -> tuple[Settin
         value = getattr(settings, field.name)
         if field.name == "objective" and "objective" in left:
             chosen = left.pop("objective")
-            value = objective_named(chosen) if isinstance(chosen, str) else chosen
+            value = objective_named(chosen) if isinstance(chosen, str) else check_objective(chosen)
             changes[field.name] = value
         if dataclasses.is_dataclass(value):
             changes[field.name], left = override_known(value, left)
         elif field.name in left and field.name != "objective":
             changes[field.name] = check_type(field.name, left.pop(field.name), annotations[field.name])
     return dataclasses.replace(settings, **changes), left
+
+
+def check_objective(objective: Any) -> Objective:
+    """Return a person's own objective; ConfigError where it lacks what training calls."""
+    missing = [name for name in ("needs_labels", "views", "build") if not hasattr(objective, name)]
+    if missing or isinstance(objective, type) or not dataclasses.is_dataclass(objective):
+        raise ConfigError(
+            f"objective must be a name or an object of a dataclass with needs_labels, views and build, not of type "
+            f"{type(objective).__name__}" + (f" without {', '.join(missing)}" if missing else "")
+        )
+    own: Objective = objective
+    return own
 
 
 def field_names(settings: Any) -> list[str]:

@@ -304,7 +304,7 @@ def describe(finetuning: Finetuning, assembled: Assembled, inputs: Inputs) -> No
     if unused:
         text += "; " + ", ".join(f"{len(source):,} ({source.name})" for source in unused.values()) + " unused"
         if settings.data.train == "train" and "validation" in unused and not finetuning.sweep.sweep:
-            text += " (--train train+validation trains on both)"
+            text += " (train+validation would train on both)"
     note(text + ("; vitrail split the folder" if is_cut_here(settings.data.data) else ""))
     if missing := sources.untested():
         assert sources.test is not None
