@@ -11,7 +11,7 @@ import dataclasses
 import difflib
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from vitrail.errors import ConfigError
 from vitrail.models.checking import is_whole
@@ -62,8 +62,7 @@ def check_objective(objective: Any) -> Objective:
             f"objective must be a name or an object of a dataclass with needs_labels, views and build, not of type "
             f"{type(objective).__name__}" + (f" without {', '.join(missing)}" if missing else "")
         )
-    own: Objective = objective
-    return own
+    return cast(Objective, objective)
 
 
 def field_names(settings: Any) -> list[str]:
