@@ -29,7 +29,7 @@ def start(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory):
-    """The model in the box, fine-tuned a little."""
+    """The included model, fine-tuned a little."""
     out = tmp_path_factory.mktemp("tuned") / "run"
     return vitrail.finetune(
         DATA, "ti8-64", out=out, device="cpu", steps=1, batch_size=4, image_size=16, test="none"
@@ -47,12 +47,14 @@ def test_the_box_is_for_non_commercial_use():
 
 
 def test_fine_tuning_inherits_it(tuned):
-    box, made = vitrail.load("ti8-64").license, tuned.model().license
-    assert made["weights"] == box["weights"]
-    assert made["data"].startswith(box["data"]) and "unknown" in made["data"]  # of the data that came on top
+    included, made = vitrail.load("ti8-64").license, tuned.model().license
+    assert made["weights"] == included["weights"]
+    assert (
+        made["data"].startswith(included["data"]) and "unknown" in made["data"]
+    )  # of the data that came on top
     assert tuned.results["license"] == made
     assert json.loads((tuned.folder / "model/model.json").read_text())["license"] == made
-    assert box["weights"] in (tuned.folder / "results.md").read_text()
+    assert included["weights"] in (tuned.folder / "results.md").read_text()
 
 
 @pytest.mark.parametrize("to", FORMATS)
@@ -163,7 +165,7 @@ def test_what_other_peoples_config_files_state(card, found):
 def test_on_the_command_line(start, tmp_path, vitrail_command):
     code, out, _ = vitrail_command("models")
     assert code == 0 and "non-commercial" in out
-    (one,) = json.loads(vitrail_command("models", "--json")[1])["box"]
+    (one,) = json.loads(vitrail_command("models", "--json")[1])["included"]
     assert one["license"] == vitrail.load("ti8-64").license
     made = json.loads(vitrail_command("convert", start, tmp_path / "a.npz", "--to", "npz", "--json")[1])
     assert made["license"] == STATED

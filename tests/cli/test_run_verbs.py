@@ -43,7 +43,7 @@ def test_runs_are_listed_and_compared(two_runs):
         in lines
     )
     assert (
-        "second finished, step 500 Ti/8 [pets] 0.1 1.2500 0.5000 at 500 top1 62.5% (52.7-71.4%, n = 100) 0:01:01"
+        "second finished, step 500 Ti/8 [pets] 0.1 1.2500 0.5000 at 500 top-1 62.5% (52.7-71.4%, n = 100) 0:01:01"
         in lines
     )
     assert lines[-2:] == ["first lr 0.03", "second lr 0.1"]
@@ -75,7 +75,7 @@ def test_in_80_columns_each_run_has_a_line_of_its_own_and_members_of_a_sweep_sta
     rows = [line for line in lines if line.startswith(("first ", "second ", "seeds/0 "))]
     assert [line.split(" ")[0] for line in rows] == ["first", "second", "seeds/0", "first", "second"]
     assert rows[0].startswith("first interrupted, step 500 of 1,000 ")
-    assert rows[2].startswith("seeds/0 finished ") and "top1 62.5%" in rows[2]
+    assert rows[2].startswith("seeds/0 finished ") and "top-1 62.5%" in rows[2]
     assert lines[-2:] == ["first lr 0.03", "second lr 0.1"]
     assert [run["parent"] for run in shown.result["runs"]] == [None, None, "second"]
 
@@ -83,8 +83,8 @@ def test_in_80_columns_each_run_has_a_line_of_its_own_and_members_of_a_sweep_sta
 @pytest.mark.parametrize(
     ("results", "shown"),
     [
-        ({"sweep.0.001.val_top1": 0.625, "scores.loss.mean": 2.0, "scores.top1.mean": 0.5}, "top1 50.0%"),
-        ({"val.val_top1": 0.25, "test.top1": 0.75, "test.top5": 1.0}, "top1 75.0%"),
+        ({"sweep.0.001.val_top1": 0.625, "scores.loss.mean": 2.0, "scores.top1.mean": 0.5}, "top-1 50.0%"),
+        ({"val.val_top1": 0.25, "test.top1": 0.75, "test.top5": 1.0}, "top-1 75.0%"),
         ({"val.val_top1": 0.25, "val.val_loss": 1.0}, "val_top1 25.0%"),
         ({"val.val_loss": 1.25}, "val_loss 1.2500"),
         ({"sweep.0.001.val_top1": 0.625}, ""),

@@ -204,7 +204,7 @@ def test_it_trains(tmp_path):
     )
     rows = dict(shown.rows)
     assert rows["steps"] == "3"
-    assert "% (" in rows["val top1"] and "n = 400" in rows["val top1"]
+    assert "% (" in rows["val top-1"] and "n = 400" in rows["val top-1"]
     assert (tmp_path / "run" / "model" / "model.json").exists()
     assert shown.result["folder"] == str(tmp_path / "run")
     assert f"finetune --model {tmp_path / 'run' / 'model'}" in shown.after[0]

@@ -72,7 +72,7 @@ def stories(stand_ins, tmp_path_factory):
             folder = tmp_path_factory.mktemp(page.replace("/", "-")) / "work"
             made[page] = Story(shutil.copytree(stand_ins, folder), page)
             if page == "README.md":
-                shutil.rmtree(folder / "ti8-64")  # there it is the one in the box
+                shutil.rmtree(folder / "ti8-64")  # there it is the included one
         return made[page]
 
     return story

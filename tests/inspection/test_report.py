@@ -81,6 +81,7 @@ def test_one_page_that_needs_nothing_else(tmp_path, kind):
     assert all(link.startswith("#") and link[1:] in page.ids for link in page.links)
     assert len(page.ids) == len(set(page.ids))
     assert not re.search(r"https?://|@import|url\(", text)
+    assert not re.search(r"<figcaption>[^<]*\\n", text)  # lines of a caption are joined, not escaped
     assert (
         "default-src 'none'" in text and "prefers-color-scheme: dark" in text and "width=device-width" in text
     )

@@ -2,9 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vitrail.checkpoints.box import BOX
+from vitrail.checkpoints.included import INCLUDED
 from vitrail.errors import ConfigError
-from vitrail.models.names import BOXED, MODELS, make_config
+from vitrail.models.names import INCLUDED_NAMES, MODELS, make_config
 from vitrail.models.resnet import BiTConfig
 from vitrail.models.vit import VARIANTS
 
@@ -68,8 +68,8 @@ def test_an_unknown_name_suggests_the_nearest(wrong, near):
     assert near in str(caught.value)
 
 
-def test_a_model_in_the_box_is_no_architecture():
-    assert tuple(BOX) == BOXED
+def test_an_included_model_is_no_architecture():
+    assert tuple(INCLUDED) == INCLUDED_NAMES
     with pytest.raises(ConfigError, match=r"ti8-64.* vitrail\.load\('ti8-64'\)"):
         make_config("ti8-64")
     with pytest.raises(ConfigError, match="did you mean ti8-64"):

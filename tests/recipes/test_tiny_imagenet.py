@@ -1,10 +1,10 @@
-"""The recipes of the model in the box are what the model says of itself."""
+"""The recipes of the included model are what the model says of itself."""
 
 import json
 
 import pytest
 
-from vitrail.checkpoints.box import find_in_box
+from vitrail.checkpoints.included import find_included
 from vitrail.recipes.names import find_recipe
 from vitrail.train.settings import INCIDENTAL
 
@@ -14,7 +14,7 @@ FREE = {("data", "data"), ("data", "test"), ("data", "resident"), ("training", "
 
 @pytest.fixture
 def card():
-    return json.loads((find_in_box("ti8-64") / "model.json").read_text())
+    return json.loads((find_included("ti8-64") / "model.json").read_text())
 
 
 # Settings of today: where they stood when the model was trained.

@@ -2,7 +2,7 @@
 
 create("B/16")              new weights
 load("ViT-B_16.npz")        any format, recognised by the content, not by the suffix
-load("ti8-64")              an included model (box.py)
+load("ti8-64")              an included model (included.py)
 save(model, path, to=...)   a bundle, or another format
 """
 
@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.checkpoints import bundle, google, huggingface, timm, torch_files, torchvision
-from vitrail.checkpoints.box import BOX, locate
 from vitrail.checkpoints.checkpoint import Checkpoint, check_finite, from_model, to_model
 from vitrail.checkpoints.hints import NO_HINTS, Hints, Size
+from vitrail.checkpoints.included import INCLUDED, locate
 from vitrail.data.preprocess import default_line, evaluation_line
 from vitrail.data.readers.folder_layout import EXTENSIONS, HEIC
 from vitrail.errors import CheckpointError, ConfigError
@@ -82,7 +82,7 @@ def list_models(pattern: str = "*") -> list[str]:
 
     Included models have weights, for `load`. `create` takes any patch and image size too: Ti/8@64.
     """
-    return [name for name in (*MODELS, *BOX) if fnmatch(name.lower(), pattern.lower())]
+    return [name for name in (*MODELS, *INCLUDED) if fnmatch(name.lower(), pattern.lower())]
 
 
 def as_model(model: Model | str | Path) -> Model:
@@ -225,12 +225,12 @@ def looks_like_path(text: str) -> bool:
 
 
 def not_there(path_or_name: str | Path) -> CheckpointError:
-    name, box = str(path_or_name), f"included models: {', '.join(BOX)}"
+    name, included = str(path_or_name), f"included models: {', '.join(INCLUDED)}"
     try:
         make_config(name)
     except ConfigError:
-        return CheckpointError(f"no such file or folder: {name} ({box})")
+        return CheckpointError(f"no such file or folder: {name} ({included})")
     return CheckpointError(
         f"{name} is the name of an architecture, and there is no file or folder of that name to load weights from; "
-        f"vitrail.create({name!r}) makes a model with new weights ({box})"
+        f"vitrail.create({name!r}) makes a model with new weights ({included})"
     )

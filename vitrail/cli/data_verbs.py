@@ -49,7 +49,7 @@ def split_table(report: Report) -> Table:
     rows = [
         ["images", *(f"{split.images:,}" for split in splits)],
         ["classes", *(f"{len(split.class_names):,}" for split in splits)],
-        ["images per class", *(f"{min(split.counts):,} to {max(split.counts):,}" for split in splits)],
+        ["images per class", *(format_range(split.counts) for split in splits)],
         ["imbalance", *("" if s.balance is None else f"{s.balance:.1f}" for s in splits)],
         ["height", *(str(split.height or "") for split in splits)],
         ["width", *(str(split.width or "") for split in splits)],
@@ -57,6 +57,12 @@ def split_table(report: Report) -> Table:
         ["stored as", *(", ".join(f"{mode} {n:,}" for mode, n in s.modes.items()) for s in splits)],
     ]
     return table(["split", *(f">{split.name}" for split in splits)], rows)
+
+
+def format_range(counts: tuple[int, ...]) -> str:
+    """Return 2 to 11, or 2 where all are equal."""
+    least, most = min(counts), max(counts)
+    return f"{least:,}" if least == most else f"{least:,} to {most:,}"
 
 
 def copy_table(report: Report) -> Table:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def demo(settings: Demo = DEMO, *, out: str = "vitrail-demo", common: Common = COMMON) -> Output:
-    """Show the included model at work, offline, in about a minute: predictions, accuracy, fine-tuning, attention.
+    """Show the included model at work, offline, in about two minutes: predictions, accuracy, fine-tuning, attention.
 
     Args:
         out: folder of the demo; the same command again resumes it, or shows its results
@@ -45,18 +45,21 @@ def tables(result: dict[str, Any]) -> Group:
     from rich.text import Text
 
     from vitrail.data.readers.class_names import readable
+    from vitrail.evaluators.score import format_accuracy
 
     model, classified, few, tuned = (result[name] for name in ("model", "pictures", "fewshot", "finetune"))
     predictions = Table("picture", "prediction", box=SIMPLE_HEAD)
     for picture in classified["pictures"]:
-        answers = (f"{readable(one['name'])} {one['probability']:.0%}" for one in picture["top"])
+        answers = (f"{readable(one['name'])} {format_accuracy(one['probability'])}" for one in picture["top"])
         predictions.add_row(Text(readable(picture["label"] or picture["name"])), Text(", ".join(answers)))
     accuracies = Table("model", box=SIMPLE_HEAD)
     for column in (*(one["name"] for one in few["scores"][model]), "fine-tuned"):
         accuracies.add_column(column, justify="right")
     for name, scores in few["scores"].items():
-        cells = [f"{one['value']:.1%}" + (f" ± {one['std']:.1%}" if one["std"] else "") for one in scores]
-        accuracies.add_row(Text(name), *cells, f"{tuned['top1']:.1%}" if name == model else "-")
+        cells = [
+            format_accuracy(one["value"]) + (f" ± {one['std']:.1%}" if one["std"] else "") for one in scores
+        ]
+        accuracies.add_row(Text(name), *cells, format_accuracy(tuned["top1"]) if name == model else "-")
     n = len(classified["pictures"])
     return Group(
         Text(
@@ -80,7 +83,7 @@ def places(result: dict[str, Any]) -> list[str]:
         f"Page:       {files['report']} (open it in a browser: what the model looks at)",
         f"Picture:    {files['summary']} (everything in one picture)",
         f"Fine-tuned: {Path(result['folder'], 'finetuned')} (model, results, loss curve, mistakes)",
-        f"Seconds:    {sum(seconds.values()):.0f} ({took})",
+        f"Time:       {sum(seconds.values()):.0f} seconds ({took})",
     ]
 
 

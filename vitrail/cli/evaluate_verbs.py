@@ -108,11 +108,11 @@ def failures(evaluation: Evaluation) -> list[str]:
     worst = [one for one in evaluation.per_class if one.correct < one.n]
     worst = sorted(worst, key=lambda one: one.accuracy)[:SHOWN]
     if worst:
-        scores = (f"{readable(one.name)} {format_accuracy(one.accuracy)} of {one.n:,}" for one in worst)
+        scores = (f"{readable(one.name)} {format_accuracy(one.accuracy)} (n = {one.n:,})" for one in worst)
         lines.append(f"Worst classes: {', '.join(scores)}")
     if pairs := evaluation.confused_pairs(SHOWN):
         counts = (
-            f"{readable(true)} as {readable(wrong)} {n:,} of {total:,}" for true, wrong, n, total in pairs
+            f"{readable(true)} as {readable(wrong)} ({n:,} of {total:,})" for true, wrong, n, total in pairs
         )
         lines.append(f"Most confused: {', '.join(counts)}")
     if evaluation.bad:

@@ -21,7 +21,7 @@ def models(*, image_size: int | None = None, classes: int = 1000, common: Common
         image_size: pixels of a side; if unset, 224
         classes: outputs of the classifier
     """
-    from vitrail.checkpoints.box import list_box
+    from vitrail.checkpoints.included import list_included
     from vitrail.checkpoints.license import describe_license
     from vitrail.evaluators.score import format_accuracy
     from vitrail.models.cost import cost
@@ -38,18 +38,18 @@ def models(*, image_size: int | None = None, classes: int = 1000, common: Common
         rows.append([name, str(config.image_size[0]), *amounts])
     columns = ["name", ">image_size", ">parameters", ">GFLOPs", ">GMACs", ">tokens"]
     after = ["Any variant has any patch size: Ti/8@64, B/16@384x512. 1 multiply-add = 1 MAC = 2 FLOPs."]
-    box = list_box()
+    included = list_included()
     after += [
         f"Included with its weights: {one['name']}, {one['about']}; {one['bytes'] / 1e6:.1f} MB, "
         # Tiny-ImageNet has labels for its validation images only: these were the run's test split.
         f"top-1 {format_accuracy(one['metrics']['test']['top1'], 10_000)} on the validation images."
-        for one in box
+        for one in included
     ]
     after += [
         f"License of {one['name']}, and of models trained from it: {describe_license(one['license'])}."
-        for one in box
+        for one in included
     ]
-    return Output(common, columns, rows, {"models": result, "box": box}, after=after)
+    return Output(common, columns, rows, {"models": result, "included": included}, after=after)
 
 
 def nearest_size(name: str, image_size: int) -> int:
@@ -99,13 +99,13 @@ def cost(
         ["tokens", str(c.tokens or "-")],
         ["forward GMACs", f"{c.macs / 1e9:.2f}"],
         ["forward GFLOPs", f"{c.flops / 1e9:.1f}"],
-        ["training GFLOPs an image", f"{c.training_flops / 1e9:.1f}"],
+        ["training GFLOPs per image", f"{c.training_flops / 1e9:.1f}"],
         [
             f"activations in bf16, batch size {batch_size:,}",
-            f"{batch_size * c.activation_bytes() / 2**30:.2f} GiB",
+            format_bytes(batch_size * c.activation_bytes()),
         ],
-        ["weights, gradients, Adam in float32", f"{16 * c.parameters / 2**30:.2f} GiB"],
-        [f"pre-training exaFLOPs ({examples:,} x {epochs:g})", f"{flops / 1e18:,.1f}"],
+        ["weights, gradients, Adam in float32", format_bytes(16 * c.parameters)],
+        [f"pre-training exaFLOPs ({examples:,} images x {epochs:g} epochs)", f"{flops / 1e18:,.1f}"],
         [f"accelerator-days ({peak_tflops:g} TFLOP/s at {utilisation:.0%})", f"{days:,.1f}"],
     ]
     result = {
@@ -121,6 +121,10 @@ def cost(
         "accelerator_days": days,
     }
     return Output(common, ["", f">{name}"], rows, result)
+
+
+def format_bytes(n: float) -> str:
+    return f"{n / 2**30:,.2f} GiB" if n >= 2**30 / 10 else f"{n / 2**20:,.1f} MiB"
 
 
 def config_and_name(model: str, image_size: tuple[int, ...]) -> tuple[Config, str]:
@@ -143,9 +147,9 @@ def config_and_name(model: str, image_size: tuple[int, ...]) -> tuple[Config, st
 def stored_config(model: str, image_size: tuple[int, ...]) -> Config:
     """Return the config of a checkpoint; a bundle's card has it, other files have to be read."""
     from vitrail.checkpoints import bundle
-    from vitrail.checkpoints.box import locate
     from vitrail.checkpoints.checkpoint import config_from_json
     from vitrail.checkpoints.formats import read
+    from vitrail.checkpoints.included import locate
 
     path = locate(model)
     if path is not None and bundle.recognises(path):
@@ -233,10 +237,10 @@ def measure(output: Output, model: Model, to: str, paths: list[Path]) -> None:
         return
     n, largest, labels = change.images, change.largest, change.labels
     output.result["change"] = {"images": n, "largest": largest, "labels": labels, "line": line}
-    which = "images" if paths else "drawn pictures (--sample IMAGES: on yours)"
+    which = "images" if paths else "drawn pictures (--sample IMAGES measures it on yours)"
     output.after.append(
         f"With images prepared as readers of {to} do, '{line}', a probability changes by up to {largest:.3f} "
-        f"and {labels} of {n} labels change; measured on {n} {which}."
+        f"and the predicted class for {labels} of {n} {which}."
     )
 
 

@@ -70,7 +70,7 @@ def fewshot(
     output.result["draws"] = draws
     for runs in evaluator.runs(loaded):
         mean, l2s, values = score(runs), sorted({run.l2 for run in runs}), [run.accuracy for run in runs]
-        std = "-" if mean.std is None else f"{mean.std:.2%}"
+        std = "-" if mean.std is None else format_accuracy(mean.std)
         cells = [std, " ".join(map(format_accuracy, values)), " ".join(f"{value:g}" for value in l2s)]
         add_row(output, mean, cells, l2=l2s, seeds=len(runs), values=values)
     return output

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import Positional, arg
 
 from vitrail.cli.verb import COMMON, Common, Output, table
-from vitrail.evaluators.score import format_score
+from vitrail.evaluators.score import format_score, score_label
 
 if TYPE_CHECKING:
     from vitrail.checkpoints.run.summary import Summary
@@ -106,7 +106,7 @@ def last_score(run: Summary) -> str:
 
 
 def named_score(name: str, value: float, n: int | None = None) -> str:
-    return f"{name} {format_score(name, value, n)}".lstrip()
+    return f"{score_label(name)} {format_score(name, value, n)}".lstrip()
 
 
 def show_time(seconds: float) -> str:

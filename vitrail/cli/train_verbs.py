@@ -47,14 +47,14 @@ def show_pretrained(trained: Trained, labels: bool, data: str, common: Common) -
     from shlex import quote
 
     from vitrail.checkpoints.license import describe_license, stated_license
-    from vitrail.evaluators.score import format_score
+    from vitrail.evaluators.score import format_score, score_label
 
     results = trained.results
     rows = [["steps", f"{results['steps']:,}"], ["training images", f"{results['train_examples']:,}"]]
     for split in ("val", "test"):
         n = results.get(f"{split}_examples")
         for name, value in (results[split] or {}).items():
-            rows.append([f"{split} {name.removeprefix('val_')}", format_score(name, value, n)])
+            rows.append([f"{split} {score_label(name.removeprefix('val_'))}", format_score(name, value, n)])
     if results["broken"]:
         rows.append(["broken files", f"{results['broken']:,}"])
     if stated_license(results.get("license", {})):
@@ -136,16 +136,16 @@ def finetune_command(words: list[str]) -> Output:
 def show_finetuned(trained: Trained, common: Common) -> Output:
     from shlex import quote
 
-    from vitrail.evaluators.score import format_score
+    from vitrail.evaluators.score import format_score, score_label
 
     results, folder = trained.results, trained.folder
     n, rows = results.get("test_examples"), []
     for name, score in results["scores"].items():
         several = len(score["values"]) > 1
-        spread = "" if score["std"] is None else format_score(name, score["std"])
+        spread = "-" if score["std"] is None else format_score(name, score["std"])
         rows.append(
             [
-                name,
+                score_label(name),
                 format_score(name, score["mean"], None if several else n),
                 spread,
                 str(len(score["values"])),

@@ -57,6 +57,11 @@ def format_accuracy(accuracy: float, n: int | None = None) -> str:
     return f"{accuracy:.1%} ({100 * low:.1f}-{high:.1%}, n = {n:,})"
 
 
+def score_label(name: str) -> str:
+    """Return the name of a score as people write it: top-1 for top1."""
+    return {"top1": "top-1", "top5": "top-5", "ece": "ECE"}.get(name, name)
+
+
 def format_score(name: str, value: float | None, n: int | None = None) -> str:
     """Return an accuracy as 78.3%, with its interval where n is known, any other score as a number; "-" for None."""
     if value is None:

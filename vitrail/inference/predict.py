@@ -10,8 +10,8 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from vitrail.checkpoints.box import ASSETS
 from vitrail.checkpoints.formats import as_model
+from vitrail.checkpoints.included import ASSETS
 from vitrail.data.bounded_files import read_json, read_text
 from vitrail.data.loader import Loader
 from vitrail.errors import ConfigError, DataError, ImageError

@@ -155,7 +155,7 @@ def confusion_matrix(
         ax.set_yticks(numbers)
     ax.tick_params(length=0 if named else 3, colors=INK)
     right, n = int(np.trace(confusion)), int(confusion.sum())
-    ax.set_title(f"right: {format_accuracy(right / max(n, 1), n)}", color=INK, fontsize=11)
+    ax.set_title(f"accuracy: {format_accuracy(right / max(n, 1), n)}", color=INK, fontsize=11)
     unit = "" if named else " (number of the class)"
     middle = margin + side / 2
     figure.text(middle / width, 0.1 / height, f"predicted{unit}", color=INK, ha="center", va="bottom")

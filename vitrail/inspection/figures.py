@@ -172,7 +172,7 @@ def draw_views(subject: Subject, config: Config) -> dict[str, np.ndarray]:
     size = cell_size(config)
     change = "probability falls" if subject.top else "features turn"
     most = max(0.0, float(subject.occlusion.max()))
-    by = "< 0.001" if most < 0.001 else f"up to {most:.2g}"
+    by = "< 0.01" if most < 0.01 else f"up to {most:.2f}"
     caption = f"occlusion of {size} x {size} pixels:\n{change} by {by}\n(yellow: {HOT} or more)"
     return views | {caption: pictures.heated(subject.picture, subject.occlusion, size, HOT)}
 

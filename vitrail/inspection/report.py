@@ -169,7 +169,7 @@ def scores(inspection: Inspection, evaluation: Evaluation | None) -> str:
         rows["broken"] = f"{e.broken:,} images"
         worst = sorted(e.per_class, key=lambda one: one.accuracy)[:5]
         rows["worst classes"] = ", ".join(
-            f"{readable(one.name)} {format_accuracy(one.accuracy)} of {one.n:,}" for one in worst
+            f"{readable(one.name)} {format_accuracy(one.accuracy)} (n = {one.n:,})" for one in worst
         )
     recorded = {
         name: value for name, value in flatten(inspection.metrics).items() if value not in (None, {}, [])
@@ -202,7 +202,7 @@ def facts(inspection: Inspection) -> str:
         rows["tokens"] = f"{c.tokens:,}: {grid}{more}"
     rows |= {"image_size": f"{c.image_size[0]} x {c.image_size[1]}", "preprocess": inspection.preprocess}
     rows |= {"classes": f"{c.classes:,}", "parameters": f"{bill.parameters:,}"}
-    rows["forward"] = f"{bill.flops / 1e9:,.2f} GFLOPs = {bill.macs / 1e9:,.2f} GMACs an image"
+    rows["forward"] = f"{bill.flops / 1e9:,.2f} GFLOPs = {bill.macs / 1e9:,.2f} GMACs per image"
     return table(rows)
 
 
@@ -273,11 +273,11 @@ def explorer(inspection: Inspection) -> str:
 
 
 def card(subject: Subject, inspection: Inspection) -> str:
-    views = "".join(
-        f'<figure><img src="{picture_uri(picture)}" alt="{text(caption)}" loading="lazy">'
-        f"<figcaption>{text(caption)}</figcaption></figure>"
-        for caption, picture in draw_views(subject, inspection.config).items()
-    )
+    views = ""
+    for lines, picture in draw_views(subject, inspection.config).items():
+        caption = text(lines.replace("\n", " "))
+        views += f'<figure><img src="{picture_uri(picture)}" alt="{caption}" loading="lazy">'
+        views += f"<figcaption>{caption}</figcaption></figure>"
     bars = "".join(
         f'<li style="background-size: {100 * p:.1f}% 100%"><span>{text(readable(name))}</span>'
         f"<span>{format_accuracy(p)}</span></li>"

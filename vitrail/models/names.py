@@ -31,8 +31,8 @@ PLAIN = (
 # Models that `vitrail models` lists; other combinations of variant and patch size work too.
 MODELS: tuple[str, ...] = (*PLAIN, *HYBRIDS, *BITS)
 
-# Included models (checkpoints/box.py), which come with weights; here so that a message can point to them.
-BOXED = ("ti8-64",)
+# Included models (checkpoints/included.py), which come with weights; here so that a message can point to them.
+INCLUDED_NAMES = ("ti8-64",)
 
 TIMM_SIZES = {
     "tiny": "Ti", "small": "S", "medium": "M", "base": "B", "large": "L", "huge": "H", "so400m": "So400m",
@@ -141,7 +141,7 @@ def timm_bit(text: str, size: tuple[int, int]) -> BiTConfig | None:
 
 
 def unknown_model(name: str) -> ConfigError:
-    if name in BOXED:
+    if name in INCLUDED_NAMES:
         return ConfigError(
             f"{name} is an included model with weights, not an architecture: use vitrail.load({name!r})"
         )
@@ -150,7 +150,7 @@ def unknown_model(name: str) -> ConfigError:
     }
     for word, short in TIMM_SIZES.items():
         spellings |= {f"vit_{word}_patch{p}": f"{short}/{p}" for p in (8, 14, 16, 32)}
-    spellings |= {boxed: f"{boxed} (included)" for boxed in BOXED}
+    spellings |= {included: f"{included} (included)" for included in INCLUDED_NAMES}
     near = [spellings[s] for s in difflib.get_close_matches(name.lower(), spellings, n=3, cutoff=0.4)]
     suggestion = f"; did you mean {' or '.join(dict.fromkeys(near))}?" if near else ""
     return ConfigError(

@@ -1,4 +1,4 @@
-"""The model in the box: what `vitrail.load("ti8-64")` was trained by, on Tiny-ImageNet at 64 pixels.
+"""Recipes of the included model, `vitrail.load("ti8-64")`: how it was trained, on Tiny-ImageNet at 64 pixels.
 
     vitrail pretrain --recipe ti8-64-masked --data DATA
     vitrail pretrain --recipe ti8-64 --data DATA --model runs/DATA-ti8-64-masked/model
@@ -67,14 +67,14 @@ TINY_IMAGENET = (
         "ti8-64-masked",
         ti8_64_masked,
         replace(TINY, examples=99_000),
-        "where the model in the box begins: Ti/8 by masked patches on Tiny-ImageNet, 30 epochs; 242 s on an H200, "
+        "the start of the included model: Ti/8 by masked patches on Tiny-ImageNet, 30 epochs; 242 s on an H200, "
         "with the ordinary loader and other work beside it",
     ),
     Recipe(
         "ti8-64",
         ti8_64,
         TINY,
-        "the model in the box: Ti/8 on Tiny-ImageNet from the weights of ti8-64-masked, 361 epochs. Validation "
+        "the included model: Ti/8 on Tiny-ImageNet from the weights of ti8-64-masked, 361 epochs. Validation "
         "images: 59.01% (n = 1); 1,153 s on an H200, with --compile graphs and other work beside it",
         start="ti8-64-masked",
     ),

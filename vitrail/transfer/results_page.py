@@ -7,7 +7,7 @@ from typing import Any
 from vitrail.checkpoints.license import describe_license
 from vitrail.data.readers.class_names import readable
 from vitrail.evaluators.accuracy import MOST_MISTAKES
-from vitrail.evaluators.score import format_score
+from vitrail.evaluators.score import format_score, score_label
 from vitrail.transfer.tables import escape_markdown
 
 
@@ -17,9 +17,9 @@ def results_page(results: dict[str, Any]) -> str:
     lines = [f"| score | mean | std | values (seeds: {results['seeds']}) |", "|---|---|---|---|"]
     for name, score in results["scores"].items():
         mean = format_score(name, score["mean"], n if results["seeds"] == 1 else None)
-        spread = "" if score["std"] is None else format_score(name, score["std"])
+        spread = "-" if score["std"] is None else format_score(name, score["std"])
         values = ", ".join(format_score(name, value) for value in score["values"])
-        lines.append(f"| {name} | {mean} | {spread} | {values} |")
+        lines.append(f"| {score_label(name)} | {mean} | {spread} | {values} |")
     tested = f"tested on {n:,} ({results['test_split']})" if results.get("test_split") else "not tested"
     lines.append(
         f"\nTrained on {results['train_examples']:,} images for {results['steps']:,} steps at lr {results['lr']:g}; "

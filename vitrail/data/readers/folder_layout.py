@@ -73,7 +73,7 @@ class Layout:
         """Say how the folder is read."""
         if not self.splits:
             place = f" in {_text(self.base)}" if self.base else ""
-            return f"{self._count_classes(self.base)}{place}, without splits: cut into train, validation and test"
+            return f"{self._count_classes(self.base)}{place}, without splits: split into train, validation and test"
         return "; ".join(
             f"{split} is {_text(folder)}, {self._count_classes(folder)}"
             for split, folder in self.splits.items()

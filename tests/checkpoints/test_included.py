@@ -1,4 +1,4 @@
-"""The models that come with the package: what is in the box, and what its names mean."""
+"""The models that come with the package: which there are, and what their names mean."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 import vitrail
-from vitrail.checkpoints.box import ASSETS, BOX, find_in_box, list_box, locate
+from vitrail.checkpoints.included import ASSETS, INCLUDED, find_included, list_included, locate
 from vitrail.data import preprocess as pp
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.models.names import make_config
@@ -18,7 +18,7 @@ from vitrail.models.names import make_config
 MOST_BYTES = 12_000_000  # of weights and card together
 
 
-@pytest.fixture(params=BOX)
+@pytest.fixture(params=INCLUDED)
 def name(request):
     return request.param
 
@@ -36,12 +36,12 @@ def texts(entry):
     )
 
 
-def test_the_box_and_its_folder_agree():
-    assert {path.name for path in ASSETS.iterdir() if path.is_dir()} == set(BOX)
+def test_the_names_and_the_folders_agree():
+    assert {path.name for path in ASSETS.iterdir() if path.is_dir()} == set(INCLUDED)
 
 
-def test_a_model_in_the_box_is_a_small_bundle_with_a_card(name):
-    folder = find_in_box(name)
+def test_an_included_model_is_a_small_bundle_with_a_card(name):
+    folder = find_included(name)
     assert sorted(p.name for p in folder.iterdir()) == ["README.md", "model.json", "model.safetensors"]
     assert sum((folder / f).stat().st_size for f in ("model.json", "model.safetensors")) <= MOST_BYTES
     assert {w.dtype for w in load_file(folder / "model.safetensors").values()} == {torch.float16}
@@ -83,20 +83,20 @@ def test_what_stands_on_the_disk_goes_first(tmp_path, monkeypatch):
     vitrail.save(vitrail.create("mu/8", image_size=16), tmp_path / "ti8-64")
     monkeypatch.chdir(tmp_path)
     assert vitrail.load("ti8-64").config.width == 32
-    assert vitrail.load(find_in_box("ti8-64")).config.width == 192
+    assert vitrail.load(find_included("ti8-64")).config.width == 192
 
 
-def test_no_name_in_the_box_is_an_architectures(name):
+def test_no_included_name_is_an_architectures(name):
     with pytest.raises(ConfigError, match="architecture"):
         make_config(name)
 
 
 def test_located(tmp_path):
     assert locate(tmp_path) == tmp_path
-    assert locate("ti8-64") == find_in_box("ti8-64") == ASSETS / "ti8-64"
+    assert locate("ti8-64") == find_included("ti8-64") == ASSETS / "ti8-64"
     for other in ("B/16", "ti8-65", "TI8-64", "", "../ti8-64", str(tmp_path / "ti8-64")):
         assert locate(other) is None
-        assert find_in_box(other) is None
+        assert find_included(other) is None
 
 
 def test_a_run_stands_for_its_model(tmp_path):
@@ -114,7 +114,7 @@ def test_what_is_located_is_there(text):
     assert place is None or place.exists()
 
 
-def test_an_unknown_name_is_told_what_is_in_the_box():
+def test_an_unknown_name_lists_the_included_models():
     with pytest.raises(CheckpointError, match=r"no such file or folder: ti8 \(.*ti8-64\)"):
         vitrail.load("ti8")
     with pytest.raises(CheckpointError, match=r"Ti/8@64 is the name of an architecture.*ti8-64"):
@@ -122,13 +122,13 @@ def test_an_unknown_name_is_told_what_is_in_the_box():
 
 
 def test_contents(name):
-    (one,) = [one for one in list_box() if one["name"] == name]
-    card = json.loads((find_in_box(name) / "model.json").read_text(encoding="utf-8"))
+    (one,) = [one for one in list_included() if one["name"] == name]
+    card = json.loads((find_included(name) / "model.json").read_text(encoding="utf-8"))
     assert one["metrics"] == card["metrics"]
     assert one["bytes"] == sum(
-        (find_in_box(name) / f).stat().st_size for f in ("model.json", "model.safetensors")
+        (find_included(name) / f).stat().st_size for f in ("model.json", "model.safetensors")
     )
-    assert one["about"] == BOX[name]
+    assert one["about"] == INCLUDED[name]
 
 
 def test_the_model_of_a_run_loads_whichever_version_wrote_the_run(tmp_path):

@@ -1,4 +1,4 @@
-"""The name of a model in the box, wherever the command line takes a model; nothing says where it is installed."""
+"""The name of an included model, wherever the command line takes a model; nothing says where it is installed."""
 
 import json
 
@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 import vitrail
-from vitrail.checkpoints.box import ASSETS
+from vitrail.checkpoints.included import ASSETS
 
 DATA = "shapes?image_size=16&n=40"
 TRAIN = ("--data", DATA, "--model", "ti8-64", "--image-size", 16, "--batch-size", 4, "--steps", 2)
@@ -44,8 +44,8 @@ def written(folder):
     return "\n".join(p.read_text(encoding="utf-8") for p in folder.rglob("*") if p.suffix in kinds)
 
 
-def test_models_lists_the_box(run, vitrail_command):
-    (one,) = run("models")["box"]
+def test_models_lists_the_included_model(run, vitrail_command):
+    (one,) = run("models")["included"]
     assert (one["name"], one["metrics"]) == ("ti8-64", vitrail.load("ti8-64").metrics)
     code, out, _ = vitrail_command("models")
     assert code == 0
@@ -90,8 +90,8 @@ def test_finetune_and_what_it_records(run, tmp_path):
 
 def test_finetune_begins_with_its_weights(run, tmp_path):
     run("finetune", *TRAIN, "--freeze", "body", "--out", "tuned")
-    tuned, box = (vitrail.load(m).encoder.state_dict() for m in (tmp_path / "tuned/model", "ti8-64"))
-    assert all(torch.equal(w, box[name]) for name, w in tuned.items())
+    tuned, included = (vitrail.load(m).encoder.state_dict() for m in (tmp_path / "tuned/model", "ti8-64"))
+    assert all(torch.equal(w, included[name]) for name, w in tuned.items())
 
 
 def test_pretrain_goes_on_from_its_weights(run, tmp_path):
@@ -99,8 +99,8 @@ def test_pretrain_goes_on_from_its_weights(run, tmp_path):
         "pretrain", *TRAIN, "--test", "none", "--val", "none", "--warmup", 0, "--lr", 1e-9, "--out", "more"
     )
     assert made["results"]["steps"] == 2
-    more, box = vitrail.load(tmp_path / "more/model"), vitrail.load("ti8-64")
-    assert (more.embedding.weight - box.embedding.weight).abs().max() < 1e-6
+    more, included = vitrail.load(tmp_path / "more/model"), vitrail.load("ti8-64")
+    assert (more.embedding.weight - included.embedding.weight).abs().max() < 1e-6
     assert run("pretrain", *TRAIN, "--dry-run")["parameters"] == sum(p.numel() for p in more.parameters())
 
 
@@ -125,6 +125,6 @@ def test_convert(run, tmp_path):
     assert run("convert", "ti8-64", "b.npz", "--to", "npz")["source"] == "ti8-64"
     assert vitrail.load(tmp_path / "b.npz").config.width == 192
     run("convert", "ti8-64", "half", "--precision", "float16")
-    half, box = tmp_path / "half", ASSETS / "ti8-64"
-    assert (half / "model.safetensors").read_bytes() == (box / "model.safetensors").read_bytes()
-    assert json.loads((half / "model.json").read_text()) == json.loads((box / "model.json").read_text())
+    half, included = tmp_path / "half", ASSETS / "ti8-64"
+    assert (half / "model.safetensors").read_bytes() == (included / "model.safetensors").read_bytes()
+    assert json.loads((half / "model.json").read_text()) == json.loads((included / "model.json").read_text())

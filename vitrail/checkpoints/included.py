@@ -1,9 +1,9 @@
 """The models that come with the package, known by name: vitrail.load("ti8-64") needs no file and no network.
 
-    a path or a name  --locate-->  the path; for a run, its model/; for a name in the BOX, vitrail/assets/NAME/
+    a path or a name  --locate-->  the path; for a run, its model/; for an included model, vitrail/assets/NAME/
 
 Such a folder holds a bundle in half precision (bundle.py) and a README.md, the model's card. A path takes precedence:
-a name means the box only if there is no file or folder of that name.
+a name means an included model only if there is no file or folder of that name.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from vitrail.runtime.files import restore_folder
 
 ASSETS = Path(__file__).parents[1] / "assets"
 # name: description
-BOX: dict[str, str] = {
+INCLUDED: dict[str, str] = {
     "ti8-64": "a Ti/8 for images of 64 pixels, trained on the 200 classes of Tiny-ImageNet",
 }
 
@@ -32,18 +32,18 @@ def locate(path_or_name: str | Path) -> Path | None:
         if (path / "model").is_symlink():  # perhaps in somebody else's run
             raise CheckpointError(f"{path / 'model'} is a link, which is not followed: use its target")
         return path / "model"
-    return find_in_box(str(path_or_name))
+    return find_included(str(path_or_name))
 
 
-def find_in_box(name: str) -> Path | None:
+def find_included(name: str) -> Path | None:
     """Return the folder of an included model; None if there is none of that name."""
-    return ASSETS / name if name in BOX else None
+    return ASSETS / name if name in INCLUDED else None
 
 
-def list_box() -> list[dict[str, Any]]:
+def list_included() -> list[dict[str, Any]]:
     """Return for each included model its name, description, bytes, metrics and license."""
     models = []
-    for name, about in BOX.items():
+    for name, about in INCLUDED.items():
         folder = ASSETS / name
         size = sum((folder / file).stat().st_size for file in (WEIGHTS, CARD))
         card = read_card(folder / CARD)
