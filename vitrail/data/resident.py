@@ -14,8 +14,6 @@ the line has to begin with the crop that makes them one. Every process of a job 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import TypeAlias
 
@@ -28,6 +26,7 @@ from vitrail.data.augment import InceptionCrop
 from vitrail.data.bad_files import BadExample, BadFiles
 from vitrail.data.decode import decode
 from vitrail.data.loader import Batch, Loader, Stream, View
+from vitrail.data.map_images import map_images
 from vitrail.data.ops.pixel_ops import PixelOp
 from vitrail.data.order import EXAMPLE, generator
 from vitrail.data.preprocess import Pipeline, op_text
@@ -80,57 +79,35 @@ class ResidentLoader(Loader):
 
     def on(self, device: torch.device) -> Tensor:
         """Return all images, padded with zeros to the largest; broken ones are zeros, known to the stream."""
-        n, decoded, sizes = len(self.stream.source), [], np.zeros((0, 2), np.int64)
-        for part in progress(self.decoded(), -(-n // AT_ONCE), "decoding"):
-            decoded.append(part)
-            sizes = np.concatenate([sizes, [(0, 0) if image is None else image.shape[:2] for image in part]])
-            check_room(n * 3 * int(sizes.max(0).prod()), device)  # before the host's memory is full
-        self.stream.set_sizes(sizes)
-        height, width = (int(side) for side in sizes.max(0))
-        images = torch.empty(n, 3, height, width, dtype=torch.uint8, device=device)
-        for number, part in enumerate(decoded):
+        source, threads = self.stream.source, max(1, self.stream.settings.num_workers or 0)
+        n, height, width = len(source), 0, 0
+        images: list[Image] = []
+        bad: list[BadExample] = []
+        decoded = map_images(source, decode_image, threads=threads, at_once=AT_ONCE)
+        for image in progress(decoded, n, "decoding"):
+            if isinstance(image, BadExample):
+                bad.append(image)
+                images.append(np.zeros((0, 0, 3), np.uint8))
+                continue
+            images.append(image)
+            if image.shape[0] > height or image.shape[1] > width:
+                height, width = max(height, image.shape[0]), max(width, image.shape[1])
+                check_room(n * 3 * height * width, device)  # before the host's memory is full
+        self.bad_files.add(bad)
+        self.stream.set_sizes(np.array([image.shape[:2] for image in images], np.int64))
+        on_device = torch.empty(n, 3, height, width, dtype=torch.uint8, device=device)
+        for start in range(0, n, AT_ONCE):
+            part = images[start : start + AT_ONCE]
             padded = np.zeros((len(part), height, width, 3), np.uint8)
             for slot, image in enumerate(part):
-                if image is not None:
-                    padded[slot, : image.shape[0], : image.shape[1]] = image
-            on_device = torch.from_numpy(padded).to(device)
-            start = number * AT_ONCE
-            images[start : start + len(part)] = on_device.permute(0, 3, 1, 2)  # (b, 3, H, W)
-        return images
-
-    def decoded(self) -> Iterator[list[Image | None]]:
-        """Yield the images in parts; None for one that is broken. Read by this thread, decoded by several."""
-        source, threads = self.stream.source, max(1, self.stream.settings.num_workers or 0)
-        share = -(-AT_ONCE // threads)
-        with ThreadPoolExecutor(threads) as pool:
-            for start in range(0, len(source), AT_ONCE):
-                read = [
-                    read_or_bad(source, index) for index in range(start, min(start + AT_ONCE, len(source)))
-                ]
-                shares = [read[k : k + share] for k in range(0, len(read), share)]
-                images = [image for part in pool.map(decoded_or_bad, shares) for image in part]
-                self.bad_files.add(image for image in images if isinstance(image, BadExample))
-                yield [None if isinstance(image, BadExample) else image for image in images]
+                padded[slot, : image.shape[0], : image.shape[1]] = image
+            crossed = torch.from_numpy(padded).to(device)
+            on_device[start : start + len(part)] = crossed.permute(0, 3, 1, 2)  # (b, 3, H, W)
+        return on_device
 
 
-def read_or_bad(source: Source, index: int) -> tuple[BadExample, bytes | Image | None]:
-    """Return an example's name, should it be broken, with its image; None, and the reason, where it is."""
-    key = source.key(index)
-    try:
-        return BadExample(index, key, ""), source.read(index).image
-    except DataError as error:
-        return BadExample(index, key, str(error)), None
-
-
-def decoded_or_bad(read: list[tuple[BadExample, bytes | Image | None]]) -> list[Image | BadExample]:
-    images: list[Image | BadExample] = []
-    for who, image in read:
-        try:
-            pixels = decode(image, name=who.key) if isinstance(image, bytes) else image
-            images.append(who if pixels is None else pixels)
-        except DataError as error:
-            images.append(BadExample(who.index, who.key, str(error)))
-    return images
+def decode_image(image: bytes | Image, key: str) -> Image:
+    return decode(image, name=key) if isinstance(image, bytes) else image
 
 
 class Draws(Stream):

@@ -17,9 +17,7 @@ images by their place.
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from io import BytesIO
 from itertools import pairwise
@@ -31,8 +29,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
+from vitrail.data.bad_files import BadExample
 from vitrail.data.bounded_files import parse_object, read_text
 from vitrail.data.decode import decode
+from vitrail.data.map_images import map_images
 from vitrail.data.readers.fingerprint import digest
 from vitrail.data.sources import Source, open_source, split_options
 from vitrail.data.splits import parse_split
@@ -46,7 +46,6 @@ ROW_GROUP_BYTES, ROW_GROUP_ROWS = 2 << 20, 1000
 LIST = "bad_files.jsonl"
 WRITTEN = r".+-\d{5}-of-\d{5}\.parquet|\.shard-.+\.json|bad_files\.jsonl"  # names
 SAMPLED = 256  # examples whose sizes are looked at to plan the shards
-BATCH = 64  # examples that are read and checked together
 
 
 @dataclass(frozen=True)
@@ -89,14 +88,16 @@ def shard(
     remove_unfinished(folder, WRITTEN, HOUR)
     manifest = _plan(source, folder, name, shard_mb, check)
     kept = sum(done is not None for done in manifest.done)
-    with ThreadPoolExecutor(num_workers or os.cpu_count()) as pool:
-        for number, (start, stop) in enumerate(manifest.ranges()):
-            if manifest.done[number] is not None:
-                continue
-            path = folder / manifest.file_name(number)
-            rows = progress(_read_rows(source, start, stop, check, pool), stop - start, path.name)
-            manifest.done[number] = _write_shard(path, source.class_names, rows)
-            manifest.save(folder)
+    for number, (start, stop) in enumerate(manifest.ranges()):
+        if manifest.done[number] is not None:
+            continue
+        path = folder / manifest.file_name(number)
+        encoded = map_images(
+            source, _encode_checked if check else _encode, indices=range(start, stop), threads=num_workers
+        )
+        rows = enumerate(progress(encoded, stop - start, path.name), start)
+        manifest.done[number] = _write_shard(path, source, rows)
+        manifest.save(folder)
     _list_broken(folder)
     shards = [shard for shard in manifest.done if shard is not None]
     broken = sum(len(shard["broken"]) for shard in shards)
@@ -196,48 +197,13 @@ def _estimate_bytes(source: Source) -> float:
     sizes = []
     for index in np.unique(np.linspace(0, len(source) - 1, SAMPLED).astype(int)):
         try:
-            sizes.append(len(_encode(source.read(int(index)).image)))
+            sizes.append(len(_encode(source.read(int(index)).image, source.key(int(index)))))
         except DataError:
             continue
     return float(np.mean(sizes)) * len(source) if sizes else 0.0
 
 
-@dataclass(frozen=True)
-class Row:
-    """One example, ready to be written; broken: why it cannot be."""
-
-    index: int
-    key: str
-    label: int
-    data: bytes
-    broken: str | None = None
-
-
-def _read_rows(source: Source, start: int, stop: int, check: bool, pool: ThreadPoolExecutor) -> Iterator[Row]:
-    """Yield the examples of a range in order, read here, decoded by the threads of the pool."""
-
-    def read(index: int) -> Row:
-        key, label = source.key(index), int(source.labels[index])
-        try:
-            return Row(index, key, label, _encode(source.read(index).image))
-        except DataError as error:
-            return Row(index, key, label, b"", str(error))
-
-    for first in range(start, stop, BATCH):
-        rows = [read(index) for index in range(first, min(first + BATCH, stop))]
-        yield from pool.map(_check_row, rows) if check else rows
-
-
-def _check_row(row: Row) -> Row:
-    if row.broken is None:
-        try:
-            decode(row.data, name=row.key)
-        except DataError as error:
-            return Row(row.index, row.key, row.label, b"", str(error))
-    return row
-
-
-def _encode(image: bytes | np.ndarray) -> bytes:
+def _encode(image: bytes | np.ndarray, key: str) -> bytes:
     if isinstance(image, bytes):
         return image
     stream = BytesIO()
@@ -245,30 +211,39 @@ def _encode(image: bytes | np.ndarray) -> bytes:
     return stream.getvalue()
 
 
-def _write_shard(path: Path, class_names: list[str], rows: Iterator[Row]) -> dict[str, Any]:
-    """Write one shard, whole or not at all; return its entry in the manifest."""
-    features = {"image": {"_type": "Image"}, "label": {"names": class_names, "_type": "ClassLabel"}}
+def _encode_checked(image: bytes | np.ndarray, key: str) -> bytes:
+    data = _encode(image, key)
+    decode(data, name=key)
+    return data
+
+
+def _write_shard(
+    path: Path, source: Source, rows: Iterable[tuple[int, bytes | BadExample]]
+) -> dict[str, Any]:
+    """Write one shard, whole or not at all, from the encoded images by their indices; return its entry in the
+    manifest."""
+    features = {"image": {"_type": "Image"}, "label": {"names": source.class_names, "_type": "ClassLabel"}}
     image = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
     metadata = {"huggingface": json.dumps({"info": {"features": features}})}  # as `datasets` writes it
     schema = pa.schema([("image", image), ("label", pa.int64())], metadata=metadata)
     plain = {"compression": "none", "use_dictionary": False, "write_statistics": False}
     count, broken = 0, []
-    group: list[Row] = []
+    group: dict[int, bytes] = {}
 
     def write_group() -> None:
-        images = [{"bytes": row.data, "path": row.key} for row in group]
-        arrays = [pa.array(images, image), pa.array([row.label for row in group], pa.int64())]
+        images = [{"bytes": data, "path": source.key(index)} for index, data in group.items()]
+        arrays = [pa.array(images, image), pa.array(source.labels[list(group)], pa.int64())]
         writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
         group.clear()
 
     with atomic_file(path) as temporary, pq.ParquetWriter(temporary, schema, **plain) as writer:
-        for row in rows:
-            if row.broken is not None:
-                broken.append({"index": row.index, "key": row.key, "reason": row.broken})
+        for index, data in rows:
+            if isinstance(data, BadExample):
+                broken.append(asdict(data))
                 continue
-            group.append(row)
+            group[index] = data
             count += 1
-            if len(group) == ROW_GROUP_ROWS or sum(len(row.data) for row in group) >= ROW_GROUP_BYTES:
+            if len(group) == ROW_GROUP_ROWS or sum(map(len, group.values())) >= ROW_GROUP_BYTES:
                 write_group()
         if group:
             write_group()

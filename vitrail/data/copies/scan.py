@@ -9,22 +9,20 @@ levels, the whole image squeezed into a square. An image that cannot be read kee
 from __future__ import annotations
 
 import hashlib
-import os
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from vitrail.data.bad_files import BadExample
 from vitrail.data.decode import decode, stored_mode
+from vitrail.data.map_images import map_images
 from vitrail.data.sources import Source
 from vitrail.data.upright import STRIP
-from vitrail.errors import DataError
 from vitrail.runtime.progress import progress
 
 THUMBNAIL = 32  # S
-BATCH = 64  # images that are read and decoded together
 
 
 @dataclass(frozen=True)
@@ -47,41 +45,22 @@ def scan(source: Source, *, num_workers: int | None = None) -> Scan:
     digests, sizes, modes = np.zeros(n, "S32"), np.zeros((n, 2), np.int32), np.zeros(n, "U8")
     thumbnails = np.zeros((n, THUMBNAIL, THUMBNAIL), np.uint8)
     broken: dict[int, str] = {}
-    with ThreadPoolExecutor(num_workers or os.cpu_count()) as pool:
-        for start in progress(range(0, n, BATCH), -(-n // BATCH), f"reading {source.name}"):
-            images = [_read(source, index) for index in range(start, min(start + BATCH, n))]
-            for index, row in enumerate(pool.map(_describe, images), start):
-                if isinstance(row, str):
-                    broken[index] = row
-                else:
-                    digests[index], sizes[index], modes[index], thumbnails[index] = row
+    rows = map_images(source, describe, threads=num_workers)
+    for index, row in enumerate(progress(rows, n, f"reading {source.name}")):
+        if isinstance(row, BadExample):
+            broken[index] = row.reason
+        else:
+            digests[index], sizes[index], modes[index], thumbnails[index] = row
     return Scan(digests, sizes, modes, thumbnails, broken)
 
 
-# Digest, (height, width), mode and thumbnail of an image; text: why it cannot be read.
-Row = tuple[bytes, tuple[int, int], str, NDArray[np.uint8]] | str
-
-
-def _read(source: Source, index: int) -> tuple[str, bytes | np.ndarray | None]:
-    """Return the key and the image of an example; a reason and None where it cannot be read."""
-    try:
-        return source.key(index), source.read(index).image
-    except DataError as error:
-        return str(error), None
-
-
-def _describe(example: tuple[str, bytes | np.ndarray | None]) -> Row:
-    key, image = example
-    if image is None:
-        return key
-    try:
-        pixels = decode(image, name=key) if isinstance(image, bytes) else image
-        mode = stored_mode(image) if isinstance(image, bytes) else "array"
-    except DataError as error:
-        return str(error)
-    stored = image
-    if isinstance(stored, np.ndarray):
-        stored = repr(stored.shape).encode() + np.ascontiguousarray(stored).tobytes()
+def describe(image: bytes | np.ndarray, key: str) -> tuple[bytes, tuple[int, int], str, NDArray[np.uint8]]:
+    """Return digest, (height, width), mode and thumbnail of an image."""
+    if isinstance(image, bytes):
+        stored, pixels, mode = image, decode(image, name=key), stored_mode(image)
+    else:
+        pixels, mode = image, "array"
+        stored = repr(image.shape).encode() + np.ascontiguousarray(image).tobytes()
     digest = hashlib.blake2b(stored, digest_size=16).hexdigest().encode()
     return digest, pixels.shape[:2], mode, thumbnail(pixels)
 
