@@ -25,7 +25,7 @@ def data_inspect(
 
     Args:
         path: a folder, Parquet or tar shards, an .npz file, or a name of the catalog
-        splits: splits to inspect; default: all
+        splits: splits to inspect; if unset, all
         sheet: PNG file for a contact sheet, a few images of each class
     """
     from rich.console import Group
@@ -92,7 +92,7 @@ def data_dedup(
         tests: test sets
         out: file for the list of images to exclude (JSON lines)
         train_split: split of the training set
-        test_split: split of the test sets; default: test, else validation
+        test_split: split of the test sets; if unset, test or else validation
         sheet: PNG file for the pairs, side by side
     """
     from vitrail.data.dedup import dedup_paths
@@ -128,7 +128,7 @@ def data_shard(
     Args:
         source: data set to read
         folder: folder for the shards
-        splits: splits to convert; default: all
+        splits: splits to convert; if unset, all
         shard_mb: size of a shard in MB
         no_check: do not decode every image; by default, images that cannot be decoded are left out
     """

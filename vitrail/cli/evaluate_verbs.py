@@ -20,7 +20,7 @@ SHOWN = 5  # worst classes, confused pairs, broken files: so many of each
 
 @dataclass(frozen=True)
 class Passing:
-    """Flags of a pass over the images."""
+    """Settings for reading the images."""
 
     batch_size: int = 64  # images at a time
     num_workers: int | None = None  # processes that decode images; if unset, as many as help

@@ -46,7 +46,7 @@ def inspect(
         split: which part of the data set; if unset, the test split or else validation
         mapping: a JSON file {data class: [model classes, ...]} where names differ; or `order`: class k is class k
         beside: other models to compare attention distances with, at the same --image-size
-        closely: how many images get maps, rollout and occlusion; of --data, half of them are the surest mistakes
+        closely: images with maps, rollout and occlusion; of --data, up to half are the most confident mistakes
     """
     from vitrail.checkpoints.formats import load
     from vitrail.evaluators.accuracy import evaluate, open_split

@@ -180,12 +180,12 @@ def convert(
         source: an .npz, .safetensors or torch file, a folder of timm, transformers or ours, or an included model
         destination: a new file or folder
         to: the format to write
-        precision: of the weights of a bundle: float16 is half as large, and rounds
+        precision: precision of the weights in a bundle; float16 halves the size and rounds the weights
         classes: another number of outputs: a new head of zeros; 0: no head
         resample: method for positions: official, bilinear, bicubic, bicubic_antialias or bicubic_corners
         preprocess: preprocessing line instead of the model's own, or the name of a preset, such as
             big_vision_fewshot
-        license: of the weights, where the source states none: an SPDX identifier such as MIT, or a sentence
+        license: license of the weights, if the source states none: an SPDX identifier such as MIT, or a sentence
         sample: images to measure the change on: files, folders or patterns; if unset, 16 drawn pictures
     """
     from vitrail.checkpoints.formats import convert as run

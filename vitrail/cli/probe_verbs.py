@@ -22,7 +22,7 @@ DataPath = Annotated[Positional[str], arg(metavar="DATA")]
 
 @dataclass(frozen=True)
 class Probing:
-    """Flags of every probe."""
+    """Data and features of the probe."""
 
     train_split: str = "train"  # split to learn from; settings are chosen on a held-out part of it
     test_split: str | None = None  # split to test on; if unset, test or else validation
@@ -53,7 +53,7 @@ def fewshot(
     Args:
         model: an included model (ti8-64), a bundle, a run, or any supported checkpoint
         data: a folder, Parquet or tar shards, an .npz, or a name of the catalog
-        shots: training examples of each class (default: 1 5 10 25, as far as every class has so many)
+        shots: training examples of each class; if unset, 1 5 10 25, as far as every class has so many
         seeds: number of draws; their mean and standard deviation are reported
         l2: regularisation; of several, the best on the training examples that were not drawn
         sweep: choose l2 from 2^-10 ... 2^19

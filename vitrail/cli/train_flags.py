@@ -31,10 +31,12 @@ SEED = Annotated[int, tyro.conf.arg(help="seed of the weights, the order of the 
 class PretrainOptions:
     recipe: str = ""  # published experiment to start from; `list` shows them
     objective: ObjectiveName = "classification"  # what training minimises
-    out: str = ""  # folder of the run; unset: runs/DATA-RECIPE, or runs/DATA-MODEL
+    out: str = ""  # folder of the run; if unset, runs/DATA-RECIPE, or runs/DATA-MODEL
     dry_run: bool = False  # show all settings and what the run needs, without training
     processes: int = 1  # with --dry-run: accelerators that share the batch
-    peak_tflops: float | None = None  # with --dry-run: peak of one; unset: this machine's, or a TPUv3 core's
+    peak_tflops: float | None = (
+        None  # with --dry-run: peak of one; if unset, this machine's, or a TPUv3 core's
+    )
     utilisation: float = UTILISATION  # with --dry-run: fraction of the peak that training reaches
 
 
@@ -44,7 +46,7 @@ class FinetuneOptions:
     # what chooses the settings that are left unset: default is for photographs, paper is Table 4, augreg the preset
     # of its checkpoints, bit is BiT-HyperRule
     protocol: Literal["default", "paper", "augreg", "bit"] = "default"
-    out: str = ""  # folder of the run; unset: runs/DATA-MODEL
+    out: str = ""  # folder of the run; if unset, runs/DATA-MODEL
 
 
 def parse(

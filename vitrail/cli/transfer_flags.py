@@ -24,8 +24,8 @@ class VTABOptions:
     model: ModelPath = MISSING
     # folder with a folder of Parquet files for each task or data set (see docs/transfer.md)
     data: str = MISSING
-    out: str = ""  # folder for the results; unset: runs/vtab-MODEL
-    # names of tasks, or groups: natural, specialized, structured; unset: all 19
+    out: str = ""  # folder for the results; if unset, runs/vtab-MODEL
+    # names of tasks, or groups: natural, specialized, structured; if unset, all 19
     tasks: tuple[str, ...] = ()
     manifests: str | None = None  # folder of TASK.csv from another run; other examples are refused
     paper: str | None = None  # model of Table 9 to compare with: H/14 JFT, L/16 JFT or L/16 i21k
@@ -37,9 +37,9 @@ class TransferOptions:
     model: ModelPath = MISSING
     # folders, Parquet or tar shards, .npz files, or names of the catalog
     data: tuple[str, ...] = MISSING
-    out: str = ""  # folder for the results; unset: runs/transfer-MODEL
+    out: str = ""  # folder for the results; if unset, runs/transfer-MODEL
     methods: tuple[Method, ...] = ("fewshot", "linear", "knn", "finetune")  # methods to run
-    # model of the paper's Tables 5 and 6 to compare with, such as "B/16 i21k"; None: by the model's name
+    # model of the paper's Tables 5 and 6 to compare with, such as "B/16 i21k"; if unset, by the model's name
     paper: str | None = None
 
 

@@ -23,22 +23,22 @@ ModelPath = Annotated[Positional[str], arg(metavar="MODEL")]
 
 @dataclass(frozen=True)
 class Common:
-    """Flags of every verb."""
+    """Options of every command."""
 
     json: bool = False  # print one JSON object instead of a table
-    device: Device = "auto"  # where to run, for verbs that compute; auto: the GPU where there is one
+    device: Device = "auto"  # device to compute on; auto: a GPU if there is one
 
 
 @dataclass(frozen=True)
 class Reading:
-    """Flags of every verb that reads anyone's checkpoint."""
+    """Settings for reading the checkpoint."""
 
     # resample the position embeddings for this size; one number, or height and width
     image_size: tuple[int, ...] = ()
     heads: int | None = None  # attention heads, where the file does not record them
-    activation: Activation | None = None  # exact or tanh GELU in the MLPs, likewise
-    norm_eps: float | None = None  # epsilon of LayerNorm, likewise
-    pool: Pool | None = None  # what the classifier sees, likewise
+    activation: Activation | None = None  # exact or tanh GELU, where the file does not record it
+    norm_eps: float | None = None  # epsilon of LayerNorm, where the file does not record it
+    pool: Pool | None = None  # input of the classifier, where the file does not record it
 
     def arguments(self) -> dict[str, Any]:
         """Return the keywords of vitrail.load."""

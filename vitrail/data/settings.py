@@ -14,14 +14,14 @@ class DataSettings:
     train: str = "auto"  # split to train on; auto: train without what is held out
     val: str = "auto"  # split to choose by, or none; auto: 10%, 2% or 1% of each class, none with --train
     test: str = "auto"  # split to evaluate once, at the end, or none; auto: test or validation
-    preprocess: str = ""  # training line; unset: inception crop and flip, to the model's size
-    evaluate_preprocess: str = ""  # evaluation line, stored with the model; unset: the model's own
+    preprocess: str = ""  # training line; if unset, inception crop and flip, to the model's size
+    evaluate_preprocess: str = ""  # evaluation line, stored with the model; if unset, the model's own
     batch_size: int = 256  # examples per step, over all processes
     mixup: float = 0.0  # alpha of mixup: weights from Beta(alpha, alpha); 0: off
     # alpha of cutmix: areas from Beta(alpha, alpha); 0: off; with mixup: one or the other
     cutmix: float = 0.0
     max_bad: float = 0.01  # fraction of examples that may be broken before the run stops
-    num_workers: int | None = None  # decoding processes; None: on CUDA one per core, at most 16, else 0
+    num_workers: int | None = None  # decoding processes; if unset, on CUDA one per core, at most 16, else 0
     resident: bool = False  # keep the images on the device and augment them there; for small images
     fewshot: tuple[str, ...] = ()  # data sets to evaluate 5-shot during training
 

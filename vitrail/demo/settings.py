@@ -11,10 +11,10 @@ MAX_PICTURES = 12  # columns of the summary
 
 @dataclass(frozen=True)
 class Demo:
-    """Settings of the demo; the defaults take about a minute on two cores."""
+    """Settings of the demo; the defaults take about two minutes on two cores."""
 
     data: str = "shapes:colour?n=400"  # your folder, or any data set; the package draws shapes
-    images: tuple[str, ...] = ()  # files to classify; default: rendered pictures, or images of --data
+    images: tuple[str, ...] = ()  # files to classify; if unset, rendered pictures, or images of --data
     model: str = "ti8-64"  # the included model, or any checkpoint of a ViT with a classifier
     steps: int = 40  # steps of fine-tuning
     batch_size: int = 32  # images per step; fewer for small data sets

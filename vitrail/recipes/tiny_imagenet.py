@@ -6,7 +6,7 @@
 First masked patches, without labels; then labels, from those weights. Images stay on the GPU, since a model so small
 would wait for them; the second was run with --compile graphs, since it waits for its launches too. A part of train is
 held out for every choice; the validation images are for the reported number alone. What was tried, and what it gave,
-is in docs/results/box.md.
+is in docs/results/ti8-64.md.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class ModelSettings:
     heads: int | None = None  # attention heads per layer
     mlp_dim: int | None = None  # hidden width of the MLPs
     pool: Pool | None = None  # what the head reads
-    class_token: bool | None = None  # prepend a class token; unset: with pool token only
+    class_token: bool | None = None  # prepend a class token; if unset, with pool token only
     positions: Positions | None = None  # position embeddings (Table 8)
     # where they are added: once, or at every layer
     positions_at: PositionsAt | None = None

@@ -63,7 +63,7 @@ class SuiteSettings:
     """Settings of the methods."""
 
     seeds: int = 3  # number of runs of few-shot and of fine-tuning
-    # few-shot examples of each class; None: 1, 5, 10, 25, as far as every class has so many
+    # few-shot examples of each class; if unset, 1, 5, 10, 25, as far as every class has so many
     shots: tuple[int, ...] | None = None
     # examples of few-shot: vitrail's, big_vision's for the same seeds, or scenic's (the first, no seed)
     draws: Draws = "vitrail"
@@ -71,10 +71,10 @@ class SuiteSettings:
     fewshot_l2: Literal["fixed", "test-rank"] = "fixed"
     # regularisation of the linear probe; of several, the best on a held-out fifth
     l2: tuple[float, ...] = (10.0, 1.0, 0.1, 0.01, 1e-3, 1e-4, 1e-5, 1e-6)
-    # neighbours of kNN; of several, the best on a held-out fifth; None: what fits of 1, 5, 10, 20, 50
+    # neighbours of kNN; of several, the best on a held-out fifth; if unset, those of 1, 5, 10, 20, 50
     k: tuple[int, ...] | None = None
     train_split: str = "train"  # split to learn from
-    test_split: str | None = None  # split to test on; None: test, or else validation
+    test_split: str | None = None  # split to test on; if unset, test or else validation
     # what chooses the settings of fine-tuning that are left unset
     protocol: Literal["default", "paper", "augreg", "bit"] = "default"
 

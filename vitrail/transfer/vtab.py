@@ -69,7 +69,7 @@ class TaskResults(TypedDict):
 class VTABProtocol:
     """Choice of lr, number of runs and augmentation of the tasks."""
 
-    # learning rates to choose from on val200, after training on train800; unset: --lr
+    # learning rates to choose from on val200, after training on train800; if unset, --lr
     lrs: tuple[float, ...] = ()
     seeds: int = 1  # number of runs of each task; the first has --seed
     # random crops and mirror images where they keep the label
