@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from vitrail.checkpoints.formats import has_weights, load, save
-from vitrail.checkpoints.run.folder import START
+from vitrail.checkpoints.run.folder import START, check_own
+from vitrail.checkpoints.run.run_json import RUN_JSON
+from vitrail.checkpoints.run.state import fail_together
 from vitrail.errors import ConfigError
 from vitrail.inference.feature_cache import model_digest
 from vitrail.inspection import figures
@@ -20,7 +22,7 @@ from vitrail.models.names import Model
 from vitrail.objectives.objective import Objective
 from vitrail.recipes.names import find_finetuning_recipe, find_recipe
 from vitrail.runtime.device import Device, pick
-from vitrail.runtime.distributed import barrier, group, rank
+from vitrail.runtime.distributed import group, rank
 from vitrail.runtime.log import note
 from vitrail.setting_keywords import ExperimentSettings, FinetuningSettings
 from vitrail.train.folders import default_folder
@@ -103,9 +105,10 @@ def store_start(model: Model, folder: Path, device: Device) -> str:
     """Save a model object into the run's folder, so that the run can be resumed; return its path."""
     place = folder / START
     with group(pick(device)):
-        if rank() == 0 and not folder.exists():
-            save(model, place)
-        barrier()
+        with fail_together(f"{place} cannot be written"):
+            if rank() == 0 and not (folder / RUN_JSON).exists():  # of a call that failed, a start may be left
+                check_own(folder)
+                save(model, place)
         if not place.exists():
             raise ConfigError(
                 f"{folder} holds something other than a run that started from a model object: choose another `out`"

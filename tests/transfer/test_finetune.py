@@ -16,6 +16,7 @@ import vitrail
 from tests.randomise import randomise
 from vitrail.data.sources import open_source
 from vitrail.errors import CheckpointError, ConfigError, DataError, Interrupted
+from vitrail.objectives.classification import CrossEntropy
 from vitrail.recipes.names import find_finetuning_recipe
 from vitrail.runtime import training_display
 from vitrail.train import run as running
@@ -411,6 +412,35 @@ def test_a_model_object_is_saved_into_the_run_and_resumes(pretrained, tmp_path, 
         tune(other, tmp_path / "object")
     with pytest.raises(ConfigError, match=str(tmp_path / "path")):
         tune(model, tmp_path / "path")
+
+
+def test_a_model_object_needs_no_new_folder_only_one_without_anything_else(pretrained, tmp_path):
+    model = vitrail.load(pretrained)
+    with pytest.raises(ConfigError):
+        tune(model, tmp_path, batch_size=1000)  # an empty folder
+    other = randomise(vitrail.create("mu/8", classes=7, image_size=16), seed=5)
+    trained = tune(other, tmp_path)  # the first call trained nothing, so that another model may follow
+    assert trained.model().provenance["start"] is not None
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "a.txt").touch()
+    with pytest.raises(ConfigError, match=r"a\.txt"):
+        tune(model, tmp_path / "photos")
+    assert not (tmp_path / "photos" / "start").exists()
+
+
+def test_weights_of_one_run_at_a_time_are_on_the_device(pretrained, tmp_path, monkeypatch):
+    moves = []
+    move = torch.nn.Module._apply
+
+    def record(self, *args, **kwargs):
+        if isinstance(self, CrossEntropy):
+            moves.append(self)
+        return move(self, *args, **kwargs)
+
+    monkeypatch.setattr(torch.nn.Module, "_apply", record)
+    tune(pretrained, tmp_path / "run", seeds=2)
+    first, other, *_ = dict.fromkeys(moves)
+    assert moves == [first, first, other, first]  # to the device, to the CPU, another's, to the device again
 
 
 def photos(folder, counts, size=(20, 30)):

@@ -196,6 +196,7 @@ def run_finetuning(
 
 def train_all(runs: Runs, assembled: Assembled, whole: Run) -> dict[str, Any]:
     """Sweep, train the other seeds, then the first one in the folder itself; return the results of all."""
+    assembled.objective.cpu()  # the weights of one run at a time are on the device
     lr, swept = choose_lr(runs)
     if swept and rank() == 0:
         note(f"Training on all of train with lr {lr:g}")
@@ -225,6 +226,7 @@ def train_all(runs: Runs, assembled: Assembled, whole: Run) -> dict[str, Any]:
                 note(f"Left out {results['broken']:,} broken images: see {runs.folder / 'bad_files.jsonl'}")
         return results
 
+    assembled.objective.to(assembled.device)
     return finish(runs.final(assembled, lr), whole, runs.figures, conclude)
 
 

@@ -64,7 +64,7 @@ from vitrail.runtime.log import note
 START = "start"  # a bundle of the model object that a run was started with
 LOCK, METRICS, CHECKPOINTS, FIGURES = ".lock", "metrics.jsonl", "checkpoints", "figures"
 # Names that are written in the folder of a run under a temporary name first.
-WRITTEN = r"run\.json|metrics\.jsonl|mistakes\.jsonl|results\.md|model|figures"
+WRITTEN = r"start|run\.json|metrics\.jsonl|mistakes\.jsonl|results\.md|model|figures"
 PAUSE = 0.1  # seconds until a lock is tried again that `is_running` may have held for an instant
 
 
