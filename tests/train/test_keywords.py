@@ -1,14 +1,24 @@
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import pytest
 
+from vitrail.data.loader import View
 from vitrail.errors import ConfigError
+from vitrail.objectives.classification import Classification
 from vitrail.objectives.masked_patches import MaskedPatches
 from vitrail.train.keywords import check_type, override
 from vitrail.train.settings import Experiment
 
 Several = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Teacher(Classification):
+    momentum: float = 0.99
+    act: Callable | None = None
 
 
 @pytest.mark.parametrize(
@@ -65,6 +75,21 @@ def test_an_objective_by_name_or_by_itself_and_its_own_settings():
             override(Experiment(), {"objective": other})
     with pytest.raises(ConfigError, match="'nothing'"):
         override(Experiment(), {"objective": "nothing"})
+
+
+def test_a_setting_of_an_own_objective_does_not_take_that_of_another_group():
+    made = override(Experiment(), {"objective": Teacher(), "momentum": 0.8, "warmup": 3})
+    assert (made.optimizer.momentum, made.objective.momentum, made.optimizer.warmup) == (0.8, 0.99, 3)
+
+
+@pytest.mark.parametrize(
+    ("objective", "problem"),
+    [(object(), "object"), (Teacher, "type"), (View(None), "needs_labels"), (Teacher(act=abs), "act")],
+    ids=str,
+)
+def test_what_is_no_objective_is_refused(objective, problem):
+    with pytest.raises(ConfigError, match=problem):
+        override(Experiment(), {"objective": objective})
 
 
 @pytest.mark.parametrize(("name", "near"), [("learning_rate", ""), ("weight_deca", "weight_decay")])

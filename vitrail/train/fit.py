@@ -210,7 +210,8 @@ class Loop:
         if not progress.unevaluated or stop:
             return
         with self.state.averaged():
-            progress.scores = {s.name: s.value for s in self.evaluate()}
+            # Those of the first process: one's own evaluator may count on each by itself, and all stop together.
+            progress.scores = gather({s.name: s.value for s in self.evaluate()})[0]
         row = {"step": step, **progress.scores}
         self.record(row)
         if self.display is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import json
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
@@ -41,7 +42,8 @@ def override_known(settings: Settings, keywords: dict[str, Any]) -> tuple[Settin
     changes: dict[str, Any] = {}
     left = dict(keywords)
     annotations = get_type_hints(type(settings))
-    for field in dataclasses.fields(settings):
+    # The objective comes last: one of a person's own may have a setting named as another is, such as momentum.
+    for field in sorted(dataclasses.fields(settings), key=lambda field: field.name == "objective"):
         value = getattr(settings, field.name)
         if field.name == "objective" and "objective" in left:
             chosen = left.pop("objective")
@@ -55,13 +57,22 @@ def override_known(settings: Settings, keywords: dict[str, Any]) -> tuple[Settin
 
 
 def check_objective(objective: Any) -> Objective:
-    """Return a person's own objective; ConfigError where it lacks what training calls."""
+    """Return a person's own objective; ConfigError where it lacks what training calls, or run.json cannot hold it."""
     missing = [name for name in ("needs_labels", "views", "build") if not hasattr(objective, name)]
     if missing or isinstance(objective, type) or not dataclasses.is_dataclass(objective):
         raise ConfigError(
             f"objective must be a name or an object of a dataclass with needs_labels, views and build, not of type "
             f"{type(objective).__name__}" + (f" without {', '.join(missing)}" if missing else "")
         )
+    settings: dict[str, Any] = dataclasses.asdict(objective)  # type: ignore[arg-type]
+    for name, value in settings.items():
+        try:
+            json.dumps(value)
+        except TypeError as error:
+            raise ConfigError(
+                f"objective {type(objective).__name__}: {name} is of type {type(value).__name__}, which run.json "
+                "cannot hold"
+            ) from error
     return cast(Objective, objective)
 
 
