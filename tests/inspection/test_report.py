@@ -319,5 +319,5 @@ def test_the_true_class_stands_beside_the_prediction_and_empty_rows_do_not(tmp_p
     write_report(seen, {}, tmp_path / "r.html")
     page = (tmp_path / "r.html").read_text()
     assert "true: goldfish" in page and "<b>" not in page
-    assert "test.top1</th><td>50.0%</td>" in page and "val</th>" not in page
+    assert "top-1</th><td>50.0%</td>" in page and "val</th>" not in page
     assert heading(seen.subjects[0]).split("\n")[1] == "true: goldfish"

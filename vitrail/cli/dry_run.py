@@ -92,7 +92,7 @@ def accelerators(options: PretrainOptions, common: Common) -> tuple[Accelerators
     elif here := peak_flops(pick(common.device)):
         peak, where = here, "this machine's"
     else:
-        peak, where = TPU_V3_CORE, "a TPUv3 core; another by --peak-tflops"
+        peak, where = TPU_V3_CORE, "a TPUv3 core; another with --peak-tflops"
     return Accelerators(options.processes, peak, options.utilisation), where
 
 
@@ -126,7 +126,7 @@ def need_rows(needs: Estimate, on: Accelerators, where: str) -> list[list[str]]:
         [
             "",
             "  activations",
-            f"{size(needs.activation_bytes)} (less by --grad-accum, --activation-checkpointing)",
+            f"{size(needs.activation_bytes)} (less with --grad-accum, --activation-checkpointing)",
         ],
         ["", "time", f"{clock(needs.seconds)} on {many}"],
         ["", "accelerator-days", f"{needs.accelerator_days:,.3g}"],

@@ -105,9 +105,7 @@ def failures(evaluation: Evaluation) -> list[str]:
     from vitrail.evaluators.score import format_accuracy
 
     lines = []
-    worst = [one for one in evaluation.per_class if one.correct < one.n]
-    worst = sorted(worst, key=lambda one: one.accuracy)[:SHOWN]
-    if worst:
+    if worst := evaluation.worst_classes(SHOWN):
         scores = (f"{readable(one.name)} {format_accuracy(one.accuracy)} (n = {one.n:,})" for one in worst)
         lines.append(f"Worst classes: {', '.join(scores)}")
     if pairs := evaluation.confused_pairs(SHOWN):

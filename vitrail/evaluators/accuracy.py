@@ -96,6 +96,12 @@ class Evaluation:
             for k in p.mistakes()[:MOST_MISTAKES]
         ]
 
+    def worst_classes(self, most: int) -> list[ClassScore]:
+        """Return the classes with mistakes, the lowest accuracy first."""
+        return sorted((one for one in self.per_class if one.correct < one.n), key=lambda one: one.accuracy)[
+            :most
+        ]
+
     def confused_pairs(self, most: int) -> list[tuple[str, str, int, int]]:
         """Return (true class, predicted class, how often, of how many), the most frequent first, no single ones."""
         p = self.predictions

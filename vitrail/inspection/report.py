@@ -28,7 +28,7 @@ from vitrail.checkpoints.run.run_json import flatten
 from vitrail.data.readers.class_names import readable
 from vitrail.errors import ConfigError
 from vitrail.evaluators.accuracy import ACCURACIES, Evaluation
-from vitrail.evaluators.score import format_accuracy
+from vitrail.evaluators.score import format_accuracy, score_label
 from vitrail.inspection.figures import count_tiles, draw_views
 from vitrail.inspection.inspect import Inspection, Subject
 from vitrail.inspection.pictures import SCALE, thumbnail, to_bytes
@@ -167,14 +167,17 @@ def scores(inspection: Inspection, evaluation: Evaluation | None) -> str:
             rows["ReaL"] = format_accuracy(e.real, e.real_n)
         rows |= {"loss": f"{e.loss:.4f}", "calibration error (ECE)": f"{e.ece:.4f}"}
         rows["broken"] = f"{e.broken:,} images"
-        worst = sorted(e.per_class, key=lambda one: one.accuracy)[:5]
-        rows["worst classes"] = ", ".join(
-            f"{readable(one.name)} {format_accuracy(one.accuracy)} (n = {one.n:,})" for one in worst
-        )
+        if worst := e.worst_classes(5):
+            rows["worst classes"] = ", ".join(
+                f"{readable(one.name)} {format_accuracy(one.accuracy)} (n = {one.n:,})" for one in worst
+            )
     recorded = {
         name: value for name, value in flatten(inspection.metrics).items() if value not in (None, {}, [])
     }
-    return table(rows | {f"recorded: {name}": show(name, value) for name, value in recorded.items()})
+    for name, value in recorded.items():
+        *places, score = name.split(".")
+        rows[f"recorded: {' '.join([*places, score_label(score)])}"] = show(name, value)
+    return table(rows)
 
 
 def confused_pairs(evaluation: Evaluation) -> str:
@@ -213,7 +216,7 @@ def chart(heading: str, caption: str, path: Path) -> str:
     uri = "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
     picture = f'<img src="{uri}" alt="{text(heading)}" width="{width}" height="{height}">'
     if width > LARGE:
-        caption += " Press it to see it in full size."
+        caption += " Press the picture to see it in full size."
         picture = (
             f'<label class="chart large"><input type="checkbox" aria-label="full size">{picture}</label>'
         )

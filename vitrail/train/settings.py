@@ -40,14 +40,14 @@ CHANGEABLE = {"dropout", "attention_dropout", "drop_path"}
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """Settings of the model. None: as in the named architecture, or the loaded model."""
+    """Settings of the model; those left unset are those of the named architecture or the loaded model."""
 
     # architecture such as B/16 (fresh weights), or weights to start from: a path, or ti8-64
     model: str = "B/16"
     image_size: int | None = None  # pixels per side
     patch_size: int | None = None  # pixels per side of a patch
-    width: int | None = None  # D, of the tokens
-    depth: int | None = None  # L, number of layers
+    width: int | None = None  # width D of the tokens
+    depth: int | None = None  # number of layers L
     heads: int | None = None  # attention heads per layer
     mlp_dim: int | None = None  # hidden width of the MLPs
     pool: Pool | None = None  # what the head reads
@@ -57,7 +57,7 @@ class ModelSettings:
     positions_at: PositionsAt | None = None
     # attention over all tokens, or by rows and columns (D.6)
     block: BlockKind | None = None
-    activation: Activation | None = None  # of the MLPs: exact GELU, or its tanh form
+    activation: Activation | None = None  # activation of the MLPs: exact GELU, or its tanh form
     norm_eps: float | None = None  # epsilon of LayerNorm
     dropout: float | None = None  # dropout after dense layers
     attention_dropout: float | None = None  # dropout of attention weights
@@ -85,8 +85,10 @@ class ModelSettings:
 class TrainingSettings:
     steps: Duration = 10_000  # length of the run: steps (10_000) or epochs (90ep)
     grad_accum: int = 1  # parts that each batch is computed in
-    precision: Literal["auto", "float32", "bf16"] = "auto"  # auto: bf16 on CUDA, else float32
-    # auto: on for CUDA; graphs: with CUDA graphs, for small models on one GPU
+    precision: Literal["auto", "float32", "bf16"] = (
+        "auto"  # precision of training; auto: bf16 on CUDA, else float32
+    )
+    # use of torch.compile; auto: on for CUDA; graphs: with CUDA graphs, for small models on one GPU
     compile: Literal["auto", "on", "graphs", "off"] = "auto"
     # recompute activations in the backward pass: less memory, a third more time
     activation_checkpointing: bool = False
