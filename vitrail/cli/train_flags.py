@@ -34,9 +34,8 @@ class PretrainOptions:
     out: str = ""  # folder of the run; if unset, runs/DATA-RECIPE, or runs/DATA-MODEL
     dry_run: bool = False  # show all settings and what the run needs, without training
     processes: int = 1  # with --dry-run: accelerators that share the batch
-    peak_tflops: float | None = (
-        None  # with --dry-run: peak of one; if unset, this machine's, or a TPUv3 core's
-    )
+    # with --dry-run: peak of one; if unset, this machine's, or a TPUv3 core's
+    peak_tflops: float | None = None
     utilisation: float = UTILISATION  # with --dry-run: fraction of the peak that training reaches
 
 

@@ -85,9 +85,8 @@ class ModelSettings:
 class TrainingSettings:
     steps: Duration = 10_000  # length of the run: steps (10_000) or epochs (90ep)
     grad_accum: int = 1  # parts that each batch is computed in
-    precision: Literal["auto", "float32", "bf16"] = (
-        "auto"  # precision of training; auto: bf16 on CUDA, else float32
-    )
+    # precision of training; auto: bf16 on CUDA, else float32
+    precision: Literal["auto", "float32", "bf16"] = "auto"
     # use of torch.compile; auto: on for CUDA; graphs: with CUDA graphs, for small models on one GPU
     compile: Literal["auto", "on", "graphs", "off"] = "auto"
     # recompute activations in the backward pass: less memory, a third more time
