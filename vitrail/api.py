@@ -1,4 +1,4 @@
-"""The verbs that train, as Python functions and behind the command line alike.
+"""The verbs that train, as Python functions; the command line calls them too.
 
     vitrail.pretrain("photos", model="S/16", steps="30ep")
     vitrail.finetune("photos", "ti8-64", lr=0.01)

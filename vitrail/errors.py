@@ -3,8 +3,8 @@
 VitrailError                    caught by the command line: one line on standard error, exit code 2
 ├── ConfigError (ValueError)    a name, a setting or a flag that is not allowed
 ├── CheckpointError             a file of weights that cannot be read, or does not fit
-├── TrainingError               a run that cannot go on
-├── Interrupted                 a run that was told to stop, and saved; exit code 128 + the signal's number
+├── TrainingError               a run that cannot continue
+├── Interrupted                 a run that was interrupted, and saved; exit code 128 + the signal's number
 └── DataError                   a data set that cannot be used
     └── ImageError              one image that cannot be used
 
@@ -27,11 +27,11 @@ class CheckpointError(VitrailError):
 
 
 class TrainingError(VitrailError):
-    """A run that cannot go on: a loss that is not finite, a process that was killed."""
+    """A run that cannot continue: a loss that is not finite, a process that was killed."""
 
 
 class Interrupted(VitrailError):  # noqa: N818 - it is no error
-    """A run that was told to stop. It saved first; the same call again continues it."""
+    """A run that was interrupted. It saved first; the same call again continues it."""
 
     def __init__(self, by: str, reached: str, folder: str) -> None:
         super().__init__(f"{by}: saved at {reached} in {folder}; the same command again continues")

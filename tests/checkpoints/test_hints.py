@@ -104,7 +104,7 @@ def test_a_file_that_says_it_all_is_read_in_silence(
     assert not noted(caplog)
     contradictions = {"heads": 4, "activation": "gelu_tanh", "pool": "mean"}
     for name, value in contradictions.items():
-        with pytest.raises(CheckpointError, match=f"{name}={value} was asked for"):
+        with pytest.raises(CheckpointError, match=f"{name}={value} was passed"):
             vitrail.load(tmp_path / "m", **{name: value})
 
 
@@ -151,7 +151,7 @@ def test_an_npz_of_other_code(tmp_path: Path) -> None:
     assert (config.activation, config.norm_eps) == ("gelu_tanh", 1e-6)
     config = vitrail.load(tmp_path / "x.npz", activation="gelu", norm_eps=1e-5).config
     assert (config.activation, config.norm_eps) == ("gelu", 1e-5)
-    with pytest.raises(CheckpointError, match="has pool=token, but pool=mean was asked for"):
+    with pytest.raises(CheckpointError, match="has pool=token, but pool=mean was passed"):
         vitrail.load(tmp_path / "x.npz", pool="mean")
 
 
@@ -166,7 +166,7 @@ def test_what_cannot_be_asked(wrong: dict[str, Any]) -> None:
 
 def test_a_resnet_has_none_of_it(tmp_path: Path) -> None:
     vitrail.save(vitrail.create("R50x1", units=(1,), image_size=32, classes=3), tmp_path / "m")
-    with pytest.raises(CheckpointError, match="has no activation, but activation=gelu was asked for"):
+    with pytest.raises(CheckpointError, match="has no activation, but activation=gelu was passed"):
         vitrail.load(tmp_path / "m", activation="gelu")
 
 
@@ -178,7 +178,7 @@ def test_who_decides() -> None:
     assert choices.assumed == {}
     assert choices.choose("norm_eps", None, 1e-6) == 1e-6
     assert choices.assumed == {"norm_eps": 1e-6}
-    with pytest.raises(CheckpointError, match=r"a\.pth: activation=gelu_tanh was asked for, but it has gelu"):
+    with pytest.raises(CheckpointError, match=r"a\.pth: activation=gelu_tanh was passed, but it has gelu"):
         choices.choose("activation", "gelu", "gelu")
 
 
@@ -223,7 +223,7 @@ def test_s_wins_over_the_half_of_b_and_it_is_said() -> None:
 
 
 def test_a_conflict_is_an_error() -> None:
-    with pytest.raises(CheckpointError, match=r"a\.pth: heads=8 was asked for, .* 12"):
+    with pytest.raises(CheckpointError, match=r"a\.pth: heads=8 was passed, .* 12"):
         heads(B, asked=8, configured=12)
 
 

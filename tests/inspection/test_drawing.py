@@ -220,7 +220,7 @@ def test_masked_patches_shows_three_pictures_of_each(tmp_path, n):
 
 def test_masked_patches_that_do_not_match_are_refused(tmp_path):
     a = np.zeros((2, 8, 8, 3), np.uint8)
-    with pytest.raises(ConfigError, match="must be alike"):
+    with pytest.raises(ConfigError, match="one shape"):
         drawing.masked_patches(a, a[:1], a, tmp_path / "m.png")
 
 

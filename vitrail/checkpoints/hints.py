@@ -53,11 +53,11 @@ class Hints:
         for name, value in self.stated().items():
             if not hasattr(config, name):
                 raise CheckpointError(
-                    f"{where} is a ResNet, which has no {name}, but {name}={value} was asked for"
+                    f"{where} is a ResNet, which has no {name}, but {name}={value} was passed"
                 )
             if getattr(config, name) != value:
                 raise CheckpointError(
-                    f"{where} has {name}={getattr(config, name)}, but {name}={value} was asked for"
+                    f"{where} has {name}={getattr(config, name)}, but {name}={value} was passed"
                 )
 
 
@@ -77,7 +77,7 @@ class Choices:
         """Return the value of a field. `sure`: the default is known to be right, not assumed."""
         hint = getattr(self.hints, name)
         if hint is not None and configured is not None and hint != configured:
-            raise CheckpointError(f"{self.where}: {name}={hint} was asked for, but it has {configured}")
+            raise CheckpointError(f"{self.where}: {name}={hint} was passed, but it has {configured}")
         if hint is None and configured is None and not sure:
             self.assumed[name] = default
         return next(value for value in (hint, configured, default) if value is not None)

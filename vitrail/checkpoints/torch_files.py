@@ -84,7 +84,7 @@ def choose_file(folder: Path) -> Path:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Return name -> tensor of a `.safetensors` or torch file, told apart by its first bytes."""
+    """Return name -> tensor of a `.safetensors` or torch file, recognised by its first bytes."""
     try:
         check_regular(path)
         with path.open("rb") as file:

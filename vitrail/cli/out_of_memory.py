@@ -27,10 +27,10 @@ FLAGS: dict[str, tuple[str, ...]] = {
 
 
 def out_of_memory(verb: str, kind: str, amount: str) -> str:
-    """Return one line: which memory, how much more was asked for, and what needs less."""
+    """Return one line: which memory, how much more was requested, and what needs less."""
     flags = [flag for flag in FLAGS.get(verb, ()) if not flag.endswith("workers") or kind == MEMORY]
     *most, last = [LESS[flag] for flag in flags] or ["a machine with more of it"]
     less = f"{', '.join(most)} or {last}" if most else last
     if kind == SHARED:
         less = "--num-workers 0, which needs none, or more of it (in Docker, --shm-size=8g)"
-    return f"out of {kind}{f' ({amount} more asked for)' if amount else ''}: try {less}"
+    return f"out of {kind}{f' ({amount} more requested)' if amount else ''}: try {less}"

@@ -255,7 +255,7 @@ def _open_split(
 
 
 def open_path(path: Path, split: str, options: dict[str, str]) -> Source:
-    """Open what lies at `path`, by what it holds."""
+    """Open the data set at `path`, by its contents."""
     match find_kind(path):
         case "arrays":
             from vitrail.data.readers.arrays import open_arrays
@@ -300,7 +300,7 @@ def find_kind(path: Path) -> str:
 
 
 def path_splits(path: Path, options: dict[str, str]) -> list[str]:
-    """Return the splits of what lies at `path`."""
+    """Return the splits of the data set at `path`."""
     match find_kind(path):
         case "arrays":
             from vitrail.data.readers.arrays import array_splits

@@ -227,7 +227,9 @@ def masked_patches(masked: np.ndarray, predicted: np.ndarray, truth: np.ndarray,
     """Draw the input, the prediction and the truth below one another: each uint8 (n, H, W, 3)."""
     if not masked.shape == predicted.shape == truth.shape or masked.ndim != 4 or not len(masked):
         shapes = f"{masked.shape}, {predicted.shape}, {truth.shape}"
-        raise ConfigError(f"masked, predicted and truth must be alike, (n, H, W, 3) with n > 0, not {shapes}")
+        raise ConfigError(
+            f"masked, predicted and truth must have one shape, (n, H, W, 3) with n > 0, not {shapes}"
+        )
     n = len(masked)
     bands = math.ceil(n / BAND)
     columns = math.ceil(n / bands)  # evenly: no band has more than one empty place

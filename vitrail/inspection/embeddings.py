@@ -88,7 +88,5 @@ def position_table(vit: ViT, layer: int) -> nn.Module:
     last = 0 if vit.positions is not None else c.depth - 1
     if not 0 <= layer <= last:
         allowed = f"layers 0 to {last}" if last else "layer 0 alone"
-        raise ConfigError(
-            f"layer={layer} adds no position embeddings; in this model {allowed} can be asked for"
-        )
+        raise ConfigError(f"layer={layer} adds no position embeddings; this model has them at {allowed}")
     return tables[layer % len(tables)]  # one, or one for each layer

@@ -88,7 +88,7 @@ def lit(image: np.ndarray, weights: np.ndarray) -> np.ndarray:
 def heated(
     image: np.ndarray, values: np.ndarray, size: int, full: float, strength: float = 0.6
 ) -> np.ndarray:
-    """Draw a map (rows, columns) in colours over a grey image (H, W, 3): from 0 to `full`, and more alike.
+    """Draw a map (rows, columns) in colours over a grey image (H, W, 3), from 0 to `full`; more has the last colour.
 
     `size`: pixels of a side of a cell; the last ones may reach over the edge, and are cut there.
     """

@@ -64,7 +64,7 @@ def fit(
     begin, progress = restore(run, state)
     if begin > steps:
         raise TrainingError(
-            f"the run stands at step {begin}, but with the present data it has {steps} steps, since fewer examples "
+            f"the run is at step {begin}, but with the present data it has {steps} steps, since fewer examples "
             "make fewer steps. Restore its data, or choose another folder"
         )
     if begin and rank() == 0:

@@ -99,10 +99,10 @@ def synchronise(module: nn.Module, wanted: bool) -> None:
 
 
 def gather_root(objective: nn.Module, wanted: bool) -> None:
-    """Evaluators call parts of the model, not the sharded whole: its own weights must be gathered for them."""
+    """Gather the weights of the root for evaluators, which call parts of the model, not the sharded whole."""
     if isinstance(objective, FSDPModule):
         if wanted:
-            # A run may go on with an evaluation, and FSDP2 takes what runs first for the whole.
+            # A resumed run may begin with an evaluation, and FSDP2 takes what runs first for the whole.
             objective._get_fsdp_state()._lazy_init()
             objective.unshard()
         else:
