@@ -87,9 +87,12 @@ def finetune(
 def run_recipe(recipe: str, experiment: Experiment, out: Path, device: Device) -> Trained:
     """Run an experiment, and say where its recipe starts from another's model and none is given."""
     start = find_recipe(recipe or "small").start
-    if start and not has_weights(experiment.model.model) and rank() == 0:
-        note(f"Starting from fresh weights; the result of {recipe} is for --model with the model of {start}")
-    return run(experiment, out, device=device, figures=figures)
+    with group(pick(device)):
+        if start and not has_weights(experiment.model.model) and rank() == 0:
+            note(
+                f"Starting from fresh weights; the result of {recipe} is for --model with the model of {start}"
+            )
+        return run(experiment, out, device=device, figures=figures)
 
 
 def run_prepared(prepared: Prepared, out: Path, device: Device) -> Trained:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch.distributed.run import parse_args
 
 import vitrail
 from tests.train.together import EXPERIMENTS
@@ -146,3 +147,9 @@ def test_processes_that_do_not_form_the_groups(monkeypatch, replicas):
 def test_a_process_that_dies_fails_the_job_which_restarts_from_its_checkpoint(alone, tmp_path):
     torchrun(tmp_path, "dies", restarts=1)
     np.testing.assert_allclose(trace(tmp_path / "dies"), trace(alone / "supervised"), rtol=0, atol=1e-5)
+
+
+def test_behind_two_dashes_torchrun_takes_no_flag_for_its_own():
+    parsed = parse_args(["--nproc-per-node=2", "-m", "--", "vitrail", "pretrain", "--monitor", "val_loss"])
+    assert (parsed.training_script, parsed.nproc_per_node) == ("vitrail", "2")
+    assert parsed.training_script_args == ["pretrain", "--monitor", "val_loss"]

@@ -158,8 +158,8 @@ def check_fits(experiment: Experiment, train: Source) -> None:
         )
     if data.batch_size % (world() * training.grad_accum):
         raise ConfigError(
-            f"batch_size {data.batch_size} on {world()} processes cannot be split into {training.grad_accum} equal "
-            "parts (grad_accum)"
+            f"batch_size {data.batch_size} cannot be split into equal parts: {world()} for the processes, times "
+            f"{training.grad_accum} (grad_accum)"
         )
     check_groups(training.parallel, training.replicas)
     check_labels(experiment)
