@@ -361,7 +361,7 @@ def test_watching_a_score_that_does_not_exist(tmp_path):
         ({"image_size": 20}, ConfigError, "not a multiple of 8"),
         ({"model": "X/99"}, ConfigError, "X/99"),
         ({"steps": "3 weeks"}, ConfigError, "not a duration"),
-        ({"grad_accum": 3}, ConfigError, "3 equal parts"),
+        ({"grad_accum": 3}, ConfigError, "3 .*grad_accum"),
         ({"preprocess": "resize(32)|to_range(-1, 1)"}, ConfigError, "the model takes"),
     ],
 )

@@ -6,17 +6,20 @@ import shutil
 import signal
 import statistics
 from collections import Counter
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors import safe_open
 
 import vitrail
 from tests.randomise import randomise
 from vitrail.data.sources import open_source
 from vitrail.errors import CheckpointError, ConfigError, DataError, Interrupted
-from vitrail.objectives.classification import CrossEntropy
+from vitrail.objectives.classification import Classification, CrossEntropy
+from vitrail.objectives.objective import training_view
 from vitrail.recipes.names import find_finetuning_recipe
 from vitrail.runtime import training_display
 from vitrail.train import run as running
@@ -443,6 +446,41 @@ def test_weights_of_one_run_at_a_time_are_on_the_device(pretrained, tmp_path, mo
     assert moves == [first, first, other, first]  # to the device, to the CPU, another's, to the device again
 
 
+@dataclass(frozen=True)
+class Counting(Classification):
+    """Classification that keeps a state, and draws what a view of its own needs."""
+
+    def views(self, model, data):
+        view = training_view(model, data)
+        return {"image": view, "second": view}
+
+    def build(self, model):
+        return Counted(model, self)
+
+
+class Counted(CrossEntropy):
+    def __init__(self, model, settings):
+        super().__init__(model, settings)
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, batch):
+        self.count += len(batch["second"])
+        return super().forward(batch)
+
+
+def test_an_objective_of_ones_own_sees_nothing_but_its_batches(tmp_path):
+    tune("mu/8@16", tmp_path / "run", objective=Counting(), steps=3, batch_size=16)
+    (checkpoint,) = (tmp_path / "run/checkpoints").glob("step-*3")
+    with safe_open(checkpoint / "state.safetensors", "pt") as state:
+        assert state.get_tensor("weights.count") == 3 * 16
+
+
+def test_an_objective_without_labels_is_not_for_fine_tuning(tmp_path):
+    with pytest.raises(ConfigError, match="masked-patches"):
+        tune("mu/8@16", tmp_path / "run", objective="masked-patches")
+    assert not (tmp_path / "run").exists()
+
+
 def photos(folder, counts, size=(20, 30)):
     rng = np.random.default_rng(0)
     for name, count in counts.items():
@@ -540,6 +578,7 @@ def test_refused_before_anything_is_computed(fields, words):
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
+        ({"train": 3}, "train must be text"),
         ({"data": None}, "data must be text, not of type NoneType"),
         ({"batch_size": "4"}, "batch_size must be a whole number, not of type str '4'"),
         ({"weight_decay": "0.1"}, "weight_decay must be a number, not of type str '0.1'"),

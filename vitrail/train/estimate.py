@@ -103,8 +103,8 @@ def model_config(experiment: Experiment, classes: int, start: Checkpoint | None 
 def images_at_once(batch_size: int, processes: int, grad_accum: int) -> int:
     if processes < 1 or batch_size % (processes * grad_accum):
         raise ConfigError(
-            f"batch_size {batch_size} on {processes} processes cannot be split into {grad_accum} equal "
-            "parts (grad_accum)"
+            f"batch_size {batch_size} cannot be split into equal parts: {processes} for the processes, times "
+            f"{grad_accum} (grad_accum)"
         )
     return batch_size // (processes * grad_accum)
 
@@ -159,26 +159,25 @@ def advise(assembled: Assembled, *, runs: int) -> float:
 
 def seconds_per_image(assembled: Assembled) -> float:
     """Measure forward and backward; the quickest of a few times, when everything is warm."""
-    objective, device = assembled.objective.train(), assembled.device
-    batch = {
-        "image": torch.rand(IMAGES, 3, *assembled.model.config.image_size, device=device) * 2 - 1,
-        "label": torch.zeros(IMAGES, dtype=torch.int64, device=device),
-        "weight": torch.ones(IMAGES, device=device),
-    }
+    model, device = (
+        assembled.model.train(),
+        assembled.device,
+    )  # an objective may keep a state, or draw other views
+    x = torch.rand(IMAGES, 3, *model.config.image_size, device=device) * 2 - 1
     least, begin = float("inf"), time.perf_counter()
     for _ in range(REPEATS):
         start = time.perf_counter()
         with torch.autocast(
             device.type, torch.bfloat16, enabled=assembled.experiment.training.precision == "bf16"
         ):
-            loss, _ = objective(batch)
-        loss.backward()
+            y = model(x)
+        y.float().sum().backward()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         least = min(least, time.perf_counter() - start)
         if time.perf_counter() - begin > MOST_SECONDS:
             break
-    objective.zero_grad(set_to_none=True)
+    model.zero_grad(set_to_none=True)
     return least / IMAGES
 
 

@@ -29,6 +29,7 @@ from vitrail.data.settings import DataSettings
 from vitrail.data.sources import TEST_SPLITS, Source, is_cut_here
 from vitrail.data.splits import parse_split
 from vitrail.errors import CheckpointError, ConfigError, DataError
+from vitrail.objectives import objective_name
 from vitrail.runtime.device import Device, pick
 from vitrail.runtime.distributed import barrier, gather, group, rank
 from vitrail.runtime.files import atomic_file
@@ -94,15 +95,23 @@ def prepare(
             "no model: give anyone's checkpoint or a bundle (--model PATH), ti8-64 (included), or the name of an "
             "architecture to train from scratch"
         )
-    first = override(Experiment(), {"data": data, "model": model, "image_size": settings.get("image_size")})
+    train = settings.get("train", "train")
+    first = override(
+        Experiment(), {"data": data, "model": model, "image_size": settings.get("image_size"), "train": train}
+    )
     inputs = Inputs.read(first)
     chosen = {name: settings.get(name) for name in ("image_size", "optimizer", "schedule")}
     gpu = pick(device).type == "cuda"
-    train = settings.get("train", "train")
     facts = gather_facts(
         inputs, first.model.model, train, gpu=gpu, sweep=bool(settings.get("sweep")), **chosen
     )
     finetuning = override(protocol(facts), {"data": data, "model": model, **settings})
+    objective = finetuning.experiment.objective
+    if not objective.needs_labels:
+        raise ConfigError(
+            f"objective {objective_name(objective)} trains no classifier, as fine-tuning does: use pretrain with "
+            f"this model"
+        )
     check_sweep(finetuning)
     return Prepared(finetuning, inputs)
 
