@@ -7,8 +7,10 @@ ifeq ($(VENV),none)
   export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
   python := $(PYTHON)
   ready = $(empty)
+  # Whatever other plugins of pytest are installed stay out: their warnings would be errors.
+  export PYTEST_DISABLE_PLUGIN_AUTOLOAD := 1
   pytest = $(PYTHON) -m pytest --skip-missing
-  processes := $(shell "$(PYTHON)" -c "import xdist" 2>/dev/null && echo --numprocesses 2)
+  processes := $(shell "$(PYTHON)" -c "import xdist" 2>/dev/null && echo -p xdist.plugin --numprocesses 2)
 else
   python := $(VENV)/bin/python
   ready = $(VENV)/$(1)
