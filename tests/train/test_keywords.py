@@ -85,7 +85,7 @@ def test_a_setting_of_an_own_objective_does_not_take_that_of_another_group():
 @pytest.mark.parametrize(
     ("objective", "problem"),
     [(object(), "object"), (Teacher, "type"), (View(None), "needs_labels"), (Teacher(act=abs), "act")],
-    ids=str,
+    ids=["object", "class", "view", "field"],
 )
 def test_what_is_no_objective_is_refused(objective, problem):
     with pytest.raises(ConfigError, match=problem):
