@@ -141,13 +141,13 @@ def test_heads_of_a_bare_file(tmp_path):
         read(folder)
     assert read(folder, heads=8).config.heads == 8
     _, with_config = written("tanh", tmp_path)
-    with pytest.raises(CheckpointError, match=r"heads=8 was asked for, .* 4"):
+    with pytest.raises(CheckpointError, match=r"heads=8 .* 4"):
         read(with_config, heads=8)
 
 
 def test_a_resnet_has_no_heads(tmp_path):
     _, folder = written("BiT", tmp_path)
-    with pytest.raises(CheckpointError, match="is a ResNet, which has no heads, but heads=4 was asked for"):
+    with pytest.raises(CheckpointError, match="has no heads, but heads=4"):
         read(folder, heads=4)
 
 
@@ -198,7 +198,7 @@ def test_pooling_is_inferred_or_said(tmp_path):
     asked = {"heads": 4, "activation": "gelu"}  # timm's models without a class token differ in these
     assert read(bare("mean", tmp_path), **asked).config.pool == "mean"
     assert read(bare("attention", tmp_path), **asked).config.pool == "attention"
-    with pytest.raises(CheckpointError, match="pool=attention was asked for, but it has mean"):
+    with pytest.raises(CheckpointError, match=r"pool=attention .* mean"):
         read(bare("mean", tmp_path), **asked, pool="attention")
     folder = bare("mean, norm after", tmp_path, class_token=True)
     assert (read(folder, heads=4).config.pool, read(folder, heads=4).config.norm_at) == ("mean", "pooled")

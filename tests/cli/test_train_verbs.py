@@ -234,7 +234,7 @@ def test_the_help_of_finetune_explains_what_can_be_frozen(capsys):
         (["--recipe", "vit-b16-i21k"], "no data"),
         (["--dry-run", "--model", "Q/16"], "Q/16"),
         (["--dry-run", "--image-size", "225"], "225"),
-        (["--dry-run", "--processes", "3"], "3 processes"),
+        (["--dry-run", "--processes", "3"], "256 .* 3 "),
         (["--dry-run", "--data", SHAPES, "--recipe", "vit-b16-i1k"], "3600 examples"),
         (["--dry-run", "--steps", "soon"], "soon"),
     ],

@@ -47,7 +47,7 @@ def test_a_table_with_the_worst_classes(run, model, data):
     assert "photos:test" in words and "images 120" in words and "broken 0" in words
     assert all(row in words for row in ("top-1", "top-5", "loss", "ECE"))
     line = next(line for line in out.splitlines() if line.startswith("Worst classes: "))
-    assert line.count("of 20") == 5
+    assert line.count("(n = 20)") == 5
 
 
 def test_json_is_the_whole_result_and_out_keeps_it(run, model, data, tmp_path):

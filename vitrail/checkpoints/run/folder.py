@@ -65,7 +65,8 @@ START = "start"  # a bundle of the model object that a run was started with
 LOCK, METRICS, CHECKPOINTS, FIGURES = ".lock", "metrics.jsonl", "checkpoints", "figures"
 # Names that are written in the folder of a run under a temporary name first.
 WRITTEN = r"start|run\.json|metrics\.jsonl|mistakes\.jsonl|results\.md|model|figures"
-PAUSE = 0.1  # seconds until a lock is tried again that `is_running` may have held for an instant
+# Looking at a run (`vitrail runs`) holds its lock for an instant: seconds between tries to get it, and how many.
+PAUSE, TRIES = 0.02, 20
 
 
 class Run:
@@ -315,10 +316,13 @@ def lock(path: Path) -> int:
     """Open a file and lock it until it is closed; it names the process that holds it."""
     handle = open_own(path, os.O_RDWR | os.O_CREAT)
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            time.sleep(PAUSE)
+        for _ in range(TRIES - 1):
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(PAUSE)
+        else:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         holder = os.read(handle, 1000).decode("utf-8", "replace").strip()
