@@ -18,6 +18,7 @@ import torch
 
 import vitrail
 from tests.train.small import DATA, experiment
+from vitrail.checkpoints.run.run_json import NUMERICS
 from vitrail.train.run import run
 
 STEPS = 20
@@ -63,6 +64,7 @@ def key() -> dict[str, Any]:
     """What bits depend on."""
     capability = torch.backends.cpu.get_cpu_capability()
     return {
+        "numerics": NUMERICS,
         "torch": torch.__version__,
         "cpu": capability,
         "processor": processor(),

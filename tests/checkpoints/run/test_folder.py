@@ -51,7 +51,7 @@ def checkpoint(run, step):
 def test_run_json_says_what_the_run_is(run):
     card = json.loads((run.path / "run.json").read_text())
     assert card["config"] == {**CONFIG, "betas": [0.9, 0.999]}
-    assert card["versions"].keys() == {"vitrail", "python", "torch", "numpy"}
+    assert card["versions"].keys() == {"vitrail", "numerics", "python", "torch", "numpy"}
     assert card["versions"]["torch"] == torch.__version__
     assert card["git"] is None or len(card["git"]["commit"]) == 40
 

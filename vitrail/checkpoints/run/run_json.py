@@ -22,6 +22,8 @@ from vitrail.runtime.log import note
 
 RUN_JSON = "run.json"
 FORMAT = 2  # its version; the first one was not numbered
+# Raised when the same settings, data and machine would give other bits: the golden traces (tests/golden) hold it.
+NUMERICS = "1"
 
 
 class Git(TypedDict):
@@ -152,6 +154,7 @@ def setting(settings: dict[str, Any], name: str) -> str:
 def versions() -> dict[str, str]:
     return {
         "vitrail": vitrail.__version__,
+        "numerics": NUMERICS,
         "python": platform.python_version(),
         "torch": str(torch.__version__),
         "numpy": np.__version__,
