@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from vitrail.demo.distances import ball, block, egg, mottled, rod, together, turned
-from vitrail.demo.rendering import FAR, Scene, Thing, View, camera_rays, length, render, trace
+from vitrail.demo.rendering import FAR, Camera, Scene, Thing, camera_rays, length, render, trace
 
 GREY = mottled((128, 128, 128), (128, 128, 128), 1, 1, 1)
-AHEAD = View(eye=(0.0, 1.0, -4.0), at=(0.0, 1.0, 0.0), zoom=2.0)
+AHEAD = Camera(eye=(0.0, 1.0, -4.0), at=(0.0, 1.0, 0.0), zoom=2.0)
 
 
 def points(n=200):
@@ -54,7 +54,7 @@ def test_of_several_parts_the_nearest_gives_the_colour():
 
 def test_the_side_to_the_sun_is_light_and_the_ground_behind_is_in_the_shadow():
     side = 60
-    view = View(eye=(0.0, 3.0, -4.0), at=(0.0, 0.0, 0.0), zoom=1.5, sun=(-1.0, 1.0, 0.0))
+    view = Camera(eye=(0.0, 3.0, -4.0), at=(0.0, 0.0, 0.0), zoom=1.5, sun=(-1.0, 1.0, 0.0))
     thing = Thing(lambda p: ball(p, (0, 0.5, 0), 0.5), GREY)
     made = render(Scene(thing, GREY, view), side).astype(float).mean(2)
     half, row = side // 2, int(side * 0.47)

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from vitrail.checkpoints.checkpoint import listing
 from vitrail.checkpoints.json_files import read_object
-from vitrail.checkpoints.torch_pickle import View, read_torch_file
+from vitrail.checkpoints.torch_pickle import TensorView, read_torch_file
 from vitrail.errors import CheckpointError
 from vitrail.runtime.files import check_regular, umask
 from vitrail.runtime.log import visible
@@ -127,7 +127,8 @@ def read_torch(path: Path) -> dict[str, Tensor]:
             raise CheckpointError(f"{path} holds a {type(content).__name__}, not a dict of names and tensors")
         check_count(len(content), path)
         tensors = {
-            name: file.tensor(value) if isinstance(value, View) else value for name, value in content.items()
+            name: file.tensor(value) if isinstance(value, TensorView) else value
+            for name, value in content.items()
         }
     except CheckpointError:
         raise

@@ -8,7 +8,7 @@
 
 torch.load allocates whatever a file asks for, also with weights_only=True: a bytearray or a tensor of any size. Here
 the instructions of a pickle build plain values, a function that it names is never looked up, and a tensor is only
-noted down as a View, until it is made of bytes that the file really has.
+noted down as a TensorView, until it is made of bytes that the file really has.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Storage:
 
 
 @dataclass(frozen=True)
-class View:
+class TensorView:
     """A tensor that has not been made yet."""
 
     storage: Storage
@@ -107,7 +107,7 @@ class TorchFile:
     read_storage: Callable[[Storage], memoryview]
     storages: dict[str, Tensor] = field(default_factory=dict)  # those that were read so far, by key
 
-    def tensor(self, view: View) -> Tensor:
+    def tensor(self, view: TensorView) -> Tensor:
         """Return the tensor, not a copy; raise ValueError if the file does not hold all of it."""
         offset, size, stride = view.offset, view.size, view.stride
         if not (isinstance(size, tuple) and isinstance(stride, tuple) and len(size) == len(stride)):
@@ -244,7 +244,7 @@ class Interpreter:
             stack.append(call(function, arguments))
         elif name == "BUILD":  # attributes, such as the _metadata of a state dict
             self.pop(1)
-            self.target(dict, View, Other)
+            self.target(dict, TensorView, Other)
         elif name == "BINPERSID":
             stack.append(self.note_storage(*self.pop(1)))
         elif name not in ("PROTO", "STOP"):
@@ -310,7 +310,7 @@ def call(function: Any, arguments: Any) -> Any:
     raise ForeignError(f"it holds {name[:100]}, which would have to be executed")
 
 
-def make_view(name: str, storage: Any, offset: Any, size: Any, stride: Any, *more: Any) -> View:
+def make_view(name: str, storage: Any, offset: Any, size: Any, stride: Any, *more: Any) -> TensorView:
     """Note down a tensor. `more`: requires_grad, hooks; in version 3 the dtype; then flags such as conjugate."""
     if not isinstance(storage, Storage):
         raise ValueError("a tensor without a storage")
@@ -319,4 +319,4 @@ def make_view(name: str, storage: Any, offset: Any, size: Any, stride: Any, *mor
         dtype, bits = DTYPES[more[2].text], more[3:]
     if any(bits):
         raise ValueError("a tensor that is a conjugate or a negative")
-    return View(storage, offset, size, stride, dtype)
+    return TensorView(storage, offset, size, stride, dtype)

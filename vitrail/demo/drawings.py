@@ -20,7 +20,7 @@ from vitrail.demo.distances import (
     together,
     turned,
 )
-from vitrail.demo.rendering import Scene, Thing, Values, View, as_light, at, blend, length, render
+from vitrail.demo.rendering import Camera, Scene, Thing, Values, as_light, at, blend, length, render
 
 SIDE = 128  # pixels: more than the model needs, so that people can see them well
 
@@ -153,16 +153,16 @@ def dumbbell() -> Thing:
 
 
 DRAWINGS: dict[str, Scene] = {
-    "orange": Scene(orange(), WOOD, View((0.3, 1.5, -2.6), (0.25, 0.66, 0.1))),
-    "banana": Scene(banana(), CLOTH, View((0.0, 2.3, -2.2), (0.0, 0.2, 0.1))),
-    "lemon": Scene(lemon(), CLOTH, View((0.2, 1.6, -2.5), (0.15, 0.5, 0.1))),
-    "ladybug": Scene(ladybug(), LEAF, View((0.9, 1.9, -2.1), (0.0, 0.35, 0.0), gloss=0.6)),
-    "mushroom": Scene(mushroom(), MOSS, View((0.0, 1.1, -2.8), (0.0, 0.66, 0.0))),
-    "basketball": Scene(basketball(), FLOOR, View((0.0, 1.5, -2.6), (0.05, 0.62, 0.1))),
+    "orange": Scene(orange(), WOOD, Camera((0.3, 1.5, -2.6), (0.25, 0.66, 0.1))),
+    "banana": Scene(banana(), CLOTH, Camera((0.0, 2.3, -2.2), (0.0, 0.2, 0.1))),
+    "lemon": Scene(lemon(), CLOTH, Camera((0.2, 1.6, -2.5), (0.15, 0.5, 0.1))),
+    "ladybug": Scene(ladybug(), LEAF, Camera((0.9, 1.9, -2.1), (0.0, 0.35, 0.0), gloss=0.6)),
+    "mushroom": Scene(mushroom(), MOSS, Camera((0.0, 1.1, -2.8), (0.0, 0.66, 0.0))),
+    "basketball": Scene(basketball(), FLOOR, Camera((0.0, 1.5, -2.6), (0.05, 0.62, 0.1))),
     "obelisk": Scene(
         obelisk(),
         PAVING,
-        View((0.0, 0.9, -5.2), (0.0, 1.9, 0.0), horizon=(175, 200, 225), sky=(80, 130, 200)),
+        Camera((0.0, 0.9, -5.2), (0.0, 1.9, 0.0), horizon=(175, 200, 225), sky=(80, 130, 200)),
     ),
-    "dumbbell": Scene(dumbbell(), FLOOR, View((0.0, 1.6, -2.7), (0.0, 0.4, 0.0), gloss=0.6)),
+    "dumbbell": Scene(dumbbell(), FLOOR, Camera((0.0, 1.6, -2.7), (0.0, 0.4, 0.0), gloss=0.6)),
 }

@@ -33,7 +33,7 @@ class Thing:
 
 
 @dataclass(frozen=True)
-class View:
+class Camera:
     """The camera and the light."""
 
     eye: Vector
@@ -49,7 +49,7 @@ class View:
 class Scene:
     thing: Thing
     ground: Callable[[Values], Values]  # its colour
-    view: View
+    view: Camera
 
 
 def render(scene: Scene, side: int, fine: int = 2) -> NDArray[np.uint8]:
@@ -70,7 +70,7 @@ def render(scene: Scene, side: int, fine: int = 2) -> NDArray[np.uint8]:
     return (np.clip(light ** (1 / GAMMA) + noise, 0, 1) * 255).astype(np.uint8)
 
 
-def camera_rays(view: View, n: int) -> Values:
+def camera_rays(view: Camera, n: int) -> Values:
     """Return the directions of n x n rays, row by row, (n n, 3)."""
     forward = unit(at(view.at)[None] - at(view.eye))[0]
     right = unit(np.cross(UP, forward)[None])[0]

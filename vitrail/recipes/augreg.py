@@ -17,7 +17,7 @@ from functools import partial
 from vitrail.data.preprocess import PRESETS
 from vitrail.data.settings import DataSettings
 from vitrail.objectives.classification import Classification
-from vitrail.recipes.recipe import I1K, I21K, DataSet, Recipe
+from vitrail.recipes.recipe import I1K, I21K, PublishedData, Recipe
 from vitrail.recipes.table_3 import ADAM, BATCH_SIZE, HEAD_BIAS
 from vitrail.train.settings import Experiment, ModelSettings, TrainingSettings
 
@@ -38,7 +38,7 @@ class Setting:
     """Settings that AugReg recommends for a model."""
 
     model: str
-    data: DataSet
+    data: PublishedData
     level: str
     weight_decay: float
     dropout: float = 0.0  # and stochastic depth

@@ -17,7 +17,7 @@ DERIVED = f"derived, at {UTILISATION:.0%} of the peak"
 
 
 @dataclass(frozen=True)
-class DataSet:
+class PublishedData:
     """The data set that the authors trained on; --data is the user's own."""
 
     name: str
@@ -25,16 +25,16 @@ class DataSet:
     classes: int
 
 
-JFT = DataSet("JFT-300M", 303_000_000, 18_000)
-I21K = DataSet("ImageNet-21k", 12_400_000, 21_843)  # as used, duplicates merged; 14.2 million nominally
-I1K = DataSet("ImageNet", 1_281_167, 1_000)
+JFT = PublishedData("JFT-300M", 303_000_000, 18_000)
+I21K = PublishedData("ImageNet-21k", 12_400_000, 21_843)  # as used, duplicates merged; 14.2 million nominally
+I1K = PublishedData("ImageNet", 1_281_167, 1_000)
 
 
 @dataclass(frozen=True)
 class Recipe:
     name: str
     make: Callable[[], Experiment]  # complete but for the path of the data
-    data: DataSet
+    data: PublishedData
     claim: str  # what it reproduces, and the result to expect
     core_days: int = 0  # TPUv3-core-days that the paper states; 0: none
     start: str = ""  # recipe of the model to start from; "": fresh weights

@@ -20,7 +20,7 @@ from vitrail.data.settings import DataSettings
 from vitrail.models.names import make_config
 from vitrail.models.vit import ViTConfig
 from vitrail.objectives.classification import Classification
-from vitrail.recipes.recipe import I1K, I21K, JFT, DataSet, Recipe
+from vitrail.recipes.recipe import I1K, I21K, JFT, PublishedData, Recipe
 from vitrail.train.optim import OptimizerSettings
 from vitrail.train.settings import Experiment, ModelSettings, TrainingSettings
 
@@ -35,7 +35,7 @@ class Row:
     """A model of Table 3, and its result."""
 
     model: str
-    data: DataSet
+    data: PublishedData
     epochs: int
     lr: float
     schedule: Literal["linear", "cosine"]

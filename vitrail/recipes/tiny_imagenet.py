@@ -16,11 +16,11 @@ from dataclasses import replace
 from vitrail.data.settings import DataSettings
 from vitrail.objectives.classification import Classification
 from vitrail.objectives.masked_patches import MaskedPatches
-from vitrail.recipes.recipe import DataSet, Recipe
+from vitrail.recipes.recipe import PublishedData, Recipe
 from vitrail.recipes.table_3 import ADAM
 from vitrail.train.settings import Experiment, ModelSettings, TrainingSettings
 
-TINY = DataSet("Tiny-ImageNet", 95_000, 200)  # what is trained on, of 100,000
+TINY = PublishedData("Tiny-ImageNet", 95_000, 200)  # what is trained on, of 100,000
 ADAM_005 = replace(ADAM, lr=1e-3, schedule="cosine", weight_decay=0.05, grad_clip=1.0)
 
 

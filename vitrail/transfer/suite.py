@@ -143,7 +143,7 @@ def transfer(
     named = name_data(data)
     check_results_folder(folder, (FEATURES, START, *named))
     row = paper_model(paper, str(model) if isinstance(model, str | Path) else "")
-    datasets = {name: DataSet.open(where, settings, methods) for name, where in named.items()}
+    datasets = {name: SuiteData.open(where, settings, methods) for name, where in named.items()}
     path = model_path(model, folder)
     loaded = load(path).to(pick(device))
     about = {"model": path, "weights": model_digest(loaded), "preprocess": loaded.preprocess}
@@ -186,7 +186,7 @@ def name_data(data: Sequence[str]) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class DataSet:
+class SuiteData:
     """One data set, opened, with the settings that depend on it."""
 
     where: str
@@ -197,7 +197,7 @@ class DataSet:
     k: tuple[int, ...]  # of kNN; empty where that is not a method
 
     @classmethod
-    def open(cls, where: str, settings: SuiteSettings, methods: Sequence[str]) -> DataSet:
+    def open(cls, where: str, settings: SuiteSettings, methods: Sequence[str]) -> SuiteData:
         """Open and check a data set, before anything is computed."""
         split = settings.test_split or find_test_split(where, settings.train_split)
         train, test = open_source(where, settings.train_split), open_source(where, split)
@@ -215,7 +215,7 @@ class DataSet:
 
 
 def identity(
-    dataset: DataSet, method: str, settings: SuiteSettings, finetuning: dict[str, Any]
+    dataset: SuiteData, method: str, settings: SuiteSettings, finetuning: dict[str, Any]
 ) -> dict[str, Any]:
     """Return the data and settings that must be equal for a method to count as done."""
     values = asdict(settings) | {"shots": dataset.shots, "k": dataset.k}
@@ -238,7 +238,7 @@ class Suite:
     figures: Figures | None
 
 
-def run_fewshot(suite: Suite, data: DataSet, folder: Path) -> list[Entry]:
+def run_fewshot(suite: Suite, data: SuiteData, folder: Path) -> list[Entry]:
     """Return a score for each number of shots; with test-rank, the accuracies of every L2."""
     settings, ranked = suite.settings, suite.settings.fewshot_l2 == "test-rank"
     l2s = SWEEP if ranked else (L2,)
@@ -258,13 +258,13 @@ def run_fewshot(suite: Suite, data: DataSet, folder: Path) -> list[Entry]:
     return entries
 
 
-def run_linear(suite: Suite, data: DataSet, folder: Path) -> list[Entry]:
+def run_linear(suite: Suite, data: SuiteData, folder: Path) -> list[Entry]:
     probe = LinearProbe(data.train, data.test, suite.settings.l2, suite.extraction)
     l2, score = probe.chosen(suite.loaded)
     return [{"score": "linear", **summarise([score.value]), "test_examples": score.n, "l2": l2}]
 
 
-def run_knn(suite: Suite, data: DataSet, folder: Path) -> list[Entry]:
+def run_knn(suite: Suite, data: SuiteData, folder: Path) -> list[Entry]:
     evaluator = KNN(data.train, data.test, data.k, extraction=suite.extraction)
     k, value, n = evaluator.chosen(suite.loaded)["weighted"]
     return [{"score": "knn", **summarise([value]), "test_examples": n, "k": k}]
@@ -274,7 +274,7 @@ class Top1(TypedDict):
     top1: Scored
 
 
-def run_finetune(suite: Suite, data: DataSet, folder: Path) -> list[Entry]:
+def run_finetune(suite: Suite, data: SuiteData, folder: Path) -> list[Entry]:
     settings = suite.settings
     changes = {"train": settings.train_split, "test": data.test_split, "seeds": settings.seeds}
     changes |= suite.finetuning
@@ -287,7 +287,7 @@ def run_finetune(suite: Suite, data: DataSet, folder: Path) -> list[Entry]:
     return [entry]
 
 
-METHODS: dict[str, Callable[[Suite, DataSet, Path], list[Entry]]] = {
+METHODS: dict[str, Callable[[Suite, SuiteData, Path], list[Entry]]] = {
     "fewshot": run_fewshot,
     "linear": run_linear,
     "knn": run_knn,
@@ -348,7 +348,7 @@ def best_by_mean_rank(tables: Sequence[list[L2Values]]) -> float:
 
 
 def collect(
-    folder: Path, scores: Finished, datasets: dict[str, DataSet], paper_row: str | None
+    folder: Path, scores: Finished, datasets: dict[str, SuiteData], paper_row: str | None
 ) -> list[dict[str, Any]]:
     """Return a row for each score, finished or not."""
     rows: list[dict[str, Any]] = []
