@@ -26,4 +26,5 @@ def test_as_people_read_it():
     assert format_accuracy(0.783) == "78.3%"
     assert format_accuracy(0.783, 0) == "78.3%"
     assert format_accuracy(0.783, 400) == "78.3% (74.0-82.1%, n = 400)"
+    assert format_accuracy(-1, 400) == "-100.0%"  # as a damaged file may have it
     assert format_accuracy(1, 12_345) == "100.0% (100.0-100.0%, n = 12,345)"

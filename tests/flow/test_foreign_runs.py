@@ -187,10 +187,11 @@ def test_some_fields_replaced(runs, safe, name, file):
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "file"), ALL, ids=lambda part: part)
 def test_every_field_replaced_and_by_every_danger(runs, safe, name, file):
-    chance = random.Random(f"{name} {file}")
-    by_danger = {danger: list(changed(runs / "runs" / name / file, danger)) for danger in DANGERS}
-    for field in range(len(by_danger["null"])):
-        safe(name, file, by_danger[chance.choice(sorted(DANGERS))][field])
+    by_danger = {danger: list(changed(runs / "runs" / name / file, danger)) for danger in sorted(DANGERS)}
+    for field, contents in enumerate(zip(*by_danger.values(), strict=True)):
+        chance = random.Random(f"{name} {file} {field}")
+        for content in chance.sample(contents, 3):
+            safe(name, file, content)
     for contents in by_danger.values():
         safe(name, file, chance.choice(contents))
 

@@ -51,7 +51,7 @@ def wilson_interval(accuracy: float, n: int) -> tuple[float, float]:
 
 def format_accuracy(accuracy: float, n: int | None = None) -> str:
     """Return an accuracy as people read it, with its interval where n is known."""
-    if not n:
+    if not n or not 0 <= accuracy <= 1:  # outside only in a file that somebody edited
         return f"{accuracy:.1%}"
     low, high = wilson_interval(accuracy, n)
     return f"{accuracy:.1%} ({100 * low:.1f}-{high:.1%}, n = {n:,})"

@@ -132,7 +132,7 @@ def check_resumable(folder: Path, config: dict[str, Any], about: dict[str, Any])
         write_run_json(folder, updated)
     started = content.get("versions", {})
     others = [
-        f"{name} {started[name]}, now {v}" for name, v in versions().items() if started.get(name, v) != v
+        f"{name} {started[name]:.40}, now {v}" for name, v in versions().items() if started.get(name, v) != v
     ]
     if others:
         note(f"{folder} was started with {', '.join(others)}: numbers may differ in the last digits")
