@@ -17,7 +17,6 @@ from vitrail.inspection.attention import (
     distance,
     mean_attention_distance,
     pooling_weights,
-    rolled,
     rollout,
     rollout_matrix,
 )
@@ -97,21 +96,6 @@ def test_distances_of_a_source():
     np.testing.assert_allclose(
         attention_distances(model, source), attention_distances(model, images), rtol=1e-6
     )
-
-
-@given(st.integers(1, 3), st.integers(1, 6), st.integers(0, 1000))
-@settings(max_examples=20)
-def test_rows_of_a_rollout_sum_to_1(layers, T, seed):
-    generator = torch.Generator().manual_seed(seed)
-    R = torch.eye(T).expand(2, -1, -1)
-    for _ in range(layers):
-        R = rolled(R, (5 * torch.randn(2, 3, T, T, generator=generator)).softmax(dim=-1))
-    assert torch.allclose(R.sum(dim=-1), torch.ones(()), atol=1e-5)
-
-
-def test_rollout_of_attention_to_itself_is_the_identity():
-    R = torch.eye(5)[None]
-    assert torch.equal(rolled(R, torch.eye(5).expand(1, 4, 5, 5)), R)
 
 
 @pytest.mark.parametrize("kind", ["token", "mean", "not square", "mean with a token"])

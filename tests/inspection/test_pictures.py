@@ -30,28 +30,6 @@ def test_tiles_stand_where_they_belong(rows, columns, h, w, side):
         )
 
 
-def test_filter_page_shows_each_component_from_its_least_to_its_greatest():
-    components = np.random.default_rng(0).normal(size=(9, 4, 4, 3)) * np.arange(1, 10)[:, None, None, None]
-    page = pictures.filter_page(components)
-    side = 24 * 4
-    assert page.shape == (2 * side + 2, 7 * side + 6 * 2, 3)
-    tile = page[:side:24, :side:24].astype(float)
-    expected = (components[0] - components[0].min()) / np.ptp(components[0]) * 255
-    assert np.abs(tile - expected).max() <= 0.5
-    grey = pictures.filter_page(np.random.default_rng(0).normal(size=(2, 4, 4, 1)))
-    assert (grey == grey[..., :1]).all()
-
-
-def test_position_page_of_a_large_grid_has_some_of_its_tiles():
-    similarity = np.zeros((20, 5, 20, 5))
-    similarity[np.arange(20)[:, None], np.arange(5), np.arange(20)[:, None], np.arange(5)] = 1
-    page = pictures.position_page(similarity)
-    by = round(56 / 20)
-    assert page.shape == (16 * (20 * by + 2) - 2, 5 * (5 * by + 2) - 2, 3)
-    np.testing.assert_array_equal(page[0, 0], pictures.heat(np.ones((1, 1)))[0, 0])  # a patch is like itself
-    np.testing.assert_array_equal(page[by, 0], pictures.heat(np.zeros((1, 1)))[0, 0])
-
-
 @pytest.mark.parametrize("shape", [(32, 32), (32, 48)])
 def test_light_falls_where_the_map_says(shape):
     image = np.full((*shape, 3), 200, np.uint8)

@@ -1,7 +1,6 @@
 """The page: one file that needs nothing else, safe against the names in it; in a browser its controls work."""
 
 import base64
-import dataclasses
 import html.parser
 import io
 import json
@@ -19,17 +18,12 @@ from vitrail.data.sources import open_source
 from vitrail.errors import ConfigError
 from vitrail.evaluators.accuracy import evaluate
 from vitrail.evaluators.score import format_accuracy
+from vitrail.inspection import drawing
 from vitrail.inspection.drawing import shorten
-from vitrail.inspection.figures import (
-    caption,
-    draw_evaluation,
-    draw_inspection,
-    draw_run,
-    heading,
-)
+from vitrail.inspection.figures import draw_evaluation, draw_inspection, draw_run
 from vitrail.inspection.inspect import inspect
 from vitrail.inspection.pictures import heat
-from vitrail.inspection.report import begin_report, check_own, small_maps, write_report
+from vitrail.inspection.report import average_cells, begin_report, check_own, write_report
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 VOID = {"meta", "img", "input", "br", "link", "hr"}
@@ -111,15 +105,31 @@ def test_names_cannot_break_out_of_the_page(tmp_path):
     assert all(address.startswith("data:image/") for address in page.addresses)
 
 
-def test_scores_and_a_training_curve(tmp_path):
+@pytest.fixture
+def captioned(monkeypatch):
+    """The captions and the title of each page of pictures."""
+    words, draw = [], drawing.captioned
+
+    def keep(images, captions, path, title):
+        words.append((captions, title))
+        draw(images, captions, path, title=title)
+
+    monkeypatch.setattr(drawing, "captioned", keep)
+    return words
+
+
+def test_scores_and_a_training_curve(tmp_path, captioned):
     source = open_source("shapes?n=40&image_size=32", "test")
     model = answering(source)
     evaluation = evaluate(model, source, progress=False)
-    first = caption(evaluation, source, 0)
-    assert first.split("\n")[0] == source.key(0) and source.class_names[source.labels[0]] in first
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
     figures = draw_evaluation(evaluation, source, tmp_path) | draw_run(tmp_path)
     assert set(figures) == {"training", "confusion", "right", "wrong"}
+    (right, _), (wrong, _) = captioned
+    always = source.class_names[source.labels[0]]
+    assert all(text.split("\n")[1].endswith(always) for text in right + wrong)
+    assert all("\ntrue: " in text for text in wrong) and not any("true" in text for text in right)
+    assert {text.split("\n")[0] for text in right + wrong} <= {source.key(i) for i in range(len(source))}
     seen = inspect(model)
     write_report(seen, figures, tmp_path / "r.html", evaluation)
     text = (tmp_path / "r.html").read_text()
@@ -138,22 +148,17 @@ def test_a_long_name_loses_its_middle(name):
     assert ("…" in short) == (len(name) > 26)
 
 
-def test_maps_of_large_grids_are_averaged_down(tmp_path):
-    seen = inspect(made("not square"), pictures(1), closely=1)
-    (subject,) = seen.subjects
-    large = dataclasses.replace(subject, maps=np.random.default_rng(0).random((2, 3, 51, 30)))
-    small = small_maps(large)
-    assert small.shape == (2, 4, 17, 10)
-    np.testing.assert_allclose(small[1, 2, 3, 4], large.maps[1, 1, 9:12, 12:15].mean())
-    np.testing.assert_allclose(small[:, 0], small[:, 1:].mean(axis=1))
+def test_maps_of_large_grids_are_averaged_down():
+    large = np.random.default_rng(0).random((2, 3, 51, 30))
+    small = average_cells(large, 17, 10)
+    assert small.shape == (2, 3, 17, 10)
+    np.testing.assert_allclose(small[1, 2, 3, 4], large[1, 2, 9:12, 12:15].mean())
 
 
-def test_cells_of_37_patches_lie_over_their_patches(tmp_path):
+def test_cells_of_37_patches_lie_over_their_patches():
     """Stretched over the image, a cell is bright where the patch is, and no attention is lost."""
-    (subject,) = inspect(made("token"), pictures(1)).subjects
-    maps = np.eye(37).reshape(1, 37, 37, 1).repeat(37, axis=3)  # head k: row k of patches
-    small = small_maps(dataclasses.replace(subject, maps=maps))[0, 1:, :, 0]  # (37, 19)
-    assert small.shape == (37, 19)
+    maps = np.eye(37).reshape(37, 37, 1).repeat(37, axis=2)  # map k: row k of patches
+    small = average_cells(maps, 19, 19)[:, :, 0]  # (37, 19)
     np.testing.assert_allclose(small.mean(axis=1), 1 / 37)
     for k, cells in enumerate(small):
         (bright,) = np.nonzero(cells > 1e-9)
@@ -263,7 +268,8 @@ def test_in_a_browser_the_controls_choose_what_is_shown(tmp_path, width, scheme,
     assert tried["layer1head2"]["layer"] == "1 of 3" and tried["layer1head2"]["head"] == "2 of 2"
     for name, image, layer, head in (("layer1head2", 0, 0, 2), ("image2mean", 1, 2, 0)):
         shown = np.array(tried[name]["colours"], float).reshape(rows, columns, 3)
-        wanted = small_maps(seen.subjects[image])[layer, head]
+        maps = seen.subjects[image].maps[layer]
+        wanted = maps[head - 1] if head else maps.mean(axis=0)
         assert np.abs(shown - heat(wanted / wanted.max()).astype(float)).max() <= 4, name
     picture = np.array(tried["picture"]["colours"], float).reshape(rows, columns, 3)
     assert np.abs(picture - np.array(tried["image2mean"]["colours"]).reshape(rows, columns, 3)).max() > 20
@@ -312,12 +318,15 @@ def test_the_figures_of_the_page_before_go_and_nothing_else(tmp_path):
     assert {p.name for p in page.parent.iterdir()} == {"report.html", "mine.png", "image-02.png"}
 
 
-def test_the_true_class_stands_beside_the_prediction_and_empty_rows_do_not(tmp_path):
+def test_the_true_class_stands_beside_the_prediction_and_empty_rows_do_not(tmp_path, captioned):
     model = made("token")
-    model.metrics = {"val": {}, "test": {"top1": 0.5}}
+    model.metrics = {"val": {}, "test": {"top1": 0.5}, "dev": {"val_ece": 0.25}}
     seen = inspect(model, pictures(2), truths=["n01443537 goldfish", "<b>"], closely=1)
     write_report(seen, {}, tmp_path / "r.html")
     page = (tmp_path / "r.html").read_text()
     assert "true: goldfish" in page and "<b>" not in page
-    assert "top-1</th><td>50.0%</td>" in page and "val</th>" not in page
-    assert heading(seen.subjects[0]).split("\n")[1] == "true: goldfish"
+    assert "test top-1</th><td>50.0%</td>" in page and "val</th>" not in page
+    assert "dev ECE</th><td>0.2500</td>" in page
+    draw_inspection(seen, tmp_path)
+    ((_, title),) = captioned
+    assert title.split("\n")[1] == "true: goldfish"

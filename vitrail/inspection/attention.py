@@ -49,15 +49,11 @@ def distance(A: Tensor, grid: tuple[int, int], stride: int) -> Tensor:
     """Return (B, h) of A (B, h, T, T), as defined above; only the last rows * columns tokens are patches."""
     N = grid[0] * grid[1]
     A = A[..., -N:, -N:]  # (B, h, N, N)
-    seen = A.sum(dim=-1).clamp(min=1e-12)  # (B, h, N)
-    return ((A * distances_between(grid, stride).to(A)).sum(dim=-1) / seen).mean(dim=-1)  # (B, h)
-
-
-def distances_between(grid: tuple[int, int], stride: int) -> Tensor:
-    """Return |c_q - c_k| in pixels, (N, N)."""
     i, j = torch.meshgrid(*(torch.arange(n, dtype=torch.float64) for n in grid), indexing="ij")
     c = torch.stack([i.flatten(), j.flatten()], dim=1) * stride  # (N, 2)
-    return torch.cdist(c, c, compute_mode="donot_use_mm_for_euclid_dist").float()  # (N, N)
+    between = torch.cdist(c, c, compute_mode="donot_use_mm_for_euclid_dist").float()  # (N, N): |c_q - c_k|
+    seen = A.sum(dim=-1).clamp(min=1e-12)  # (B, h, N)
+    return ((A * between.to(A)).sum(dim=-1) / seen).mean(dim=-1)  # (B, h)
 
 
 def attention_maps(model: Model, images: Images) -> np.ndarray:
@@ -90,18 +86,13 @@ def rollout_matrix(vit: ViT, z: Tensor) -> Tensor:
     """Return R (B, T, T) of tokens z (B, T, D): row q is what token q of the last layer consists of; it sums to 1."""
     R = torch.eye(z.shape[1], device=z.device).expand(len(z), -1, -1)  # (B, T, T)
 
-    def reduce(A: Tensor) -> Tensor:
+    def multiply(A: Tensor) -> Tensor:
         nonlocal R
-        R = rolled(R, A)
+        R = (A.mean(dim=1) @ R + R) / 2  # = (mean_h A + I) / 2 R
         return R.new_empty(len(z), 0)  # nothing to keep of the layer
 
-    reduce_layers(vit, z, reduce)
+    reduce_layers(vit, z, multiply)
     return R
-
-
-def rolled(R: Tensor, A: Tensor) -> Tensor:
-    """Multiply R (B, T, T) by one more layer, A (B, h, T, T)."""
-    return (A.mean(dim=1) @ R + R) / 2  # = (mean_h A + I) / 2 R
 
 
 def pooling_weights(vit: ViT, z: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
     rows of metrics.jsonl ──► loss_curve
     counts (K, K)         ──► confusion_matrix
-    pictures              ──► captioned, masked_patches, labelled
+    pictures              ──► captioned, labelled
     distances (n, L, h)   ──► attention_distances                  Fig. 7 right, Fig. 11
 
 Figures are matplotlib's objects, never its global state, so any thread may draw. The suffix of the path is the format
@@ -25,21 +25,19 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap, PowerNorm
 from matplotlib.figure import Figure
-from matplotlib.font_manager import findfont, fontManager, get_font
+from matplotlib.font_manager import fontManager
 from matplotlib.image import AxesImage
 from matplotlib.text import Text
 from matplotlib.ticker import PercentFormatter
 
-from vitrail.errors import ConfigError
 from vitrail.evaluators.score import format_accuracy
-from vitrail.inspection.pictures import heat, tiled
+from vitrail.inspection.pictures import heat
 from vitrail.runtime.files import atomic_file
 from vitrail.runtime.log import note, visible
 
 INK, PALE, FAINT = "#1f2933", "#9db4c8", "#e4e9ee"
 COLOURS = ("#0b6e99", "#d1495b", "#edae49", "#3a7d44", "#7d5ba6", "#8c564b", "#5c6f82", "#c05c9e")
 DPI = 120
-BAND = 8  # pictures side by side in masked_patches
 SMOOTHED = 20  # rows from which on a loss has a smoothed line
 CELL = 2.2  # inches across a picture with a caption
 LINE = 30  # letters of a line below it
@@ -62,49 +60,48 @@ def loss_curve(rows: Sequence[Mapping[str, Any]], path: Path, *, title: str = ""
     evaluation (`val_loss`). Scores: `top1` of training batches, and what evaluations measure as a fraction
     (`val_top1`).
     """
-    names = list(dict.fromkeys(name for row in rows for name in row if is_score(name, row)))
-    losses = [name for name in names if name.endswith("loss")]
-    scores = [n for n in names if n not in losses and all(0 <= y <= 1 for y in points(rows, n)[1])]
-    training = {
-        "loss": points(rows, "loss"),
-        "score": points(rows, "top1"),
-        "learning rate": points(rows, "lr"),
+    training: dict[str, tuple[list[float], list[float]]] = {}  # name: steps, values
+    evaluated: dict[str, tuple[list[float], list[float]]] = {}
+    for row in rows:
+        for name, value in row.items():
+            if not (is_number(value) and is_number(row.get("step"))):
+                continue
+            # A number is of an evaluation in a row without a training loss, or where it is named for its split.
+            of_training = "loss" in row and not name.startswith(("val_", "test_"))
+            curves = training if of_training or name in ("step", "epoch", "lr") else evaluated
+            steps, values = curves.setdefault(name, ([], []))
+            steps.append(row["step"])
+            values.append(value)
+    losses = [name for name in evaluated if name.endswith("loss")]
+    scores = [n for n, (_, ys) in evaluated.items() if n not in losses and all(0 <= y <= 1 for y in ys)]
+    panels = {"loss": ("loss", losses), "score": ("top1", scores), "learning rate": ("lr", [])}
+    panels = {
+        panel: (own, more) for panel, (own, more) in panels.items() if own in {"loss", *training} or more
     }
-    if "top1" in scores:  # a row of an evaluation has it, not of training
-        training["score"] = [], []
-    drawn = {
-        "loss": True,
-        "score": training["score"][0] or scores,
-        "learning rate": training["learning rate"][0],
-    }
-    panels = [name for name, has_points in drawn.items() if has_points]
+
     figure = Figure(figsize=(8, 1 + 2.4 * len(panels)), layout="constrained")
-    axes = dict(zip(panels, figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0], strict=True))
+    axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
     figure.suptitle(plain(title), color=INK)
-    for panel, evaluated in (("loss", losses), ("score", scores)):
-        if panel not in axes:
-            continue
-        steps, values = training[panel]
-        if values:
-            many = len(values) >= SMOOTHED
-            colour = PALE if many else COLOURS[0]
-            axes[panel].plot(steps, values, color=colour, label="training", **dots(values))
-            if many:
-                axes[panel].plot(steps, smoothed(values), color=COLOURS[0], label="training, smoothed")
-        for name, colour in zip(evaluated, itertools.cycle(COLOURS[1:])):
-            steps, values = points(rows, name)
+    for ax, (panel, (own, more)) in zip(axes, panels.items(), strict=True):
+        steps, values = training.get(own, ([], []))
+        # A single point, which has no line, is marked.
+        style: dict[str, Any] = {"linewidth": 1, "marker": "o" if len(values) == 1 else "", "markersize": 4}
+        if panel == "learning rate":
+            ax.plot(steps, values, color=COLOURS[6], **style)
+        elif len(values) >= SMOOTHED:
+            ax.plot(steps, values, color=PALE, label="training", **style)
+            ax.plot(steps, smoothed(values), color=COLOURS[0], label="training, smoothed")
+        elif values:
+            ax.plot(steps, values, color=COLOURS[0], label="training", **style)
+        for name, colour in zip(more, itertools.cycle(COLOURS[1:])):
+            steps, values = evaluated[name]
             last = f"{values[-1]:.4g}" if panel == "loss" else format_accuracy(values[-1])
-            dot = {"marker": "o", "markersize": 3}
-            axes[panel].plot(steps, values, color=colour, label=plain(f"{name}: {last}"), **dot)
-    if "score" in axes:
-        axes["score"].yaxis.set_major_formatter(PercentFormatter(1, decimals=None))
-    if "learning rate" in axes:
-        steps, values = training["learning rate"]
-        axes["learning rate"].plot(steps, values, color=COLOURS[6], **dots(values))
-    for name, ax in axes.items():
-        ax.set_ylabel(name)
+            ax.plot(steps, values, color=colour, label=plain(f"{name}: {last}"), marker="o", markersize=3)
+        if panel == "score":
+            ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=None))
+        ax.set_ylabel(panel)
         dress(ax)
-    axes[panels[-1]].set_xlabel("step")
+    axes[-1].set_xlabel("step")
     save(figure, path)
 
 
@@ -121,12 +118,7 @@ def confusion_matrix(
     (true class, predicted class, how often, of how many) are listed beside the matrix instead.
     """
     K = len(class_names)
-    if K > MOST_CLASSES:
-        raise ConfigError(f"a confusion matrix of {K:,} classes cannot be drawn; at most {MOST_CLASSES:,}")
-    if confusion.shape != (K, K) or K == 0:
-        raise ConfigError(
-            f"a confusion matrix of shape {confusion.shape} for {K} class names: it must be (K, K)"
-        )
+    assert confusion.shape == (K, K) and 0 < K <= MOST_CLASSES
     share = confusion / np.maximum(confusion.sum(axis=1, keepdims=True), 1)  # (K, K)
     named = K <= LABELLED
     names = [plain(shorten(name, 28)) for name in class_names] if named else [""]
@@ -162,19 +154,13 @@ def confusion_matrix(
     figure.text(0.1 / width, middle / height, f"true{unit}", color=INK, va="center", rotation=90)
     draw_scale(figure, image, ax, "share of the true class\n(square-root scale)", 9)
     if listed:
-        draw_pairs(figure, pairs, (margin + side + 1.2) / width, ax.get_position().y1)
+        left, top = (margin + side + 1.2) / width, ax.get_position().y1
+        figure.text(left, top, "most confused", color=INK, fontsize=11, va="bottom")
+        for row, (true, predicted, count, total) in enumerate(pairs[: int((height * top - 0.5) / 0.34)]):
+            y = top - (0.1 + 0.34 * row) / height
+            line = f"{shorten(true, 44)}\n   as {shorten(predicted, 40)}: {count:,} of {total:,}"
+            figure.text(left, y, plain(line), color=INK, fontsize=8, va="top", linespacing=1.3)
     save(figure, path)
-
-
-def draw_pairs(figure: Figure, pairs: Sequence[tuple[str, str, int, int]], left: float, top: float) -> None:
-    """Write the most confused pairs of classes below one another."""
-    height = figure.get_figheight()
-    most = int((height * top - 0.5) / 0.34)
-    figure.text(left, top, "most confused", color=INK, fontsize=11, va="bottom")
-    for row, (true, predicted, n, total) in enumerate(pairs[:most]):
-        y = top - (0.1 + 0.34 * row) / height
-        line = f"{shorten(true, 44)}\n   as {shorten(predicted, 40)}: {n:,} of {total:,}"
-        figure.text(left, y, plain(line), color=INK, fontsize=8, va="top", linespacing=1.3)
 
 
 def pooled(values: np.ndarray, most: int) -> np.ndarray:
@@ -190,8 +176,6 @@ def captioned(images: Sequence[np.ndarray], captions: Sequence[str], path: Path,
 
     Each item of a caption is wrapped into at most two lines; what is longer loses its end. The last row is centred.
     """
-    if len(images) != len(captions):
-        raise ConfigError(f"{len(images)} images and {len(captions)} captions: there must be one for each")
     n = max(1, len(images))
     columns = n if n <= 4 else min(range(6, 3, -1), key=lambda c: -n % c)
     rows = math.ceil(n / columns)
@@ -223,23 +207,6 @@ def captioned(images: Sequence[np.ndarray], captions: Sequence[str], path: Path,
     save(figure, path)
 
 
-def masked_patches(masked: np.ndarray, predicted: np.ndarray, truth: np.ndarray, path: Path) -> None:
-    """Draw the input, the prediction and the truth below one another: each uint8 (n, H, W, 3)."""
-    if not masked.shape == predicted.shape == truth.shape or masked.ndim != 4 or not len(masked):
-        shapes = f"{masked.shape}, {predicted.shape}, {truth.shape}"
-        raise ConfigError(
-            f"masked, predicted and truth must have one shape, (n, H, W, 3) with n > 0, not {shapes}"
-        )
-    n = len(masked)
-    bands = math.ceil(n / BAND)
-    columns = math.ceil(n / bands)  # evenly: no band has more than one empty place
-    page = np.full((bands, 3, columns, *masked.shape[1:]), 255, np.uint8)
-    for i in range(n):
-        page[i // columns, :, i % columns] = masked[i], predicted[i], truth[i]
-    page = page.reshape(3 * bands, columns, *masked.shape[1:])  # (3 bands, columns, H, W, 3)
-    labelled(tiled(page, 160), path, rows=["masked", "predicted", "truth"] * bands)
-
-
 def attention_distances(panels: Mapping[str, tuple[np.ndarray, Sequence[str]]], path: Path) -> None:
     """Draw Fig. 7 right and Fig. 11: a panel for each model, of (n, L, h) distances in pixels and the names of its
     L layers, with a dot for each head: the mean over the n images."""
@@ -257,8 +224,8 @@ def attention_distances(panels: Mapping[str, tuple[np.ndarray, Sequence[str]]], 
         turn = 90 if max(map(len, layers)) > 2 else 0  # "1 column" is longer than its place
         ax.set_xticks(range(1, L + 1, every), layers[::every], fontsize=8, rotation=turn)
         ax.set_xlim(0.5, L + 0.5)
-        of = f"{counted(n, 'image')}, {counted(h, 'head')}"
-        ax.annotate(of, (0.98, 0.02), xycoords="axes fraction", ha="right", fontsize=8)
+        counts = f"{n:,} image{'s' * (n != 1)}, {h:,} head{'s' * (h != 1)}"
+        ax.annotate(counts, (0.98, 0.02), xycoords="axes fraction", ha="right", fontsize=8)
         dress(ax)
     axes[0].set_ylabel("mean attention distance (pixels)")
     axes[0].set_ylim(bottom=0)
@@ -316,10 +283,6 @@ def wrapped(text: str, inches: float, size: float) -> list[str]:
     return [line for part in text.split("\n") for line in textwrap.wrap(part, letters)]
 
 
-def counted(n: int, noun: str) -> str:
-    return f"{n:,} {noun}{'' if n == 1 else 's'}"
-
-
 def middles(n: int, length: int) -> np.ndarray:
     """Return the middles of n tiles along a side of so many pixels."""
     return (np.arange(n) + 0.5) * length / max(n, 1) - 0.5
@@ -335,21 +298,8 @@ def draw_scale(figure: Figure, image: AxesImage, ax: Axes, label: str, size: flo
     bar.outline.set_visible(False)
 
 
-def is_score(name: str, row: Mapping[str, Any]) -> bool:
-    """Tell whether a number is of an evaluation: in a row without a training loss, or named for its split."""
-    if name in ("step", "epoch", "loss", "lr") or not is_number(row[name]):
-        return False
-    return "loss" not in row or name.startswith(("val_", "test_"))
-
-
 def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def points(rows: Sequence[Mapping[str, Any]], name: str) -> tuple[list[float], list[float]]:
-    """Return the steps at which a number was written, and the numbers."""
-    there = [row for row in rows if is_number(row.get(name)) and is_number(row.get("step"))]
-    return [row["step"] for row in there], [row[name] for row in there]
 
 
 def smoothed(values: Sequence[float]) -> np.ndarray:
@@ -361,11 +311,6 @@ def smoothed(values: Sequence[float]) -> np.ndarray:
         total, weight = keep * total + value, keep * weight + 1
         means.append(total / weight)
     return np.array(means)
-
-
-def dots(values: Sequence[float]) -> dict[str, Any]:
-    """Return the style of a line; a single point, which has none, is marked."""
-    return {"linewidth": 1, "marker": "o" if len(values) == 1 else "", "markersize": 4}
 
 
 def dress(ax: Axes) -> None:
@@ -391,32 +336,16 @@ def shorten(name: str, most: int) -> str:
 
 def save(figure: Figure, path: Path) -> None:
     path = Path(path)
-    choose_fonts(figure)
-    with atomic_file(path) as temporary, warnings.catch_warnings():
-        # choose_fonts has noted letters that no font has.
-        warnings.filterwarnings("ignore", message="Glyph")
-        figure.savefig(temporary, format=path.suffix[1:] or "png", dpi=DPI, facecolor="white")
-
-
-def choose_fonts(figure: Figure) -> None:
-    """Choose fonts that have the letters of the names; a note says where none has, and boxes are drawn."""
-    texts = [text for text in figure.findobj(Text) if not text.get_text().isascii()]
-    for text in texts:
-        text.set_fontfamily(list(fonts_here()))
-    letters = {letter for text in texts for letter in text.get_text() if not letter.isspace()}
-    if any(ord(letter) not in letters_here() for letter in letters):
-        note_boxes()
-
-
-@cache
-def fonts_here() -> tuple[str, ...]:
+    # Fonts that have the letters of the names; where none has, boxes are drawn, and a note says so.
     installed = set(fontManager.get_font_names())
-    return tuple(name for name in FONTS if name in installed)
-
-
-@cache
-def letters_here() -> frozenset[int]:
-    return frozenset(code for name in fonts_here() for code in get_font(findfont(name)).get_charmap())
+    for text in figure.findobj(Text):
+        if not text.get_text().isascii():
+            text.set_fontfamily([name for name in FONTS if name in installed])
+    with atomic_file(path) as temporary, warnings.catch_warnings(record=True) as caught:
+        warnings.filterwarnings("always", message="Glyph")
+        figure.savefig(temporary, format=path.suffix[1:] or "png", dpi=DPI, facecolor="white")
+    if any(str(warning.message).startswith("Glyph") for warning in caught):
+        note_boxes()
 
 
 @cache  # once for all figures

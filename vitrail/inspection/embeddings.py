@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
 
 from vitrail.errors import ConfigError
 from vitrail.inference.engine import check_finite
@@ -23,7 +22,6 @@ from vitrail.inspection.record import with_attention
 from vitrail.models.hybrid import Hybrid
 from vitrail.models.names import Model
 from vitrail.models.resnet import BiT, StdConv, standardise
-from vitrail.models.vit import ViT
 
 COMPONENTS = 28  # as many as the paper shows
 
@@ -39,7 +37,13 @@ class Filters:
 
 def filters(model: Model, components: int = COMPONENTS) -> Filters:
     """Return the principal components of the first layer's filters: of D points in R^(P P C), less their mean."""
-    weight, layer = first_layer(model)  # (D, C, P, P)
+    if isinstance(model, BiT | Hybrid):
+        conv = (model if isinstance(model, BiT) else model.stem).root["conv"]
+        assert isinstance(conv, StdConv)
+        weight = standardise(conv.weight.detach().cpu(), conv.form, conv.eps)  # (D, C, P, P)
+        layer = "the root convolution"
+    else:
+        weight, layer = model.embedding.weight.detach().cpu(), "the patch embedding E"
     check_finite(weight, f"weights in {layer}")
     D, C, P, _ = weight.shape
     bank = weight.permute(0, 2, 3, 1).reshape(D, -1).double()  # (D, P*P*C)
@@ -52,41 +56,27 @@ def filters(model: Model, components: int = COMPONENTS) -> Filters:
     return Filters(v.reshape(k, P, P, C).float().numpy(), variance[:k].float().numpy(), layer)
 
 
-def first_layer(model: Model) -> tuple[Tensor, str]:
-    """Return the weights (D, C, P, P) of the first layer, and its name."""
-    if not isinstance(model, BiT | Hybrid):
-        return model.embedding.weight.detach().cpu(), "the patch embedding E"
-    conv = (model if isinstance(model, BiT) else model.stem).root["conv"]
-    assert isinstance(conv, StdConv)
-    return standardise(conv.weight.detach().cpu(), conv.form, conv.eps), "the root convolution"
-
-
 def position_similarity(model: Model, layer: int = 0) -> np.ndarray:
     """Return for each patch position the cosine similarity of its E_pos to all: (rows, columns, rows, columns).
 
     The class token's row is left out. Where layers add a table, that of block `layer`, counted from 0.
     """
     vit = with_attention(model)
-    c, table = vit.config, position_table(vit, layer)
-    N = c.grid[0] * c.grid[1]
-    with torch.inference_mode():
-        E_pos = table(c.grid)[0, -N:].detach()  # (N, D)
-    check_finite(E_pos, "position embeddings")
-    E_pos = F.normalize(E_pos.double().cpu(), dim=1)
-    return (E_pos @ E_pos.T).float().numpy().reshape(*c.grid, *c.grid)  # (rows, columns, rows, columns)
-
-
-def position_table(vit: ViT, layer: int) -> nn.Module:
-    """Return what makes the E_pos added before block `layer`; where it is added once, before all, that is block 0."""
     c = vit.config
     if c.positions in ("none", "relative"):
         why = {"none": "none at all", "relative": "relative ones, which live inside attention"}[c.positions]
         raise ConfigError(
             f"position similarity needs position embeddings that are added; this model has {why}"
         )
+    # Added once, before all blocks, or before each of them: by one table for all, or by a table for each.
     tables = [vit.positions] if vit.positions is not None else list(vit.encoder.positions)
     last = 0 if vit.positions is not None else c.depth - 1
     if not 0 <= layer <= last:
         allowed = f"layers 0 to {last}" if last else "layer 0 alone"
         raise ConfigError(f"layer={layer} adds no position embeddings; this model has them at {allowed}")
-    return tables[layer % len(tables)]  # one, or one for each layer
+    N = c.grid[0] * c.grid[1]
+    with torch.inference_mode():
+        E_pos = tables[layer % len(tables)](c.grid)[0, -N:].detach()  # (N, D)
+    check_finite(E_pos, "position embeddings")
+    E_pos = F.normalize(E_pos.double().cpu(), dim=1)
+    return (E_pos @ E_pos.T).float().numpy().reshape(*c.grid, *c.grid)  # (rows, columns, rows, columns)

@@ -2,11 +2,13 @@
 
 Inspection ──► filters.png  positions.png  attention_distance.png  image-01.png  image-01-heads.png ...
 a run      ──► loss.png
+gallery    ──► NAME.png
 evaluation ──► confusion.png  right.png  wrong.png
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from vitrail.evaluators.accuracy import Evaluation
 from vitrail.evaluators.score import Gallery, format_accuracy
 from vitrail.inference.images import decode_example
 from vitrail.inspection import drawing, pictures
+from vitrail.inspection.embeddings import Filters
 from vitrail.inspection.inspect import Inspection, Subject
 from vitrail.inspection.occlusion import cell_size
 from vitrail.inspection.record import layer_names
@@ -28,6 +31,8 @@ from vitrail.models.vit import ViTConfig
 EXAMPLES = 12  # right answers and mistakes, each
 PAIRS = 30  # of confused classes beside a large matrix
 SIDE = 160  # pixels of an example
+BAND = 8  # examples of a gallery side by side
+MOST_TILES = 16  # positions along a side that have a tile; of more, so many are taken evenly
 HOT = 0.5  # fall of the probability that has the brightest colour of occlusion, whatever the image
 
 Figures = dict[str, Path]
@@ -36,31 +41,47 @@ Figures = dict[str, Path]
 def draw_inspection(inspection: Inspection, folder: Path) -> Figures:
     """Draw all figures of an inspection; return their files by name."""
     figures = {"filters": folder / "filters.png"}
-    filters = inspection.filters
-    n, share = len(filters.components), filters.variance.sum()
-    title = f"{n} principal components of {filters.layer}: {share:.0%} of its variance"
-    drawing.labelled(pictures.filter_page(filters.components), figures["filters"], title=title)
+    draw_filters(inspection.filters, figures["filters"])
     if inspection.positions is not None:
         figures["positions"] = folder / "positions.png"
         draw_positions(inspection.positions, figures["positions"])
+
     if inspection.distances:
         figures["attention_distance"] = folder / "attention_distance.png"
-        draw_distances(inspection, figures["attention_distance"])
+        panels = {}
+        for name, distances in inspection.distances.items():
+            c = inspection.compared[name]
+            # Pixels of different models are compared: each panel says of what image size.
+            size = f"\n{c.image_size[0]} x {c.image_size[1]} pixels" if len(inspection.distances) > 1 else ""
+            panels[f"{name}{size}"] = distances, layer_names(c)
+        drawing.attention_distances(panels, figures["attention_distance"])
+
     for number, subject in enumerate(inspection.subjects, 1):
         name = f"image-{number:02}"
         figures[name] = folder / f"{name}.png"
         views = draw_views(subject, inspection.config)
-        drawing.captioned(list(views.values()), list(views), figures[name], title=heading(subject))
+        true = [] if subject.true is None else [f"true: {readable(subject.true)}"]
+        top = ", ".join(f"{readable(answer)} {format_accuracy(p)}" for answer, p in subject.top)
+        title = "\n".join([subject.name, *true, top])
+        drawing.captioned(list(views.values()), list(views), figures[name], title=title)
         if subject.maps is not None:
             figures[f"{name}-heads"] = folder / f"{name}-heads.png"
-            draw_heads(subject, inspection.layers, figures[f"{name}-heads"])
+            draw_heads(subject.name, subject.maps, inspection.layers, figures[f"{name}-heads"])
     return figures
 
 
 def draw_gallery(gallery: Gallery, folder: Path) -> None:
-    """Draw the pictures of an evaluator; the captions say what each row shows."""
-    masked, predicted, truth = gallery.rows.values()
-    drawing.masked_patches(masked, predicted, truth, folder / f"{gallery.name}.png")
+    """Draw the pictures of an evaluator: its rows below one another, examples side by side in bands of at most 8."""
+    rows = np.stack(list(gallery.rows.values()))  # (rows, n, H, W, 3)
+    n = rows.shape[1]
+    bands = math.ceil(n / BAND)
+    columns = math.ceil(n / bands)  # evenly: no band has more than one empty place
+    page = np.full((bands, len(rows), columns, *rows.shape[2:]), pictures.PAPER, np.uint8)
+    for i in range(n):
+        page[i // columns, :, i % columns] = rows[:, i]
+    page = page.reshape(-1, columns, *rows.shape[2:])  # (bands * rows, columns, H, W, 3)
+    path = folder / f"{gallery.name}.png"
+    drawing.labelled(pictures.tiled(page, SIDE), path, rows=[*gallery.rows] * bands)
 
 
 def draw_run(run: Path, path: Path | None = None, title: str = "") -> Figures:
@@ -94,62 +115,55 @@ def draw_evaluation(evaluation: Evaluation, source: Source, folder: Path) -> Fig
         if len(chosen):
             figures[name] = folder / f"{name}.png"
             images = [pictures.thumbnail(decode_example(source, int(i)), SIDE) for i in p.index[chosen]]
-            captions = [caption(evaluation, source, int(k)) for k in chosen]
+            captions = []
+            for k in chosen:
+                key = drawing.shorten(source.key(int(p.index[k])), drawing.LINE)
+                answer = readable(evaluation.model_class_names[p.predicted[k]])
+                true = "" if p.right[k] else f"\ntrue: {readable(names[p.label[k]])}"
+                captions.append(f"{key}\n{format_accuracy(float(p.confidence[k]))} {answer}{true}")
             drawing.captioned(images, captions, figures[name], title=titles[name])
     return figures
 
 
-def caption(evaluation: Evaluation, source: Source, k: int) -> str:
-    """Return which image it is, and what was answered; below a mistake its true class."""
-    p = evaluation.predictions
-    answer = readable(evaluation.model_class_names[p.predicted[k]])
-    lines = [
-        drawing.shorten(source.key(int(p.index[k])), drawing.LINE),
-        f"{format_accuracy(float(p.confidence[k]))} {answer}",
-    ]
-    if not p.right[k]:
-        lines.append(f"true: {readable(evaluation.class_names[p.label[k]])}")
-    return "\n".join(lines)
+def draw_filters(filters: Filters, path: Path, columns: int = 7) -> None:
+    """Draw components (k, P, P, C) as tiles, each from its least to its greatest value; C other than 3: grey."""
+    components, k = filters.components, len(filters.components)
+    if components.shape[-1] != 3:
+        components = components.mean(axis=-1, keepdims=True).repeat(3, axis=-1)  # (k, P, P, 3)
+    tiles = pictures.to_bytes(pictures.spread(components, (1, 2, 3)))
+    rows = math.ceil(k / columns)
+    blank = np.full((rows * columns - k, *tiles.shape[1:]), pictures.PAPER, np.uint8)
+    tiles = np.concatenate([tiles, blank]).reshape(rows, columns, *tiles.shape[1:])
+    title = f"{k} principal components of {filters.layer}: {filters.variance.sum():.0%} of its variance"
+    drawing.labelled(pictures.tiled(tiles, 96), path, title=title)
 
 
 def draw_positions(similarity: np.ndarray, path: Path) -> None:
+    """Draw similarities (rows, columns, rows, columns): a tile for each position, of a large grid for some."""
     rows, columns = similarity.shape[:2]
-    down, across = (pictures.evenly(n, pictures.MOST_TILES) + 1 for n in (rows, columns))
+    down, across = (pictures.evenly(n, MOST_TILES) for n in (rows, columns))
+    least = float(similarity.min())
+    tiles = similarity[down][:, across]  # (at most 16, at most 16, rows, columns)
+    which = "each" if max(rows, columns) <= MOST_TILES else f"{len(down)} x {len(across)}"
     drawing.labelled(
-        pictures.position_page(similarity),
+        pictures.tiled(pictures.heat((tiles - least) / max(1 - least, 1e-12)), 56),
         path,
-        title=f"Similarity of position embeddings\na tile for {count_tiles(rows, columns)} positions",
-        rows=[str(i) for i in down],
-        columns=[str(i) for i in across],
+        title=f"Similarity of position embeddings\na tile for {which} of {rows} x {columns} positions",
+        rows=[str(i + 1) for i in down],
+        columns=[str(i + 1) for i in across],
         axes=("row", "column"),
-        scale=(float(similarity.min()), 1.0, "cosine similarity"),
+        scale=(least, 1.0, "cosine similarity"),
     )
 
 
-def count_tiles(rows: int, columns: int) -> str:
-    """Return which of the positions have a tile: all of a small grid, some of a large one."""
-    most = pictures.MOST_TILES
-    tiles = "each" if max(rows, columns) <= most else f"{min(rows, most)} x {min(columns, most)}"
-    return f"{tiles} of {rows} x {columns}"
-
-
-def draw_distances(inspection: Inspection, path: Path) -> None:
-    """Draw a panel for each model; where there are more than one, each names its image size: pixels are compared."""
-    panels = {}
-    for name, distances in inspection.distances.items():
-        c = inspection.compared[name]
-        size = f"\n{c.image_size[0]} x {c.image_size[1]} pixels" if len(inspection.distances) > 1 else ""
-        panels[f"{name}{size}"] = distances, layer_names(c)
-    drawing.attention_distances(panels, path)
-
-
-def draw_heads(subject: Subject, layers: Sequence[str], path: Path) -> None:
-    assert subject.maps is not None
-    heads, rows, columns = subject.maps.shape[1:]
+def draw_heads(name: str, maps: np.ndarray, layers: Sequence[str], path: Path) -> None:
+    """Draw maps (L, h, rows, columns): a row of tiles for each layer, one for each head, each up to its own most."""
+    heads, rows, columns = maps.shape[1:]
+    shares = maps / np.maximum(maps.max(axis=(2, 3), keepdims=True), 1e-12)
     drawing.labelled(
-        pictures.map_page(subject.maps),
+        pictures.tiled(pictures.heat(shares), 48),
         path,
-        title=f"{subject.name}\nattention of the output to {rows} x {columns} patches",
+        title=f"{name}\nattention of the output to {rows} x {columns} patches",
         rows=[f"layer {layer}" for layer in layers],
         columns=[str(head + 1) for head in range(heads)],
         axes=("", "head"),
@@ -160,7 +174,7 @@ def draw_heads(subject: Subject, layers: Sequence[str], path: Path) -> None:
 def draw_views(subject: Subject, config: Config) -> dict[str, np.ndarray]:
     """Return the image and what was computed of it as pictures, uint8 (H, W, 3), by caption."""
     H, W = config.image_size
-    views = {f"input of the model\n{H} x {W} pixels": subject.picture}
+    views = {f"input of the model:\n{H} x {W} pixels": subject.picture}
     if isinstance(config, ViTConfig):
         rows, columns = config.grid
         caption = f"{rows} x {columns} patches\nof {config.stride} x {config.stride} pixels"
@@ -175,9 +189,3 @@ def draw_views(subject: Subject, config: Config) -> dict[str, np.ndarray]:
     by = "< 0.01" if most < 0.01 else f"up to {most:.2f}"
     caption = f"occlusion of {size} x {size} pixels:\n{change} by {by}\n(yellow: {HOT} or more)"
     return views | {caption: pictures.heated(subject.picture, subject.occlusion, size, HOT)}
-
-
-def heading(subject: Subject) -> str:
-    top = ", ".join(f"{readable(name)} {format_accuracy(p)}" for name, p in subject.top)
-    true = "" if subject.true is None else f"true: {readable(subject.true)}"
-    return "\n".join(filter(None, (subject.name, true, top)))

@@ -86,7 +86,11 @@ def inspect(
         truths = truths or [images.class_names[label] for label in images.labels]
         images = [images.read(i).image for i in range(len(images))]
     images = list(each_image(images))
-    names = [image_name(image, i) for i, image in enumerate(images)] if names is None else names
+    if names is None:
+        names = [
+            Path(image).name if isinstance(image, str | Path) else f"image {number}"
+            for number, image in enumerate(images, 1)
+        ]
     known = [None] * len(images) if truths is None else truths
     assert len(names) == len(images) == len(known)
     notes, positions = [], None
@@ -137,7 +141,3 @@ def model_input(model: Model, image: ImageLike) -> np.ndarray:
     """Return the image as the model gets it, but for the range of its values: uint8 (H, W, 3)."""
     x = replace(evaluation_pipeline(model), value_op=None)(pixels(image))  # (3, H, W), 0 to 255
     return x.permute(1, 2, 0).round().clamp(0, 255).byte().numpy()  # (H, W, 3)
-
-
-def image_name(image: ImageLike, number: int) -> str:
-    return Path(image).name if isinstance(image, str | Path) else f"image {number + 1}"

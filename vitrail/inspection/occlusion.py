@@ -25,12 +25,12 @@ CELLS = 8  # along the longer side, at most
 RESNET_STRIDE = 32  # pixels from one place of a ResNet's last feature map to the next
 
 
-def occlusion(model: Model, image: ImageLike, cells: int = CELLS) -> np.ndarray:
+def occlusion(model: Model, image: ImageLike) -> np.ndarray:
     """Return by how much the probability of the first choice falls when a cell is hidden: (rows, columns) of cells.
 
     Below 0 where it rises. For a model without a classifier: 1 - cosine similarity of the features.
     """
-    (H, W), size = model.config.image_size, cell_size(model.config, cells)
+    (H, W), size = model.config.image_size, cell_size(model.config)
     corners = [(top, left) for top in range(0, H, size) for left in range(0, W, size)]
 
     def call(x: Tensor) -> Tensor:
@@ -38,9 +38,11 @@ def occlusion(model: Model, image: ImageLike, cells: int = CELLS) -> np.ndarray:
         falls = []
         for start in range(0, len(corners), BATCH_SIZE):
             hidden = model(hide(x[0], corners[start : start + BATCH_SIZE], size))  # (B, classes) or (B, D)
-            falls.append(
-                fall(whole, hidden) if model.config.classes else 1 - F.cosine_similarity(whole, hidden)
-            )
+            if model.config.classes:
+                c = int(whole.argmax())  # the first choice
+                falls.append(whole.softmax(dim=1)[:, c] - hidden.softmax(dim=1)[:, c])  # (B,)
+            else:
+                falls.append(1 - F.cosine_similarity(whole, hidden))  # (B,)
         return torch.cat(falls)[None]  # (1, n)
 
     (falls,) = image_outputs(model, [image], call)
@@ -56,13 +58,7 @@ def hide(x: Tensor, corners: list[tuple[int, int]], size: int) -> Tensor:
     return hidden
 
 
-def fall(whole: Tensor, hidden: Tensor) -> Tensor:
-    """Return p_c of the whole image less p_c with a part hidden, c its first choice; of logits (1, K), (B, K)."""
-    c = int(whole.argmax())
-    return whole.softmax(dim=1)[:, c] - hidden.softmax(dim=1)[:, c]  # (B,)
-
-
-def cell_size(config: Config, cells: int = CELLS) -> int:
+def cell_size(config: Config) -> int:
     """Return the side of a cell in pixels: whole patches. Cells may reach over the right and the lower edge."""
     stride = config.stride if isinstance(config, ViTConfig) else RESNET_STRIDE
-    return stride * math.ceil(max(config.image_size) / stride / cells)
+    return stride * math.ceil(max(config.image_size) / stride / CELLS)

@@ -1,12 +1,6 @@
-"""Arrays -> pictures, uint8 (H, W, 3): tiles, heat maps, light on an image. Made with numpy and Pillow.
-
-filters, similarities, maps ──► pages of tiles        Fig. 7, Fig. 13
-a map over an image         ──► lit, heated           Fig. 6
-"""
+"""Arrays -> pictures, uint8 (H, W, 3): tiles, heat maps, light on an image. Made with numpy and Pillow."""
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 from PIL import Image, ImageFilter
@@ -28,7 +22,6 @@ SCALE = np.array(
 )
 PAPER = 255
 GAP = 2  # pixels between tiles
-MOST_TILES = 16  # positions along a side that have a tile; of more, so many are taken evenly
 
 
 def heat(values: np.ndarray) -> np.ndarray:
@@ -47,30 +40,6 @@ def tiled(pictures: np.ndarray, side: int) -> np.ndarray:
     large = np.pad(large, ((0, 0), (0, 0), (0, GAP), (0, GAP), (0, 0)), constant_values=PAPER)
     page = large.transpose(0, 2, 1, 3, 4).reshape(rows * (h * by + GAP), columns * (w * by + GAP), 3)
     return page[:-GAP, :-GAP]  # (height, width, 3)
-
-
-def filter_page(components: np.ndarray, columns: int = 7) -> np.ndarray:
-    """Draw components (k, P, P, C) as tiles, each from its least to its greatest value; C other than 3: grey."""
-    k, C = len(components), components.shape[-1]
-    if C != 3:
-        components = components.mean(axis=-1, keepdims=True).repeat(3, axis=-1)  # (k, P, P, 3)
-    tiles = to_bytes(spread(components, (1, 2, 3)))
-    rows = math.ceil(k / columns)
-    blank = np.full((rows * columns - k, *tiles.shape[1:]), PAPER, np.uint8)
-    return tiled(np.concatenate([tiles, blank]).reshape(rows, columns, *tiles.shape[1:]), 96)
-
-
-def position_page(similarity: np.ndarray) -> np.ndarray:
-    """Draw similarities (rows, columns, rows, columns): a tile for each position, from the least to 1."""
-    least = float(similarity.min())
-    rows, columns = (evenly(n, MOST_TILES) for n in similarity.shape[:2])
-    tiles = similarity[rows][:, columns]  # (at most 16, at most 16, rows, columns)
-    return tiled(heat((tiles - least) / max(1 - least, 1e-12)), 56)
-
-
-def map_page(maps: np.ndarray) -> np.ndarray:
-    """Draw maps (L, h, rows, columns): a row of tiles for each layer, one for each head, each up to its own most."""
-    return tiled(heat(maps / np.maximum(maps.max(axis=(2, 3), keepdims=True), 1e-12)), 48)
 
 
 def lit(image: np.ndarray, weights: np.ndarray) -> np.ndarray:

@@ -62,9 +62,11 @@ def in_parts(model: Model, images: Images, call: Call, task: str = "") -> np.nda
     `task` names a progress bar.
     """
     vit = with_attention(model)
+    # Images to run together: logits, weights and two of their copies stay under MAX_BYTES.
+    at_once = max(1, MAX_BYTES // (4 * 4 * vit.config.heads * vit.config.tokens**2))
 
     def call_in_parts(x: Tensor) -> Tensor:
-        return torch.cat([call(vit.tokens(vit.patches(part))) for part in x.split(at_once(vit.config))])
+        return torch.cat([call(vit.tokens(vit.patches(part))) for part in x.split(at_once)])
 
     results = [y.numpy() for y in image_outputs(vit, images, call_in_parts, task=task)]
     if not results:
@@ -74,21 +76,17 @@ def in_parts(model: Model, images: Images, call: Call, task: str = "") -> np.nda
 
 def reduce_layers(vit: ViT, z: Tensor, reduce: Callable[[Tensor], Tensor]) -> Tensor:
     """Run tokens (B, T, D) through the encoder; return `reduce` of each layer's attention, (B, L, ...)."""
-    reduced = Reduced(reduce, vit.config.grid)
+
+    class Reduced(dict[str, Tensor]):
+        """A record that keeps only `reduce` of each layer's attention."""
+
+        def __setitem__(self, name: str, value: Tensor) -> None:
+            if name.endswith(".attention"):
+                super().__setitem__(name, reduce(whole(name, value, vit.config.grid).float()))
+
+    reduced = Reduced()
     vit.encode(z, record=reduced)
     return torch.stack(list(reduced.values()), dim=1)  # (B, L, ...)
-
-
-class Reduced(dict[str, Tensor]):
-    """A record that keeps only `reduce` of each layer's attention."""
-
-    def __init__(self, reduce: Callable[[Tensor], Tensor], grid: tuple[int, int]) -> None:
-        super().__init__()
-        self.reduce, self.grid = reduce, grid
-
-    def __setitem__(self, name: str, value: Tensor) -> None:
-        if name.endswith(".attention"):
-            super().__setitem__(name, self.reduce(whole(name, value, self.grid).float()))
 
 
 def whole(name: str, A: Tensor, grid: tuple[int, int]) -> Tensor:
@@ -109,11 +107,6 @@ def layer_names(config: ViTConfig) -> list[str]:
     """Return the names of the layers as people count: 1, 2, ...; in axial models 1 row, 1 column, 2 row, ..."""
     halves = (" row", " column") if config.block == "axial" else ("",)
     return [f"{i}{half}" for i in range(1, config.depth + 1) for half in halves]
-
-
-def at_once(config: ViTConfig) -> int:
-    """Return how many images to run together: logits, weights and two of their copies stay under MAX_BYTES."""
-    return max(1, MAX_BYTES // (4 * 4 * config.heads * config.tokens**2))
 
 
 def with_attention(model: Model) -> ViT:

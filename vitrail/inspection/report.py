@@ -19,7 +19,6 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from string import Template
-from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -27,9 +26,9 @@ from PIL import Image
 from vitrail.checkpoints.run.run_json import flatten
 from vitrail.data.readers.class_names import readable
 from vitrail.errors import ConfigError
-from vitrail.evaluators.accuracy import ACCURACIES, Evaluation
-from vitrail.evaluators.score import format_accuracy, score_label
-from vitrail.inspection.figures import count_tiles, draw_views
+from vitrail.evaluators.accuracy import Evaluation
+from vitrail.evaluators.score import format_accuracy, format_score, score_label
+from vitrail.inspection.figures import draw_views
 from vitrail.inspection.inspect import Inspection, Subject
 from vitrail.inspection.pictures import SCALE, thumbnail, to_bytes
 from vitrail.models.cost import cost
@@ -75,12 +74,15 @@ def write_report(
 
     if evaluation is not None or inspection.metrics:
         sections["Accuracy"] = scores(inspection, evaluation)
-    pairs = "" if evaluation is None else confused_pairs(evaluation)
-    add("confusion", "Rows are true classes, columns what the model answered.", pairs)
+    pairs = {}
+    for true, predicted, n, total in [] if evaluation is None else evaluation.confused_pairs(PAIRS):
+        pairs[f"{readable(true)} as {readable(predicted)}"] = f"{n:,} of {total:,}"
+    confused = table(pairs) if pairs else ""
+    add("confusion", "Rows are true classes, columns what the model answered.", confused)
     add("wrong", "Wrong answers that the model was most confident of.")
     add("right", "Right answers that the model was most confident of.")
     add("training", "Loss, scores and learning rate over the steps of the run.")
-    if any(subject.maps is not None for subject in inspection.subjects):
+    if inspection.subjects and inspection.layers:
         sections["Attention by head"] = explorer(inspection)
     if inspection.subjects:
         cards = "".join(card(subject, inspection) for subject in inspection.subjects)
@@ -89,10 +91,8 @@ def write_report(
     add("attention_distance", f"{far}, the mean over images (Fig. 7, right).")
     sections["Architecture"] = facts(inspection)
     add("filters", f"The principal components of {inspection.filters.layer} (Fig. 7, left).")
-    if inspection.positions is not None:
-        tiles = count_tiles(*inspection.positions.shape[:2])
-        similar = "how similar its embedding is to that of every position"
-        add("positions", f"A tile for {tiles} patch positions: {similar} (Fig. 7, centre).")
+    similar = "how similar its embedding is to that of every position"
+    add("positions", f"A tile for a patch position: {similar} (Fig. 7, centre).")
     if inspection.notes:
         notes = (f"<p>{text(note[:1].upper() + note[1:])}.</p>" for note in inspection.notes)
         sections["Not shown"] = "".join(notes)
@@ -100,25 +100,17 @@ def write_report(
 
 
 def begin_report(inspection: Inspection, path: Path) -> None:
-    """Remove the figures of the page before, and write a page that lists those to come.
-
-    So if drawing is interrupted, the folder is known as ours, and so is every figure in it.
-    """
-    remove_figures(path)
+    """Remove the figures that a page of ours lists, which are of another model or other images, and write a page that
+    lists those to come: if drawing is interrupted, the folder is known as ours, and so is every figure in it."""
+    if is_ours(path):
+        with path.open("rb") as file:
+            listed = LISTED.search(file.read(HEAD))
+        for name in [] if listed is None else listed[1].decode("ascii", "replace").split():
+            if FIGURE.fullmatch(name) and path.with_name(name).is_file():
+                path.with_name(name).unlink()
     images = [f"image-{number:02}" for number in range(1, len(inspection.subjects) + 1)]
     to_come = [*HEADINGS, *images, *(f"{image}-heads" for image in images)]
     write_page(path, inspection.name, {"Figures": "<p>They are being drawn.</p>"}, to_come)
-
-
-def remove_figures(page: Path) -> None:
-    """Remove the figures that a page of ours lists: they are of another model, or of other images."""
-    if not is_ours(page):
-        return
-    with page.open("rb") as file:
-        listed = LISTED.search(file.read(HEAD))
-    for name in [] if listed is None else listed[1].decode("ascii", "replace").split():
-        if FIGURE.fullmatch(name) and (page.parent / name).is_file():
-            (page.parent / name).unlink()
 
 
 def write_page(path: Path, title: str, sections: Mapping[str, str], figures: Iterable[str] = ()) -> None:
@@ -171,21 +163,12 @@ def scores(inspection: Inspection, evaluation: Evaluation | None) -> str:
             rows["worst classes"] = ", ".join(
                 f"{readable(one.name)} {format_accuracy(one.accuracy)} (n = {one.n:,})" for one in worst
             )
-    recorded = {
-        name: value for name, value in flatten(inspection.metrics).items() if value not in (None, {}, [])
-    }
-    for name, value in recorded.items():
+    for name, value in flatten(inspection.metrics).items():
         *places, score = name.split(".")
-        rows[f"recorded: {' '.join([*places, score_label(score)])}"] = show(name, value)
+        label = f"recorded: {' '.join([*places, score_label(score.removeprefix('val_'))])}"
+        if value not in (None, {}, []):
+            rows[label] = format_score(score, value) if isinstance(value, float) else str(value)
     return table(rows)
-
-
-def confused_pairs(evaluation: Evaluation) -> str:
-    rows = {
-        f"{readable(true)} as {readable(predicted)}": f"{n:,} of {total:,}"
-        for true, predicted, n, total in evaluation.confused_pairs(PAIRS)
-    }
-    return table(rows) if rows else ""
 
 
 def facts(inspection: Inspection) -> str:
@@ -200,7 +183,7 @@ def facts(inspection: Inspection) -> str:
         fields = ("width", "depth", "mlp_dim", "heads", "patch_size", "pool", "positions")
         rows |= {name: str(getattr(c, name)) for name in fields}
         N = c.grid[0] * c.grid[1]
-        more = f", after {c.tokens - N} more (class token, registers)" if c.tokens > N else ""
+        more = ", after the class token" if c.tokens > N else ""
         grid = f"{c.grid[0]} x {c.grid[1]} patches of {c.stride} x {c.stride} pixels"
         rows["tokens"] = f"{c.tokens:,}: {grid}{more}"
     rows |= {"image_size": f"{c.image_size[0]} x {c.image_size[1]}", "preprocess": inspection.preprocess}
@@ -227,28 +210,27 @@ def chart(heading: str, caption: str, path: Path) -> str:
 
 def explorer(inspection: Inspection) -> str:
     """Return sliders over layers and heads for a chosen image."""
-    subjects = [one for one in inspection.subjects if one.maps is not None]
-    L, h, rows, columns = small_maps(subjects[0]).shape
     c = inspection.config
     assert isinstance(c, ViTConfig)  # only these have maps
-    data = {
-        "grid": [rows, columns],
-        "layers": inspection.layers,
-        "depth": c.depth,
-        "heads": h - 1,
-        "alike": 1 / c.tokens,
-        "scale": SCALE.tolist(),
-        "images": [
-            {
-                "name": one.name,
-                "picture": picture_uri(one.picture),
-                "maps": atlas_uri(one),
-                "peaks": peaks(one),
-            }
-            for one in subjects
-        ],
-    }
-    options = "".join(f'<option value="{i}">{text(one.name)}</option>' for i, one in enumerate(subjects))
+    L, h = len(inspection.layers), c.heads
+    by = math.ceil(max(c.grid) / MOST_CELLS)
+    rows, columns = (math.ceil(n / by) for n in c.grid)
+    images, options = [], ""
+    for i, one in enumerate(inspection.subjects):
+        assert one.maps is not None
+        maps = np.concatenate(
+            [one.maps.mean(axis=1, keepdims=True), one.maps], axis=1
+        )  # the heads' mean first
+        peaks = [[float(f"{weight:.4g}") for weight in layer] for layer in maps.max(axis=(2, 3))]
+        # All maps in one grey picture: layers down, heads across, each scaled to its maximum.
+        cells = average_cells(maps, rows, columns)  # (L, 1 + h, rows, columns)
+        cells = cells / np.maximum(cells.max(axis=(2, 3), keepdims=True), 1e-12)
+        atlas = to_bytes(cells.transpose(0, 2, 1, 3).reshape(L * rows, -1))
+        picture = data_uri(thumbnail(one.picture, SIDE), "WEBP")
+        images.append({"name": one.name, "picture": picture, "maps": data_uri(atlas, "PNG"), "peaks": peaks})
+        options += f'<option value="{i}">{text(one.name)}</option>'
+    data = {"grid": [rows, columns], "layers": inspection.layers, "depth": c.depth, "heads": h}
+    data |= {"alike": 1 / c.tokens, "scale": SCALE.tolist(), "images": images}
     what = {
         "token": "the class token attends",
         "mean": "the average patch attends",
@@ -264,7 +246,7 @@ def explorer(inspection: Inspection) -> str:
 <div>
 <label for="image">Image<select id="image">{options}</select></label>
 <label for="layer">Layer <output id="layer-is"></output><input type="range" id="layer" min="1" max="{L}" value="{L}"></label>
-<label for="head">Head <output id="head-is"></output><input type="range" id="head" min="0" max="{h - 1}" value="0"></label>
+<label for="head">Head <output id="head-is"></output><input type="range" id="head" min="0" max="{h}" value="0"></label>
 <label for="strength">Strength <output id="strength-is"></output><input type="range" id="strength" min="0" max="100" value="60"></label>
 <label for="smooth"><span><input type="checkbox" id="smooth" checked> smooth between patches</span></label>
 <p class="soft" id="peak"></p>
@@ -279,7 +261,9 @@ def card(subject: Subject, inspection: Inspection) -> str:
     views = ""
     for lines, picture in draw_views(subject, inspection.config).items():
         caption = text(lines.replace("\n", " "))
-        views += f'<figure><img src="{picture_uri(picture)}" alt="{caption}" loading="lazy">'
+        views += (
+            f'<figure><img src="{data_uri(thumbnail(picture, SIDE), "WEBP")}" alt="{caption}" loading="lazy">'
+        )
         views += f"<figcaption>{caption}</figcaption></figure>"
     bars = "".join(
         f'<li style="background-size: {100 * p:.1f}% 100%"><span>{text(readable(name))}</span>'
@@ -292,42 +276,16 @@ def card(subject: Subject, inspection: Inspection) -> str:
     return f'<article class="card"><h3>{text(subject.name)}</h3>{below}</article>'
 
 
-def maps_and_mean(subject: Subject) -> np.ndarray:
-    """Return the maps, the mean of the heads first: (L, 1 + h, rows, columns)."""
-    assert subject.maps is not None
-    return np.concatenate([subject.maps.mean(axis=1, keepdims=True), subject.maps], axis=1)
-
-
-def small_maps(subject: Subject) -> np.ndarray:
-    """Return maps_and_mean with large grids averaged down, to cells that are all of one size and fill the image."""
-    maps = maps_and_mean(subject)
-    by = math.ceil(max(maps.shape[2:]) / MOST_CELLS)
-    down, across = (shares(n, math.ceil(n / by)) for n in maps.shape[2:])
-    return down @ maps @ across.T  # (L, 1 + h, rows, columns)
-
-
-def shares(n: int, cells: int) -> np.ndarray:
-    """Return how much of each cell each of n patches fills, both spread over the same length: (cells, n)."""
-    ends = np.arange(1, cells + 1)[:, None] * n / cells  # (cells, 1), in patches
-    over = np.minimum(ends, np.arange(1, n + 1)) - np.maximum(ends - n / cells, np.arange(n))  # (cells, n)
-    return np.maximum(over, 0) * cells / n
-
-
-def atlas_uri(subject: Subject) -> str:
-    """Return all maps of an image in one grey picture: layers down, heads across, each scaled to its maximum."""
-    maps = small_maps(subject)
-    L, h, rows, columns = maps.shape
-    scaled = maps / np.maximum(maps.max(axis=(2, 3), keepdims=True), 1e-12)
-    return data_uri(to_bytes(scaled.transpose(0, 2, 1, 3).reshape(L * rows, h * columns)), "PNG")
-
-
-def peaks(subject: Subject) -> list[list[float]]:
-    """Return the greatest weight of each map, (L, 1 + h)."""
-    return [[float(f"{value:.4g}") for value in layer] for layer in maps_and_mean(subject).max(axis=(2, 3))]
-
-
-def picture_uri(picture: np.ndarray) -> str:
-    return data_uri(thumbnail(picture, SIDE), "WEBP")
+def average_cells(maps: np.ndarray, rows: int, columns: int) -> np.ndarray:
+    """Return maps (..., H, W) averaged down to (..., rows, columns): cells of one size that fill the image."""
+    weights = []
+    for cells, n in ((rows, maps.shape[-2]), (columns, maps.shape[-1])):
+        # How much of each cell each of n patches fills, both spread over the same length: (cells, n).
+        ends = np.arange(1, cells + 1)[:, None] * n / cells  # (cells, 1), in patches
+        overlap = np.minimum(ends, np.arange(1, n + 1)) - np.maximum(ends - n / cells, np.arange(n))
+        weights.append(np.maximum(overlap, 0) * cells / n)
+    down, across = weights
+    return down @ maps @ across.T
 
 
 def data_uri(picture: np.ndarray, kind: str) -> str:
@@ -339,12 +297,6 @@ def data_uri(picture: np.ndarray, kind: str) -> str:
 def table(rows: Mapping[str, str]) -> str:
     cells = "".join(f"<tr><th>{text(name)}</th><td>{text(value)}</td></tr>" for name, value in rows.items())
     return f"<table>{cells}</table>"
-
-
-def show(name: str, value: Any) -> str:
-    if isinstance(value, float) and name.endswith(ACCURACIES):
-        return format_accuracy(value)
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def text(words: str) -> str:
