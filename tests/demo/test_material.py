@@ -10,6 +10,7 @@ from PIL import Image
 
 import vitrail
 from tests.demo.small import small, write_model
+from vitrail.data.readers.class_names import readable
 from vitrail.data.sources import open_source
 from vitrail.data.splits import parse_split
 from vitrail.demo.material import Material, few_split, read_some, share_split
@@ -44,7 +45,6 @@ def test_a_folder_of_photographs(model, photos, tmp_path):
     assert material.shots == (1, 5) and material.test_split == "validation"
     assert [one.label for one in material.pictures] == ["ant", "bee", "ant", "bee"]
     assert [one.path.name for one in material.pictures] == ["01.png", "02.png", "03.png", "04.png"]
-    assert material.description.startswith("images of ")
     assert not (tmp_path / "out").exists()
 
 
@@ -59,7 +59,18 @@ def test_images_that_are_named(model, photos, tmp_path):
     material = opened(small(model, images=(str(photos),), pictures=3), tmp_path)
     assert len(material.pictures) == 3 and all(one.path.is_file() for one in material.pictures)
     assert material.pictures[0].pixels.shape == (20, 30, 3)
-    assert "your images" in material.description
+
+
+def test_the_included_model_names_most_of_the_rendered_pictures(tmp_path):
+    pictures = opened(Demo(), tmp_path).pictures
+    model = vitrail.load("ti8-64")
+    assert len(pictures) == 8 and all(one.pixels.shape == (128, 128, 3) for one in pictures)
+    assert {one.label for one in pictures} <= {readable(name) for name in model.class_names}
+    answers = vitrail.predict(model, [one.pixels for one in pictures], top=1)
+    right = [
+        one.name for one, [(name, _)] in zip(pictures, answers, strict=True) if readable(name) == one.label
+    ]
+    assert len(right) >= 6, right
 
 
 @pytest.mark.parametrize(

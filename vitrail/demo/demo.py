@@ -14,22 +14,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from PIL import Image
 
-from vitrail.checkpoints.json_files import read_object, save_json
+import vitrail
+from vitrail.checkpoints.json_files import Count, read_object, save_json
 from vitrail.checkpoints.run import Run
 from vitrail.demo.material import Material, is_drawn
-from vitrail.demo.results import KINDS, Results, check_complete
 from vitrail.demo.settings import DEMO, Demo
 from vitrail.demo.summary import draw_summary
-from vitrail.errors import Interrupted
+from vitrail.errors import CheckpointError, Interrupted
 from vitrail.evaluators.fewshot import FewShot
-from vitrail.inference.feature_cache import Extraction
+from vitrail.inference.feature_cache import Extraction, model_digest
 from vitrail.inference.predict import predict
 from vitrail.inspection import figures, report
 from vitrail.inspection.inspect import inspect
@@ -44,6 +44,65 @@ from vitrail.transfer.finetune import prepare, run_finetuning
 TOP = 3  # classes per picture in the results
 RANDOM = "random weights"
 TUNED = "finetuned"  # folder of the fine-tuning
+
+
+# Types of the results: of each stage in OUT/NAME.json, of all stages in OUT/run.json.
+class Timed(TypedDict):
+    seconds: float
+
+
+class Answer(TypedDict):
+    name: str
+    probability: float
+
+
+class PictureResult(TypedDict):
+    name: str
+    path: str
+    label: str | None
+    top: list[Answer]
+
+
+class PicturesResult(Timed):
+    description: str
+    drawn: bool
+    classes: Count
+    pictures: list[PictureResult]
+
+
+class ScoreResult(TypedDict):
+    name: str
+    value: float
+    std: float | None
+
+
+class FewshotResult(Timed):
+    test: str
+    seeds: Count
+    scores: dict[str, list[ScoreResult]]  # by the name of a model
+
+
+class FinetuneResult(Timed):
+    split: str
+    top1: float
+    train_examples: Count
+    test_examples: Count
+
+
+class Files(TypedDict):
+    report: str
+    summary: str
+
+
+class ReportResult(Timed):
+    files: Files
+
+
+class Results(TypedDict):
+    pictures: PicturesResult
+    fewshot: FewshotResult
+    finetune: FinetuneResult
+    report: ReportResult
 
 
 @dataclass(frozen=True)
@@ -61,65 +120,65 @@ def run_demo(
     """Run the demo, or what is left of it. Raise `Interrupted` or KeyboardInterrupt when it is interrupted."""
     folder = Path(out).expanduser()
     material = Material.open(settings, folder, device)
+    # A folder is resumed only where all of this is equal.
+    version = {"weights": model_digest(material.model), "vitrail": vitrail.__version__}
     data = material.train.fingerprint(), material.train.class_names
-    with closing(Run.open(folder, material.identity(), data=data)) as run:
-        done = run.results(Results)
-        if done is not None:
-            check_complete(done, str(settings.model), str(folder))
-            if lacks_model(folder / TUNED):
-                fine_tune(material)
-            return DemoResult(folder, done, finished_before=True)
-        results: dict[str, Any] = {}
-        try:
-            for name in STAGES:
-                with interruptible():
-                    results[name] = run_stage(name, material)
-        except KeyboardInterrupt as stop:
-            raise Interrupted("SIGINT", f"stage {len(results)} of {len(STAGES)}", str(folder)) from stop
-        check_complete(results, str(settings.model), str(folder))
-        run.finish(results)
-    return DemoResult(folder, results, finished_before=False)
+    with closing(Run.open(folder, asdict(settings) | version, data=data)) as run:
+        results = run.results(Results)
+        finished_before = results is not None
+        if results is None:
+            results = {}
+            try:
+                for name in STAGES:
+                    with interruptible():
+                        results[name] = run_stage(name, material)
+            except KeyboardInterrupt as stop:
+                raise Interrupted("SIGINT", f"stage {len(results)} of {len(STAGES)}", str(folder)) from stop
+        if not results["pictures"]["pictures"] or settings.model not in results["fewshot"]["scores"]:
+            raise CheckpointError(
+                f"{folder}: no pictures, or no scores of {settings.model}; remove this folder to run the demo again"
+            )
+        if not finished_before:
+            run.finish(results)
+        elif lacks_model(folder / TUNED):
+            fine_tune(material)
+    return DemoResult(folder, results, finished_before)
 
 
 def run_stage(name: str, material: Material) -> dict[str, Any]:
     """Return the results of a stage; compute and write them first if they are not there."""
     path = material.folder / f"{name}.json"
+    description, stage, kind = STAGES[name]
     if not path.exists():
-        description, stage = STAGES[name]
         note(f"stage {list(STAGES).index(name) + 1} of {len(STAGES)}: {description}")
         start = time.perf_counter()
         results = stage(material)
         with atomic_file(path) as temporary:
             save_json(results | {"seconds": time.perf_counter() - start}, temporary)
-    return read_object(path, KINDS[name])
+    return read_object(path, kind)
 
 
 def classify(material: Material) -> dict[str, Any]:
-    pictures = material.pictures
-    for picture in pictures:
+    settings, folder = material.settings, material.folder
+    answers = predict(material.model, [picture.pixels for picture in material.pictures], TOP)
+    pictures = []
+    for picture, answer in zip(material.pictures, answers, strict=True):
         if not picture.path.exists():
             with atomic_file(picture.path) as temporary:
                 Image.fromarray(picture.pixels).save(temporary, "PNG")
-    answers = predict(material.model, [picture.pixels for picture in pictures], TOP)
+        # Relative to the demo's folder, which may be moved; a user's own image is elsewhere.
+        inside = picture.path.is_relative_to(folder)
+        path = picture.path.relative_to(folder) if inside else picture.path.absolute()
+        top = [{"name": name, "probability": p} for name, p in answer]
+        pictures.append({"name": picture.name, "path": str(path), "label": picture.label, "top": top})
+    drawn = is_drawn(settings.data)
+    description = "rendered pictures" if drawn else f"images of {material.test.name}"
     return {
-        "description": material.description,
-        "drawn": is_drawn(material.settings.data),
+        "description": "of your images" if settings.images else description,
+        "drawn": drawn,
         "classes": material.model.config.classes,
-        "pictures": [
-            {
-                "name": picture.name,
-                "path": relative_path(picture.path, material.folder),
-                "label": picture.label,
-            }
-            | {"top": [{"name": name, "probability": p} for name, p in answer]}
-            for picture, answer in zip(pictures, answers, strict=True)
-        ],
+        "pictures": pictures,
     }
-
-
-def relative_path(path: Path, folder: Path) -> str:
-    """Return a path relative to the demo's folder, which may be moved; the absolute path of a user's own image."""
-    return str(path.relative_to(folder) if path.is_relative_to(folder) else path.absolute())
 
 
 def few_shot(material: Material) -> dict[str, Any]:
@@ -174,10 +233,14 @@ def explain(material: Material) -> dict[str, Any]:
     return {"files": {"report": "report/report.html", "summary": "demo.png"}}
 
 
-# name: (description, function), in this order; a stage may use the files of those before it.
-STAGES: dict[str, tuple[str, Callable[[Material], dict[str, Any]]]] = {
-    "pictures": ("classifying pictures", classify),
-    "fewshot": ("evaluating frozen features with few examples, beside random weights", few_shot),
-    "finetune": ("fine-tuning", fine_tune),
-    "report": ("showing what the model looks at", explain),
+# name: (description, function, type of its results), in this order; a stage may use the files of those before it.
+STAGES: dict[str, tuple[str, Callable[[Material], dict[str, Any]], Any]] = {
+    "pictures": ("classifying pictures", classify, PicturesResult),
+    "fewshot": (
+        "evaluating frozen features with few examples, beside random weights",
+        few_shot,
+        FewshotResult,
+    ),
+    "finetune": ("fine-tuning", fine_tune, FinetuneResult),
+    "report": ("showing what the model looks at", explain, ReportResult),
 }

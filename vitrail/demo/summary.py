@@ -61,13 +61,11 @@ def plain_and_lit(picture: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray,
 
 def captions(names: Sequence[str], predictions: Sequence[Prediction], columns: int) -> list[str]:
     """Return a caption for each column: the name of the picture and, in a second line, the prediction."""
-    texts = []
-    for name, ((answer, probability), *_) in zip(names, predictions, strict=True):
-        texts.append(
-            f"{cut(readable(name), LETTERS)}\n→ {cut(readable(answer), LETTERS - 7)} {probability:.0%}"
+    texts = [""] * columns
+    for k, (name, ((answer, probability), *_)) in enumerate(zip(names, predictions, strict=True)):
+        name, answer = (
+            drawing.shorten(readable(name), LETTERS),
+            drawing.shorten(readable(answer), LETTERS - 7),
         )
-    return texts + [""] * (columns - len(texts))
-
-
-def cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+        texts[k] = f"{name}\n→ {answer} {probability:.0%}"
+    return texts
