@@ -20,8 +20,8 @@ import numpy as np
 from vitrail.data.copies.contact_sheet import check_sheet, class_sheet
 from vitrail.data.copies.duplicates import find_pairs
 from vitrail.data.copies.scan import Scan, scan
-from vitrail.data.readers.folder import in_words
-from vitrail.data.sources import Source, ignored_in, layout_in_words, list_splits, open_source
+from vitrail.data.readers.folder import ignored_files, in_words
+from vitrail.data.sources import Source, folder_layout, list_splits, open_source
 from vitrail.errors import ConfigError
 
 LISTED = 5  # examples of a problem that a sentence names
@@ -156,7 +156,11 @@ def inspect_path(
     """Call `inspect` for a data set on disk or of the catalog."""
     names = list_splits(where) if splits is None else splits
     sources = {name: open_source(where, name, empty_classes=True) for name in names}
-    return inspect(sources, sheet=sheet, ignored=ignored_in(where), layout=layout_in_words(where))
+    layout = folder_layout(where)
+    if layout is None:
+        return inspect(sources, sheet=sheet)
+    ignored = dict(ignored_files(layout).most_common())
+    return inspect(sources, sheet=sheet, ignored=ignored, layout=str(layout))
 
 
 def inspect(

@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,7 @@ from vitrail.data.readers.folder import FolderSource, read_split_options
 from vitrail.data.readers.names import Names
 from vitrail.data.readers.split_names import find_split, in_order
 from vitrail.data.readers.stratify import stratified
-from vitrail.data.sources import Source, open_path, path_splits, take_options
+from vitrail.data.sources import Reader, find_reader, take_options
 from vitrail.errors import DataError
 
 
@@ -40,7 +39,7 @@ class Entry:
     torchvision: str = ""  # its class in torchvision.datasets; empty: not read through torchvision
     found_by: str = ""  # what exists under root where torchvision keeps it; {split} is the name of the split
     splits: dict[str, dict[str, Any]] = field(default_factory=dict)  # our split -> torchvision's arguments
-    holds: str = "files"  # how to get at the examples of torchvision's data set: see _examples
+    holds: str = "files"  # how to get at the examples of torchvision's data set: see _make_source
     get: str = "in Python, vitrail.data.sources.open_source({name!r}, download=True) fetches it"
 
 
@@ -79,43 +78,26 @@ def data_root(root: str | Path | None = None) -> Path:
     return Path(root or os.environ.get("VITRAIL_DATA") or Path.home() / ".cache/vitrail/data").expanduser()
 
 
-def open_catalog(
-    name: str, split: str, options: dict[str, str], *, root: str | Path | None = None, download: bool = False
-) -> Source:
-    """Open one split of a data set of the catalog."""
+def find_in_catalog(
+    name: str, options: dict[str, str], *, root: str | Path | None = None, download: bool = False
+) -> Reader:
+    """Return the reader of a data set of the catalog: torchvision, or that of root/name; DataError: in neither."""
     entry, folder = CATALOG[name], data_root(root).absolute()
-    split = find_split(split, catalog_splits(name, root=root, download=download), f"data set {name!r}")
-    if not _by_torchvision(name, folder, download=download):
-        return open_path(folder / name, split, options)
-    if entry.splits != _ONE:
-        take_options(name, options, ())
-        return _open_torchvision(name, split, entry.splits[split], folder, download=download)
-    seed, validation, test = read_split_options(name, options)
-    source = _open_torchvision(name, "all", {}, folder, download=download)
-    assert isinstance(source, FolderSource)  # what comes in one piece comes as files
-    chosen = stratified(list(source.files), source.labels, seed=seed, validation=validation, test=test)[split]
-    files = Names([source.files[i] for i in chosen])
-    return FolderSource(f"{name}:{split}", folder, files, source.labels[chosen], source.class_names)
-
-
-def catalog_splits(name: str, *, root: str | Path | None = None, download: bool = False) -> list[str]:
-    """List the splits of a data set of the catalog: as torchvision has them, else those of root/name."""
-    entry, folder = CATALOG[name], data_root(root).absolute()
-    if not _by_torchvision(name, folder, download=download):
-        return path_splits(folder / name, {})
-    return ["train", "validation", "test"] if entry.splits == _ONE else in_order(list(entry.splits))
-
-
-def _by_torchvision(name: str, folder: Path, *, download: bool) -> bool:
-    """Tell whether torchvision opens the set; else it lies in folder/name; DataError: it is in neither place."""
-    entry = CATALOG[name]
-    if any((folder / entry.found_by.format(split=split)).exists() for split in entry.splits):
-        return True
-    own = (folder / name).is_dir() and entry.found_by.split("/")[0] != name
-    if not own and download and entry.torchvision:
-        return True
-    if (folder / name).is_dir():
-        return False
+    own = (folder / name).is_dir()
+    theirs = any((folder / entry.found_by.format(split=split)).exists() for split in entry.splits)
+    # torchvision keeps some sets in a folder that has their very name: it is fetched into that too.
+    if download and entry.torchvision and (not own or entry.found_by.split("/")[0] == name):
+        theirs = True
+    if theirs:
+        splits = ["train", "validation", "test"] if entry.splits == _ONE else in_order(list(entry.splits))
+        return Reader(
+            lambda: splits,
+            lambda split: _open_torchvision(
+                name, find_split(split, splits, f"data set {name!r}"), options, folder, download=download
+            ),
+        )
+    if own:
+        return find_reader(str(folder / name), options)
     places = [f"{folder / name} (a folder of images, Parquet or tar shards)"]
     if entry.torchvision:
         places.insert(0, f"{folder / entry.found_by.format(split='train')} (as torchvision keeps it)")
@@ -126,23 +108,13 @@ def _by_torchvision(name: str, folder: Path, *, download: bool) -> bool:
 
 
 def _open_torchvision(
-    name: str, split: str, arguments: dict[str, Any], folder: Path, *, download: bool
+    name: str, split: str, options: dict[str, str], folder: Path, *, download: bool
 ) -> FolderSource | ArraySource:
-    entry = CATALOG[name]
-    reader = vars(_torchvision_datasets(name))[entry.torchvision]
-    if entry.holds == "files":
-        arguments = {**arguments, "loader": str}  # paths in place of images
-    try:
-        dataset = reader(str(folder), download=download, **arguments)
-    except ImportError as error:
-        raise DataError(f"data set {name!r}: torchvision needs a package to read it: {error}") from error
-    except (RuntimeError, OSError, ValueError) as error:
-        raise DataError(f"data set {name!r} under {folder}: torchvision failed: {error}") from error
-    return _examples(dataset, entry.holds, f"{name}:{split}", folder)
-
-
-def _torchvision_datasets(name: str) -> ModuleType:
-    """Import torchvision.datasets; DataError where it is not installed, or is built for another torch."""
+    """Open one split; what comes in one piece is split here."""
+    entry, whole = CATALOG[name], CATALOG[name].splits == _ONE
+    if not whole:
+        take_options(name, options, ())
+    seed, validation, test = read_split_options(name, options)
     try:
         import torchvision.datasets
     except ModuleNotFoundError as error:
@@ -157,21 +129,30 @@ def _torchvision_datasets(name: str) -> ModuleType:
             f"be built for torch {metadata.version('torch')}; pip install --force-reinstall 'vitrail[torchvision]', "
             "from the index that torch came from"
         ) from error
-    return torchvision.datasets
+
+    arguments = {} if whole else entry.splits[split]
+    if entry.holds == "files":
+        arguments = {**arguments, "loader": str}  # paths in place of images
+    try:
+        dataset = vars(torchvision.datasets)[entry.torchvision](str(folder), download=download, **arguments)
+    except ImportError as error:
+        raise DataError(f"data set {name!r}: torchvision needs a package to read it: {error}") from error
+    except (RuntimeError, OSError, ValueError) as error:
+        raise DataError(f"data set {name!r} under {folder}: torchvision failed: {error}") from error
+
+    source = _make_source(dataset, entry.holds, f"{name}:{split}", folder)
+    if whole:
+        assert isinstance(source, FolderSource)  # what comes in one piece comes as files
+        files = list(source.files)
+        chosen = stratified(files, source.labels, seed=seed, validation=validation, test=test)[split]
+        source = replace(source, files=Names([files[i] for i in chosen]), labels=source.labels[chosen])
+    return source
 
 
-def _examples(dataset: Any, holds: str, title: str, folder: Path) -> FolderSource | ArraySource:
+def _make_source(dataset: Any, holds: str, title: str, folder: Path) -> FolderSource | ArraySource:
     """Make a source of one of torchvision's data sets."""
+    pairs: Iterable[tuple[str | Path, int]]  # path and label
     match holds:
-        case "files":
-            return _files(title, folder, (dataset[i] for i in range(len(dataset))), dataset.classes)
-        case "pets":  # takes no loader: its lists are used instead
-            return _files(title, folder, zip(dataset._images, dataset._labels, strict=True), dataset.classes)
-        case "caltech":  # takes no loader either
-            images, names = Path(dataset.root, "101_ObjectCategories"), dataset.categories
-            numbered = zip(dataset.index, dataset.y, strict=True)
-            files = ((images / names[label] / f"image_{number:04d}.jpg", label) for number, label in numbered)
-            return _files(title, folder, files, names)
         case "pixels":
             return ArraySource(title, dataset.data, np.array(dataset.targets), list(dataset.classes))
         case "tensor":
@@ -180,14 +161,17 @@ def _examples(dataset: Any, holds: str, title: str, folder: Path) -> FolderSourc
             pixels = dataset.data.transpose(0, 2, 3, 1)  # (n, H, W, 3)
             names = list(dataset.classes) if holds == "planes" else [str(digit) for digit in range(10)]
             return ArraySource(title, pixels, dataset.labels, names)
+        case "files":
+            pairs, names = (dataset[i] for i in range(len(dataset))), dataset.classes
+        case "pets":  # takes no loader: its lists are used instead
+            pairs, names = zip(dataset._images, dataset._labels, strict=True), dataset.classes
+        case "caltech":  # takes no loader either
+            images, names = Path(dataset.root, "101_ObjectCategories"), dataset.categories
+            numbered = zip(dataset.index, dataset.y, strict=True)
+            pairs = ((images / names[label] / f"image_{number:04d}.jpg", label) for number, label in numbered)
         case _:
             raise AssertionError(holds)
-
-
-def _files(
-    title: str, folder: Path, pairs: Iterable[tuple[str | Path, int]], class_names: list[str]
-) -> FolderSource:
-    """Make a source of files below `folder`, sorted by path: some of torchvision's lists follow the file system."""
+    # Sorted by path: some of torchvision's lists follow the file system.
     files = sorted((os.fsencode(os.path.relpath(path, folder)), int(label)) for path, label in pairs)
     labels = np.array([label for _, label in files], dtype=np.int64)
-    return FolderSource(title, folder, Names([name for name, _ in files]), labels, list(class_names))
+    return FolderSource(title, folder, Names([name for name, _ in files]), labels, list(names))

@@ -15,10 +15,11 @@ of the source decides.
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 from urllib.parse import parse_qsl
 
 import numpy as np
@@ -26,6 +27,9 @@ import numpy as np
 from vitrail.data.bounded_files import TooLargeError, read_file
 from vitrail.data.splits import assemble, parse_split
 from vitrail.errors import ConfigError, DataError, ImageError
+
+if TYPE_CHECKING:
+    from vitrail.data.readers.folder_layout import Layout
 
 COMPRESSED = (".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".tar.zst")
 TEST_SPLITS = ("test", "validation")
@@ -38,26 +42,25 @@ class Example:
 
     image: bytes | np.ndarray  # an encoded file, or uint8 (H, W, 3) RGB pixels
     label: int
-    key: str  # stable, human-readable id inside the source: relative path, shard:row, member name
+    key: str  # as the source has it
 
 
 @runtime_checkable
 class Source(Protocol):
     """A split of a data set, with random access. `labels` are known without decoding any image."""
 
-    @property
-    def name(self) -> str: ...
+    name: str
+    class_names: list[str]
+    labels: np.ndarray  # int64 (n,)
 
-    @property
-    def class_names(self) -> list[str]: ...
+    def __len__(self) -> int:
+        return len(self.labels)
 
-    @property
-    def labels(self) -> np.ndarray:  # int64 (n,)
-        ...
-
-    def __len__(self) -> int: ...
-
-    def key(self, index: int) -> str: ...
+    def key(self, index: int) -> str:
+        """Stable, human-readable id of an example: here its split and place; or relative path, shard:row, ..."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"{index} in a source of {len(self)}")
+        return f"{self.name.rpartition(':')[2]}:{index}"
 
     def read(self, index: int) -> Example: ...
 
@@ -79,6 +82,11 @@ def open_source(
     return DataSet(where, root=root, download=download, empty_classes=empty_classes).part(split)
 
 
+def list_splits(where: str | Path, *, root: str | Path | None = None, download: bool = False) -> list[str]:
+    """Return the names of the splits that `where` has, train first."""
+    return DataSet(where, root=root, download=download).splits
+
+
 class DataSet:
     """A data set of which each split is opened once, however many parts of it are taken.
 
@@ -95,30 +103,32 @@ class DataSet:
         download: bool = False,
         empty_classes: bool = False,
     ) -> None:
-        self.where, self.root, self.download, self.empty_classes = str(where), root, download, empty_classes
-        self.base, self.options = split_options(self.where)
+        self.base, self.options = split_options(str(where))
+        self.root, self.download, self.empty_classes = root, download, empty_classes
         self.excluded = self.options.pop("exclude", None)
         self._open: dict[str, Source] = {}
 
     @cached_property
+    def reader(self) -> Reader:
+        return find_reader(self.base, self.options, root=self.root, download=self.download)
+
+    @cached_property
     def splits(self) -> list[str]:
         """Names of its splits, train first."""
-        return list_splits(self.where, root=self.root, download=self.download)
+        return self.reader.splits()
 
     def part(self, split: str) -> Source:
         """Return the part that a split string names."""
-        terms = parse_split(split)
-        return assemble([(self.whole(term.name), term) for term in terms])
+        return assemble([(self.whole(term.name), term) for term in parse_split(split)])
 
     def whole(self, name: str) -> Source:
         """Return a whole split."""
         if name not in self._open:
-            source = _open_split(self.base, name, dict(self.options), root=self.root, download=self.download)
+            source = self.reader.open(name)
             if not self.empty_classes:
-                from vitrail.data.readers.folder import note_ignored, refuse_empty_classes
+                from vitrail.data.readers.folder import check_files
 
-                refuse_empty_classes(source)
-                note_ignored(source)
+                check_files(source)
             if self.excluded is not None:
                 from vitrail.data.dedup import exclude
 
@@ -132,68 +142,112 @@ class DataSet:
         return next((name for name in TEST_SPLITS if name in left), None)
 
 
-def list_splits(where: str | Path, *, root: str | Path | None = None, download: bool = False) -> list[str]:
-    """Return the names of the splits that `where` has, train first."""
-    base, options = split_options(str(where))
-    options.pop("exclude", None)
-    if _is_shapes(base):
-        from vitrail.data.readers.shapes import SPLITS
-
-        return list(SPLITS)
-    if base.startswith("hf:"):
-        from vitrail.data.readers.hub import hub_splits
-
-        return hub_splits(base, download=download)
-    path = Path(base).expanduser()
-    if path.exists():
-        return path_splits(path, options)
-    from vitrail.data.catalog import catalog_splits
-
-    _check_name(base)
-    return catalog_splits(base, root=root, download=download)
-
-
-def ignored_in(where: str | Path) -> dict[str, int]:
-    """Count the files in a folder of images that are not taken as such, in all splits, by reason."""
-    path = Path(split_options(str(where))[0]).expanduser()
-    if not path.is_dir() or find_kind(path) != "folder":
-        return {}
-    from vitrail.data.readers.folder import ignored_files
-
-    return dict(ignored_files(path).most_common())
-
-
-def layout_in_words(where: str | Path) -> str | None:
-    """Describe how a folder of images was understood; None for other kinds of data sets, which leave no doubt."""
-    path = Path(split_options(str(where))[0]).expanduser()
-    if not path.is_dir() or find_kind(path) != "folder":
-        return None
-    from vitrail.data.readers.folder_layout import find_layout
-
-    return str(find_layout(path))
-
-
-def is_cut_here(where: str | Path) -> bool:
-    """Return True for one folder of class folders, whose splits are made by us (folder.py)."""
-    path = Path(split_options(str(where))[0]).expanduser()
-    if not path.is_dir() or find_kind(path) != "folder":
-        return False
-    from vitrail.data.readers.folder_layout import find_layout
-
-    return not find_layout(path).splits
-
-
 def find_test_split(where: str | Path, *seen: str) -> str:
     """Return the split to evaluate on where none is named; ConfigError where there is none."""
     data = DataSet(where)
     split = data.unseen_split(*seen)
     if split is None:
-        there = data.splits
-        beside = f" beside {', '.join(seen)}" if set(there) & set(TEST_SPLITS) else ""
+        beside = f" beside {', '.join(seen)}" if set(data.splits) & set(TEST_SPLITS) else ""
         raise ConfigError(
-            f"{where} has no split {' or '.join(TEST_SPLITS)}{beside}; it has: {', '.join(there)}. Name one"
+            f"{where} has no split {' or '.join(TEST_SPLITS)}{beside}; it has: {', '.join(data.splits)}. Name one"
         )
     return split
+
+
+class Reader(NamedTuple):
+    """Access to one data set: `splits()` lists their names, train first; `open(name)` opens one."""
+
+    splits: Callable[[], list[str]]
+    open: Callable[[str], Source]
+
+
+def find_reader(
+    base: str, options: dict[str, str], *, root: str | Path | None = None, download: bool = False
+) -> Reader:
+    """Return the reader of a data set, a `where` without its options."""
+    if base == "shapes" or base.startswith("shapes:"):
+        from vitrail.data.readers.shapes import SPLITS, open_shapes
+
+        return Reader(lambda: list(SPLITS), lambda split: open_shapes(base, split, options))
+    if base.startswith("hf:"):
+        from vitrail.data.readers.hub import hub_splits, open_hub
+
+        return Reader(
+            lambda: hub_splits(base, download=download),
+            lambda split: open_hub(base, split, options, download=download),
+        )
+    path = Path(base).expanduser()
+    if not path.exists():
+        from vitrail.data.catalog import CATALOG, find_in_catalog
+
+        if base in CATALOG:
+            return find_in_catalog(base, options, root=root, download=download)
+        near = difflib.get_close_matches(base, CATALOG, n=1)
+        raise DataError(
+            f"no data set {base!r}: there is no such path, and no such name"
+            + (f" (did you mean {near[0]!r}?)" if near else "")
+            + f". Names: shapes, {', '.join(CATALOG)}; hf:owner/name for the Hugging Face hub"
+        )
+    match find_kind(path):
+        case "arrays":
+            from vitrail.data.readers.arrays import find_pairs, open_arrays
+
+            take_options(base, options, ())
+            return Reader(lambda: list(find_pairs(path)[0]), lambda split: open_arrays(path, split))
+        case "parquet":
+            from vitrail.data.readers.parquet import open_parquet
+            from vitrail.data.readers.shard_files import find_shards
+
+            take_options(base, options, ("image", "label"))
+            return Reader(
+                lambda: list(find_shards(path, ".parquet")),
+                lambda split: open_parquet(path, split, **options),
+            )
+        case "tar":
+            from vitrail.data.readers.shard_files import find_shards
+            from vitrail.data.readers.tar import open_tar
+
+            take_options(base, options, ())
+            return Reader(lambda: list(find_shards(path, ".tar")), lambda split: open_tar(path, split))
+        case _:
+            from vitrail.data.readers.folder import folder_splits, open_folder
+            from vitrail.data.readers.folder_layout import find_layout
+
+            return Reader(
+                lambda: folder_splits(find_layout(path), options),
+                lambda split: open_folder(path, split, options),
+            )
+
+
+def find_kind(path: Path) -> str:
+    """Return the kind of data set: arrays, parquet, tar or folder; by file names alone."""
+    if path.is_file():
+        kinds = {".npz": "arrays", ".parquet": "parquet", ".tar": "tar"}
+        if path.suffix.lower() not in kinds:
+            raise DataError(
+                f"{path}: not a data set; a data set is a folder, or a file that ends in {', '.join(kinds)}"
+            )
+        return kinds[path.suffix.lower()]
+    from vitrail.data.readers.shard_files import has_shards, names_in
+
+    if not path.is_dir():
+        raise DataError(f"{path}: neither a file nor a folder")
+    parquet, tar = has_shards(path, ".parquet"), has_shards(path, ".tar")
+    if parquet and tar:
+        raise DataError(f"{path}: holds both Parquet and tar shards; put them into two folders")
+    if not parquet and not tar and any(name.endswith(COMPRESSED) for name in names_in(path)):
+        raise DataError(f"{path}: compressed tar shards have no random access; unpack them to .tar first")
+    return "parquet" if parquet else "tar" if tar else "folder"
+
+
+def folder_layout(where: str | Path) -> Layout | None:
+    """Return how a folder of images is read; None for other kinds of data sets, which leave no doubt."""
+    path = Path(split_options(str(where))[0]).expanduser()
+    if not path.is_dir() or find_kind(path) != "folder":
+        return None
+    from vitrail.data.readers.folder_layout import find_layout
+
+    return find_layout(path)
 
 
 def split_options(where: str) -> tuple[str, dict[str, str]]:
@@ -232,102 +286,3 @@ def read_image_file(path: str, key: str) -> bytes:
     if not data:
         raise ImageError(f"{key}: the file is empty")
     return data
-
-
-def _open_split(
-    base: str, split: str, options: dict[str, str], *, root: str | Path | None, download: bool
-) -> Source:
-    if _is_shapes(base):
-        from vitrail.data.readers.shapes import open_shapes
-
-        return open_shapes(base, split, options)
-    if base.startswith("hf:"):
-        from vitrail.data.readers.hub import open_hub
-
-        return open_hub(base, split, options, download=download)
-    path = Path(base).expanduser()
-    if path.exists():
-        return open_path(path, split, options)
-    from vitrail.data.catalog import open_catalog
-
-    _check_name(base)
-    return open_catalog(base, split, options, root=root, download=download)
-
-
-def open_path(path: Path, split: str, options: dict[str, str]) -> Source:
-    """Open the data set at `path`, by its contents."""
-    match find_kind(path):
-        case "arrays":
-            from vitrail.data.readers.arrays import open_arrays
-
-            take_options(str(path), options, ())
-            return open_arrays(path, split)
-        case "parquet":
-            from vitrail.data.readers.parquet import open_parquet
-
-            take_options(str(path), options, ("image", "label"))
-            return open_parquet(path, split, **options)
-        case "tar":
-            from vitrail.data.readers.tar import open_tar
-
-            take_options(str(path), options, ())
-            return open_tar(path, split)
-        case _:
-            from vitrail.data.readers.folder import open_folder
-
-            return open_folder(path, split, options)
-
-
-def find_kind(path: Path) -> str:
-    """Return the kind of data set: arrays, parquet, tar or folder; by file names alone."""
-    if path.is_file():
-        layouts = {".npz": "arrays", ".parquet": "parquet", ".tar": "tar"}
-        if path.suffix.lower() not in layouts:
-            raise DataError(
-                f"{path}: not a data set; a data set is a folder, or a file that ends in {', '.join(layouts)}"
-            )
-        return layouts[path.suffix.lower()]
-    from vitrail.data.readers.shard_files import has_shards, names_in
-
-    if not path.is_dir():
-        raise DataError(f"{path}: neither a file nor a folder")
-    parquet, tar = has_shards(path, ".parquet"), has_shards(path, ".tar")
-    if parquet and tar:
-        raise DataError(f"{path}: holds both Parquet and tar shards; put them into two folders")
-    if not parquet and not tar and any(name.endswith(COMPRESSED) for name in names_in(path)):
-        raise DataError(f"{path}: compressed tar shards have no random access; unpack them to .tar first")
-    return "parquet" if parquet else "tar" if tar else "folder"
-
-
-def path_splits(path: Path, options: dict[str, str]) -> list[str]:
-    """Return the splits of the data set at `path`."""
-    match find_kind(path):
-        case "arrays":
-            from vitrail.data.readers.arrays import array_splits
-
-            return array_splits(path)
-        case "parquet" | "tar" as layout:
-            from vitrail.data.readers.shard_files import find_shards
-
-            return list(find_shards(path, f".{layout}"))
-        case _:
-            from vitrail.data.readers.folder import folder_splits
-
-            return folder_splits(path, options)
-
-
-def _is_shapes(base: str) -> bool:
-    return base == "shapes" or base.startswith("shapes:")
-
-
-def _check_name(base: str) -> None:
-    """Raise DataError unless `base`, which is no path that exists, is a name of the catalog."""
-    from vitrail.data.catalog import CATALOG
-
-    if base not in CATALOG:
-        near = difflib.get_close_matches(base, CATALOG, n=1)
-        raise DataError(
-            f"no data set {base!r}: there is no such path, and no such name"
-            + (f" (did you mean {near[0]!r}?)" if near else "")
-            + f". Names: shapes, {', '.join(CATALOG)}; hf:owner/name for the Hugging Face hub"
-        )

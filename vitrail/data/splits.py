@@ -89,9 +89,48 @@ class Part:
         return start, n if self.stop is None else self.stop.position(n)
 
 
+_PART = re.compile(r"(?P<name>[\w.\-]+)\s*(\[(?P<inside>[^\[\]]*)\])?")
+_PER_CLASS = re.compile(r"(?P<bounds>.*?)\s+per\s+class\s*(,\s*seed\s+(?P<seed>\d+)\s*)?")
+_BOUND = re.compile(r"(?P<number>-?\d[\d_]*(\.\d+)?)\s*(?P<percent>%?)")
+
+
 def parse_split(text: str) -> tuple[Part, ...]:
     """Read a split string; ConfigError says what is allowed."""
-    return tuple(_parse_part(term.strip(), text) for term in text.split("+"))
+    parts = []
+    for term in map(str.strip, text.split("+")):
+        match = _PART.fullmatch(term)
+        if match is None:
+            raise ConfigError(f"split {text!r}: {term!r} is not one of: {FORMS}")
+        name, inside = canonical(match["name"]), match["inside"]
+        if inside is None:
+            parts.append(Part(name))
+            continue
+        by_class = _PER_CLASS.fullmatch(inside.strip())
+        start, colon, stop = (inside if by_class is None else by_class["bounds"]).partition(":")
+        if not colon:
+            raise ConfigError(f"split {text!r}: [{inside}] is not one of: [a:b], [a:b per class, seed s]")
+        first, last = _parse_bound(start.strip(), text), _parse_bound(stop.strip(), text)
+        if by_class is None or first is last is None:
+            parts.append(Part(name, first, last))
+            continue
+        if first is None and last is not None and last.value == 0:
+            raise ConfigError(f"split {text!r}: {stop.strip()} per class; at least 1 is allowed")
+        parts.append(Part(name, first, last, per_class=True, seed=int(by_class["seed"] or 0)))
+    return tuple(parts)
+
+
+def _parse_bound(bound: str, text: str) -> Bound | None:
+    if not bound:
+        return None
+    match = _BOUND.fullmatch(bound)
+    if match is None:
+        raise ConfigError(f"split {text!r}: bound {bound!r} is neither a count (1000) nor a percentage (98%)")
+    parsed = Bound(Fraction(match["number"].replace("_", "")), bool(match["percent"]))
+    if parsed.percent and abs(parsed.value) > 100:
+        raise ConfigError(f"split {text!r}: {bound} is beyond 100%")
+    if not parsed.percent and parsed.value.denominator != 1:
+        raise ConfigError(f"split {text!r}: {bound} examples; a count is a whole number")
+    return parsed
 
 
 def assemble(parts: Sequence[tuple[Source, Part]]) -> Source:
@@ -148,21 +187,23 @@ class Joined:
         return int(self.ends[-1])
 
     def key(self, index: int) -> str:
-        part, i = self._locate(index)
-        return part.key(i)
+        part, i = locate(index, self.ends)
+        return self.parts[part].key(i)
 
     def read(self, index: int) -> Example:
-        part, i = self._locate(index)
-        return part.read(i)
+        part, i = locate(index, self.ends)
+        return self.parts[part].read(i)
 
     def fingerprint(self) -> str:
         return digest(*(part.fingerprint() for part in self.parts))
 
-    def _locate(self, index: int) -> tuple[Source, int]:
-        if not 0 <= index < len(self):
-            raise IndexError(f"{index} in a source of {len(self)}")
-        p = int(np.searchsorted(self.ends, index, side="right"))
-        return self.parts[p], index - (int(self.ends[p - 1]) if p else 0)
+
+def locate(index: int, ends: np.ndarray) -> tuple[int, int]:
+    """Return the part that holds example `index`, and its place there; parts are stored up to their `ends`."""
+    if not 0 <= index < ends[-1]:
+        raise IndexError(f"{index} in a source of {ends[-1]}")
+    part = int(np.searchsorted(ends, index, side="right"))
+    return part, index - (int(ends[part - 1]) if part else 0)
 
 
 def check_apart(train: Source, other: Source) -> None:
@@ -205,41 +246,3 @@ def pieces(source: Source) -> list[tuple[Source, np.ndarray]]:
         taken.append((whole, places[inside - start]))
         start += len(places)
     return taken
-
-
-_PART = re.compile(r"(?P<name>[\w.\-]+)\s*(\[(?P<inside>[^\[\]]*)\])?")
-_PER_CLASS = re.compile(r"(?P<bounds>.*?)\s+per\s+class\s*(,\s*seed\s+(?P<seed>\d+)\s*)?")
-_BOUND = re.compile(r"(?P<number>-?\d[\d_]*(\.\d+)?)\s*(?P<percent>%?)")
-
-
-def _parse_part(term: str, text: str) -> Part:
-    match = _PART.fullmatch(term)
-    if match is None:
-        raise ConfigError(f"split {text!r}: {term!r} is not one of: {FORMS}")
-    name, inside = canonical(match["name"]), match["inside"]
-    if inside is None:
-        return Part(name)
-    by_class = _PER_CLASS.fullmatch(inside.strip())
-    start, colon, stop = (inside if by_class is None else by_class["bounds"]).partition(":")
-    if not colon:
-        raise ConfigError(f"split {text!r}: [{inside}] is not one of: [a:b], [a:b per class, seed s]")
-    bounds = _parse_bound(start.strip(), text), _parse_bound(stop.strip(), text)
-    if by_class is None or bounds == (None, None):
-        return Part(name, *bounds)
-    if bounds[0] is None and bounds[1] is not None and bounds[1].value == 0:
-        raise ConfigError(f"split {text!r}: {stop.strip()} per class; at least 1 is allowed")
-    return Part(name, *bounds, per_class=True, seed=int(by_class["seed"] or 0))
-
-
-def _parse_bound(bound: str, text: str) -> Bound | None:
-    if not bound:
-        return None
-    match = _BOUND.fullmatch(bound)
-    if match is None:
-        raise ConfigError(f"split {text!r}: bound {bound!r} is neither a count (1000) nor a percentage (98%)")
-    parsed = Bound(Fraction(match["number"].replace("_", "")), bool(match["percent"]))
-    if parsed.percent and abs(parsed.value) > 100:
-        raise ConfigError(f"split {text!r}: {bound} is beyond 100%")
-    if not parsed.percent and parsed.value.denominator != 1:
-        raise ConfigError(f"split {text!r}: {bound} examples; a count is a whole number")
-    return parsed

@@ -26,7 +26,7 @@ from vitrail.checkpoints.license import describe_license, stated_license
 from vitrail.checkpoints.run import Run
 from vitrail.checkpoints.run.state import fail_together
 from vitrail.data.settings import DataSettings
-from vitrail.data.sources import TEST_SPLITS, Source, is_cut_here
+from vitrail.data.sources import TEST_SPLITS, Source, folder_layout
 from vitrail.data.splits import parse_split
 from vitrail.errors import CheckpointError, ConfigError, DataError
 from vitrail.objectives import objective_name
@@ -316,7 +316,9 @@ def describe(finetuning: Finetuning, assembled: Assembled, inputs: Inputs) -> No
         text += "; " + ", ".join(f"{len(source):,} ({source.name})" for source in unused.values()) + " unused"
         if settings.data.train == "train" and "validation" in unused and not finetuning.sweep.sweep:
             text += " (train+validation would train on both)"
-    note(text + ("; vitrail split the folder" if is_cut_here(settings.data.data) else ""))
+    layout = folder_layout(settings.data.data)
+    cut_here = layout is not None and not layout.splits
+    note(text + ("; vitrail split the folder" if cut_here else ""))
     if missing := sources.untested():
         assert sources.test is not None
         note(

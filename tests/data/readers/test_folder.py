@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 
 from vitrail.data.decode import decode
-from vitrail.data.readers.folder import FolderSource, folder_splits, open_folder
-from vitrail.data.sources import ignored_in, open_source
+from vitrail.data.readers.folder import FolderSource, ignored_files, open_folder
+from vitrail.data.sources import folder_layout, list_splits, open_source
 from vitrail.errors import ConfigError, DataError, ImageError
 
 
@@ -36,7 +36,7 @@ def keys(source: FolderSource) -> list[str]:
 
 
 def test_one_folder_is_split_by_a_seed_class_by_class(three_classes: Path) -> None:
-    assert folder_splits(three_classes, {}) == ["train", "validation", "test"]
+    assert list_splits(three_classes) == ["train", "validation", "test"]
     splits = {split: open_folder(three_classes, split, {}) for split in ("train", "validation", "test")}
     assert {split: np.bincount(source.labels).tolist() for split, source in splits.items()} == {
         "train": [16, 8, 24],
@@ -75,7 +75,7 @@ def test_splits_as_they_are_share_the_classes_of_train(tmp_path: Path) -> None:
         "test/b/6.png",
     ):
         put(tmp_path / name)
-    assert folder_splits(tmp_path, {}) == ["train", "validation", "test"]
+    assert list_splits(tmp_path) == ["train", "validation", "test"]
     validation = open_folder(tmp_path, "validation", {})
     assert keys(validation) == ["val/a/5.png", "val/c/4.png"]
     assert validation.labels.tolist() == [0, 2]
@@ -174,12 +174,13 @@ def test_what_is_ignored_beside_the_splits_is_counted_once(tmp_path: Path) -> No
         path = tmp_path / "set" / name
         path.parent.mkdir(exist_ok=True)
         path.touch()
-    assert ignored_in(tmp_path / "set") == {
+    layout = folder_layout(tmp_path / "set")
+    assert layout is not None and ignored_files(layout) == {
         "an image in bee, a folder beside train, test": 2,
         "not an image by its extension (.txt)": 2,
         "an image outside of the class folders (.png)": 1,
     }
-    assert ignored_in("shapes") == ignored_in(tmp_path / "set/train/ant/a.png") == {}
+    assert folder_layout("shapes") is folder_layout(tmp_path / "set/train/ant/a.png") is None
 
 
 def test_ignored_files_are_noted_once_and_by_the_first_process(

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from vitrail.data.readers.folder import folder_splits, ignored_files, open_folder
+from vitrail.data.readers.folder import ignored_files, open_folder
 from vitrail.data.readers.folder_layout import find_classes, find_layout, list_images
+from vitrail.data.sources import list_splits
 from vitrail.errors import ConfigError, DataError
 
 
@@ -79,7 +80,7 @@ def test_layouts_with_splits(tmp_path: Path, layout: str) -> None:
     root = plant(tmp_path / "photos", *names)
     splits = dict(pair.split("=") for pair in expected.split())
     assert find_layout(root).splits == splits
-    assert set(folder_splits(root, {})) == set(splits)
+    assert set(list_splits(root)) == set(splits)
     for split, folder in splits.items():
         source = open_folder(root, split, {})
         assert source.class_names == ["cat", "dog"]
@@ -179,7 +180,7 @@ def test_what_lies_beside_the_splits_is_counted_at_any_depth(tmp_path: Path) -> 
     root = plant(
         tmp_path, *each("train/", "test/"), "pred/pred/1.jpg", "pred/2.jpg", "extra/a/3.jpg", "notes/x.txt"
     )
-    assert ignored_files(root) == Counter(
+    assert ignored_files(find_layout(root)) == Counter(
         {
             "an image in pred, a folder beside train, test": 2,
             "an image in extra, a folder beside train, test": 1,

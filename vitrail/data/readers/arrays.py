@@ -31,7 +31,7 @@ from vitrail.data.decode import MAX_PIXELS
 from vitrail.data.readers.class_names import check_labels, number_labels, number_names
 from vitrail.data.readers.fingerprint import digest, digest_files, file_stamp
 from vitrail.data.readers.split_names import WORDS, find_split, in_order
-from vitrail.data.sources import Example
+from vitrail.data.sources import Example, Source
 from vitrail.errors import DataError
 from vitrail.runtime.npz_members import DAMAGE, read_member, read_member_header
 
@@ -47,7 +47,7 @@ PAIRS = (
 )  # names of arrays, with or without a split word
 
 
-class ArraySource:
+class ArraySource(Source):
     """Pixels in an array: `images` uint8 (n, H, W[, 1 or 3]), in memory or still in a file."""
 
     def __init__(
@@ -67,14 +67,6 @@ class ArraySource:
         if not len(self.labels):
             raise DataError(f"{name}: no examples")
         check_labels(self.labels, class_names, name)
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def key(self, index: int) -> str:
-        if not 0 <= index < len(self):
-            raise IndexError(f"{index} in a source of {len(self)}")
-        return f"{self.name.rpartition(':')[2]}:{index}"
 
     def read(self, index: int) -> Example:
         key = self.key(index)
@@ -106,13 +98,24 @@ class ArrayFile:
                 info = archive.getinfo(f"{member}.npy")
                 header = read_member_header(archive, info)
                 self._stamp = file_stamp(os.fstat(file.fileno()))
+                size, unpacked = self._stamp[0], info.file_size
+                most = min(MAX_BYTES, max(FREE_BYTES, MAX_RATIO * size))
                 if info.compress_type == zipfile.ZIP_STORED and not header.fortran:
-                    self._start = _data_start(file.fileno(), info) + header.start
+                    # The array begins after a local header of 30 bytes, a name and an extra field.
+                    lengths = os.pread(file.fileno(), 4, info.header_offset + 26)
+                    start = info.header_offset + 30 + sum(struct.unpack("<HH", lengths))
+                    if start + unpacked > size:
+                        raise ValueError(f"{unpacked:,} bytes, more than the file has")
+                    self._start = start + header.start
                     with archive.open(info) as stream:
                         while stream.read(PIECE):  # which compares the checksum at the end
                             pass
-                else:
-                    self._check_unpacked(info.file_size)
+                elif unpacked > most:  # more than photographs in so small a file would take
+                    raise DataError(
+                        f"{path}, array {member!r}: takes {unpacked:,} bytes of memory; allowed for a file of "
+                        f"{size:,} bytes: {most:,}. Save it with np.savez, uncompressed and in C order, to read it "
+                        "from the disk as needed"
+                    )
         except zipfile.BadZipFile as error:
             raise DataError(f"{path}, array {member!r}: damaged: {error}") from error
         except DAMAGE as error:
@@ -146,30 +149,10 @@ class ArrayFile:
             self._broken = reason if self._start is None else None
             raise DataError(reason) from error
 
-    def _check_unpacked(self, unpacked: int) -> None:
-        """Refuse, before anything is unpacked, more memory than photographs in so small a file would take."""
-        size = self._stamp[0]
-        most = min(MAX_BYTES, max(FREE_BYTES, MAX_RATIO * size))
-        if unpacked > most:
-            raise DataError(
-                f"{self.path}, array {self.member!r}: takes {unpacked:,} bytes of memory; allowed for a file of "
-                f"{size:,} bytes: {most:,}. Save it with np.savez, uncompressed and in C order, to read it from the "
-                "disk as needed"
-            )
-
-
-def _data_start(descriptor: int, info: zipfile.ZipInfo) -> int:
-    """Return where the data of a stored member begin: after a local header of 30 bytes, a name and an extra field."""
-    lengths = os.pread(descriptor, 4, info.header_offset + 26)
-    start = info.header_offset + 30 + sum(struct.unpack("<HH", lengths))
-    if start + info.file_size > os.fstat(descriptor).st_size:
-        raise ValueError(f"{info.file_size:,} bytes, more than the file has")
-    return start
-
 
 def open_arrays(path: Path, split: str) -> ArraySource:
     """Open one split of a `.npz` file."""
-    pairs, named = _find_pairs(path)
+    pairs, named = find_pairs(path)
     split = find_split(split, list(pairs), str(path))
     values = {name: _read_small(path, labels, column=True) for name, (_, labels) in pairs.items()}
     texts = [labels for labels in values.values() if labels.dtype.kind == "U"]
@@ -190,12 +173,7 @@ def open_arrays(path: Path, split: str) -> ArraySource:
     return ArraySource(f"{path.stem}:{split}", ArrayFile(path, pairs[split][0]), labels, class_names)
 
 
-def array_splits(path: Path) -> list[str]:
-    """List the splits that a `.npz` file has."""
-    return list(_find_pairs(path)[0])
-
-
-def _find_pairs(path: Path) -> tuple[dict[str, tuple[str, str]], bool]:
+def find_pairs(path: Path) -> tuple[dict[str, tuple[str, str]], bool]:
     """Return {split: names of its arrays of images and of labels}, and whether there is an array class_names."""
     try:
         with zipfile.ZipFile(path) as archive:

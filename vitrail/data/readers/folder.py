@@ -41,7 +41,7 @@ DEFAULTS = {"seed": "0", "validation": "0.1", "test": "0.1"}  # how one folder i
 
 
 @dataclass(frozen=True, eq=False)
-class FolderSource:
+class FolderSource(Source):
     """Image files below `root`."""
 
     name: str
@@ -52,9 +52,6 @@ class FolderSource:
     # Files that are not used as images: reason -> how many.
     skipped: Counter[str] = field(default_factory=Counter)
     empty: tuple[str, ...] = ()  # class folders without an image, below root
-
-    def __len__(self) -> int:
-        return len(self.files)
 
     def key(self, index: int) -> str:
         return printable(self.files[index]).replace(os.sep, "/")
@@ -72,24 +69,31 @@ class FolderSource:
 
 def open_folder(root: Path, split: str, options: dict[str, str]) -> FolderSource:
     """Open one split of a folder of images."""
-    outer, cut = _take_outer(root, options)
-    seed, validation, test = read_split_options(root, cut, "classes")
+    seed, validation, test = read_split_options(root, options, "classes")
     layout, skipped = find_layout(root), Counter[str]()
-    split = find_split(split, _list_splits(layout, cut), str(root))
+    split = find_split(split, folder_splits(layout, options), str(root))
     if layout.splits:
-        classes = _classes_by_split(root, layout.splits, split, skipped)
+        classes = {  # split -> {class name: folder}; files are counted of the split that is opened
+            name: find_classes(root, folder, skipped if name == split else Counter())
+            for name, folder in layout.splits.items()
+        }
         class_names = sorted(classes["train"] if "train" in classes else set().union(*classes.values()))
-        number = {name: label for label, name in enumerate(class_names)}
-        folders = [(number[name], folder) for name, folder in classes[split].items()]
+        for name, folder in layout.splits.items():
+            if extra := sorted(set(classes[name]) - set(class_names)):
+                raise DataError(
+                    f"{root / folder}: classes that train does not have: {', '.join(extra[:8])}; images "
+                    f"without labels do not belong in {root}"
+                )
     else:
-        whole = find_classes(root, layout.base, skipped)
-        class_names, folders = list(whole), list(enumerate(whole.values()))
-    files, labels = list_images(root, folders, skipped, outer=outer)
+        classes = {split: find_classes(root, layout.base, skipped)}
+        class_names = list(classes[split])
+    number = {name: label for label, name in enumerate(class_names)}
+    folders = [(number[name], folder) for name, folder in classes[split].items()]
+    files, labels = list_images(root, folders, skipped, outer="classes" in options)
     present = set(labels.tolist())
     empty = tuple(folder for label, folder in folders if label not in present)
-    if layout.splits:
-        count_beside(layout, skipped)
-    else:
+    count_beside(layout, skipped)
+    if not layout.splits:
         chosen = stratified(files, labels, seed=seed, validation=validation, test=test)[split]
         if not len(chosen):
             raise DataError(
@@ -102,15 +106,14 @@ def open_folder(root: Path, split: str, options: dict[str, str]) -> FolderSource
     return FolderSource(name, root, Names(files), labels, titles, skipped, empty)
 
 
-def folder_splits(root: Path, options: dict[str, str]) -> list[str]:
-    """List the splits that a folder of images has."""
-    _, cut = _take_outer(root, options)
-    read_split_options(root, cut, "classes")
-    return _list_splits(find_layout(root), cut)
-
-
-def _list_splits(layout: Layout, cut: dict[str, str]) -> list[str]:
-    splits = list(layout.splits)
+def folder_splits(layout: Layout, options: dict[str, str]) -> list[str]:
+    """List the splits of a folder of images; ConfigError for options that do not apply to it."""
+    read_split_options(layout.root, options, "classes")
+    if options.get("classes", "outer") != "outer":
+        raise ConfigError(
+            f"{layout.root}: option classes={options['classes']}; outer is allowed: see docs/data.md"
+        )
+    splits, cut = list(layout.splits), {name: options[name] for name in DEFAULTS if name in options}
     if splits and cut:
         raise ConfigError(
             f"{layout.root} has its own splits ({', '.join(splits)}): options {cut} do not apply"
@@ -118,64 +121,38 @@ def _list_splits(layout: Layout, cut: dict[str, str]) -> list[str]:
     return splits or ["train", "validation", "test"]
 
 
-def _take_outer(root: Path, options: dict[str, str]) -> tuple[bool, dict[str, str]]:
-    """Tell whether `classes=outer` is among the options, and return the others."""
-    if options.get("classes", "outer") != "outer":
-        raise ConfigError(f"{root}: option classes={options['classes']}; outer is allowed: see docs/data.md")
-    return "classes" in options, {name: value for name, value in options.items() if name != "classes"}
+_noted: set[Path] = set()  # data sets whose ignored files this process has reported
 
 
-def _classes_by_split(
-    root: Path, folders: dict[str, str], split: str, skipped: Counter[str]
-) -> dict[str, dict[str, str]]:
-    """Return {split: {class name: folder}}; `skipped` counts the files of the one that is opened."""
-    classes = {
-        name: find_classes(root, folder, skipped if name == split else Counter())
-        for name, folder in folders.items()
-    }
-    for name in classes:
-        extra = sorted(set(classes[name]) - set(classes.get("train", classes[name])))
-        if extra:
-            raise DataError(
-                f"{root / folders[name]}: classes that train does not have: {', '.join(extra[:8])}; images "
-                f"without labels do not belong in {root}"
-            )
-    return classes
+def check_files(source: Source) -> None:
+    """Raise DataError for a class folder without an image, which can neither be learned nor measured.
 
-
-def refuse_empty_classes(source: Source) -> None:
-    """Raise DataError for a class folder without an image: it can neither be learned nor measured."""
-    if isinstance(source, FolderSource) and source.empty:
+    Report once per data set that files are ignored, those of the split that is opened first.
+    """
+    if not isinstance(source, FolderSource):
+        return
+    if source.empty:
         others = f" (and {len(source.empty) - 1} more)" if len(source.empty) > 1 else ""
         raise DataError(
             f"{source.root / source.empty[0]}: a class without images{others}; fill it or remove it ({ENDINGS})"
         )
+    first_process = os.environ.get("RANK", "0") == "0"  # of those of torchrun
+    if source.skipped and source.root not in _noted and first_process:
+        _noted.add(source.root)
+        count = source.skipped.total()
+        note(
+            f"{source.name}: {count:,} file{' is' if count == 1 else 's are'} ignored: {in_words(source.skipped)}; "
+            f"see `vitrail data inspect {source.root}`"
+        )
 
 
-_noted: set[Path] = set()  # data sets whose ignored files this process has reported
-
-
-def note_ignored(source: Source) -> None:
-    """Report once per data set that files are ignored, those of the split that is opened first."""
-    if not isinstance(source, FolderSource) or not source.skipped or source.root in _noted:
-        return
-    if os.environ.get("RANK", "0") != "0":  # of the processes of torchrun, the first one reports
-        return
-    _noted.add(source.root)
-    count = source.skipped.total()
-    note(
-        f"{source.name}: {count:,} file{' is' if count == 1 else 's are'} ignored: {in_words(source.skipped)}; see "
-        f"`vitrail data inspect {source.root}`"
-    )
-
-
-def ignored_files(root: Path) -> Counter[str]:
+def ignored_files(layout: Layout) -> Counter[str]:
     """Count the files that are not used as images in all splits of a folder: reason -> how many."""
     ignored: Counter[str] = Counter()
-    layout = find_layout(root)
     for folder in layout.splits.values() or [layout.base]:
         with suppress(DataError):  # a split without an image: opening it reports that
-            list_images(root, enumerate(find_classes(root, folder, ignored).values()), ignored, outer=True)
+            classes = find_classes(layout.root, folder, ignored)
+            list_images(layout.root, enumerate(classes.values()), ignored, outer=True)
     count_beside(layout, ignored)
     return ignored
 

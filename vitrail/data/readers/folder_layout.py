@@ -71,17 +71,16 @@ class Layout:
 
     def __str__(self) -> str:
         """Say how the folder is read."""
+        counts = {}
+        for folder in self.splits.values() or [self.base]:
+            count = len(_folders_in(self.root / folder))
+            counts[folder] = f"{count:,} class folder{'' if count == 1 else 's'}"
         if not self.splits:
             place = f" in {_text(self.base)}" if self.base else ""
-            return f"{self._count_classes(self.base)}{place}, without splits: split into train, validation and test"
+            return f"{counts[self.base]}{place}, without splits: split into train, validation and test"
         return "; ".join(
-            f"{split} is {_text(folder)}, {self._count_classes(folder)}"
-            for split, folder in self.splits.items()
+            f"{split} is {_text(folder)}, {counts[folder]}" for split, folder in self.splits.items()
         )
-
-    def _count_classes(self, folder: str) -> str:
-        count = len(_folders_in(self.root / folder))
-        return f"{count:,} class folder{'' if count == 1 else 's'}"
 
 
 def find_layout(root: Path) -> Layout:
@@ -90,12 +89,11 @@ def find_layout(root: Path) -> Layout:
     for _ in range(MOST_AROUND):
         names = sub_folders(root, folder, Counter())
         splits = _find_splits(root, folder, names)
-        inner = _join(folder, names[0]) if len(names) == 1 else ""
-        around = inner and not _has_image(root / folder) and _holds_only_folders(root / inner)
-        doubled = inner and names[0].lower() == name.lower()
-        if not around or (
-            splits and not doubled and len(_find_splits(root, inner, _folders_in(root / inner))) < 2
-        ):
+        around = len(names) == 1 and _folders_in(root / folder, alone=True) == names
+        inner = _join(folder, names[0]) if around else ""
+        within = _folders_in(root / inner, alone=True) if around else []
+        doubled = around and names[0].lower() == name.lower()
+        if not within or (splits and not doubled and len(_find_splits(root, inner, within)) < 2):
             return Layout(root, folder, {split: splits[split] for split in in_order(list(splits))})
         folder, name = inner, names[0]
     raise DataError(f"{root}: folders in folders, {MOST_AROUND} deep; name the one that holds the classes")
@@ -107,19 +105,19 @@ def _find_splits(root: Path, folder: str, names: list[str]) -> dict[str, str]:
     exact = [name for name in names if name.lower() in WORDS]
     holders = {}  # those that may be splits -> the folder inside that holds the classes
     for name in names:
-        path = _join(folder, name)
-        if _folders_in(root / path) if name in exact else _holds_only_folders(root / path):
-            inside = _look_through(root, path)
+        if _folders_in(root / folder / name, alone=name not in exact):
+            inside = _look_through(root, _join(folder, name))
             if _folders_in(root / inside):  # else images without classes, as of a test set without labels
                 holders[name] = inside
-    alone = len(holders) == len(names)
-    if holders and (alone or len(holders) > 1) and _all_differ([words[name] for name in holders]):
-        chosen = list(holders)
-    elif holders:
-        chosen = [name for name in exact if name in holders]
+    candidates = list(holders) or names
+    distinct = {words[name] for name in candidates}
+    all_differ = None not in distinct and len(distinct) == len(candidates)
+    if holders:
+        plain = all_differ and (len(holders) == len(names) or len(holders) > 1)
+        chosen = list(holders) if plain else [name for name in exact if name in holders]
     else:  # flat folders; opening one reports what is missing
-        named = len(names) > 1 and "train" in words.values() and _all_differ(list(words.values()))
-        chosen = names if len(exact) == len(names) or named else []
+        plain = all_differ and len(names) > 1 and "train" in distinct
+        chosen = names if plain or len(exact) == len(names) else []
     splits = {
         str(words[name]): holders.get(name) or _look_through(root, _join(folder, name)) for name in chosen
     }
@@ -128,18 +126,14 @@ def _find_splits(root: Path, folder: str, names: list[str]) -> dict[str, str]:
     return splits
 
 
-def _all_differ(splits: list[str | None]) -> bool:
-    return None not in splits and len(set(splits)) == len(splits)
-
-
 def _look_through(root: Path, folder: str) -> str:
     """Return the folder that holds the classes: this one, or one inside that it only surrounds."""
     for _ in range(MOST_AROUND):
-        names = _folders_in(root / folder)
-        if len(names) != 1 or _has_image(root / folder):
+        names = _folders_in(root / folder, alone=True)
+        if len(names) != 1:
             break
         inner = _join(folder, names[0])
-        if names[0].lower() != Path(folder).name.lower() and not _holds_only_folders(root / inner):
+        if names[0].lower() != Path(folder).name.lower() and not _folders_in(root / inner, alone=True):
             break
         folder = inner
     return folder
@@ -155,12 +149,10 @@ def find_classes(root: Path, folder: str, skipped: Counter[str]) -> dict[str, st
         classes[title] = _join(folder, name)
     if not classes:
         images = sum(is_image_name(entry.name) for entry in scan_folder(root / folder))
-        ignored = (
-            "; ".join(f"{count} x {reason}" for reason, count in skipped.items()) or "the folder is empty"
-        )
+        ignored = "; ".join(f"{count} x {reason}" for reason, count in skipped.items())
+        there = f"{images} images lie in the folder itself" if images else ignored or "the folder is empty"
         raise DataError(
-            f"{root / folder}: no class folders; images are expected in one sub-folder per class"
-            + (f" ({images} images lie in the folder itself)" if images else f" ({ignored})")
+            f"{root / folder}: no class folders; images are expected in one sub-folder per class ({there})"
         )
     return dict(sorted(classes.items()))
 
@@ -176,16 +168,11 @@ def list_images(
     labels: list[int] = []
     unclear: dict[str, list[str]] = {}  # class folder -> the folders in it
     for label, folder in folders:
-        paths: list[str] = []
-        waiting, places = [folder], []
-        while waiting:
-            place = waiting.pop()
-            here = _list_one(root, place, waiting, skipped)
-            paths += here
-            places += [place] if here else []
-        if places and not outer and (common := os.path.commonpath(places)) not in places:
-            unclear[folder] = sorted({Path(place).relative_to(common).parts[0] for place in places})
-        images += sorted(map(os.fsencode, paths))
+        found = _walk(root, folder, skipped)
+        if found and not outer and (common := os.path.commonpath(found)) not in found:
+            unclear[folder] = sorted({Path(place).relative_to(common).parts[0] for place in found})
+        paths = sorted(os.fsencode(path) for here in found.values() for path in here)
+        images += paths
         labels += [label] * len(paths)
     if unclear:
         folder, inner = next(iter(unclear.items()))
@@ -201,31 +188,33 @@ def list_images(
     return images, np.array(labels, dtype=np.int64)
 
 
-def _list_one(root: Path, folder: str, waiting: list[str], skipped: Counter[str]) -> list[str]:
-    """List the images of one directory; its sub-folders are added to `waiting`."""
-    images = []
-    for entry in scan_folder(root / folder):
-        name = entry.name
-        path = f"{folder}{os.sep}{name}"
-        # Plain files first, in one look each: a data set may have millions of them.
-        if entry.is_file(follow_symlinks=False):
-            if is_image_name(name):
-                images.append(path)
+def _walk(root: Path, folder: str, skipped: Counter[str]) -> dict[str, list[str]]:
+    """Return {folder that has images: their paths} for all folders from root/folder down."""
+    images: dict[str, list[str]] = {}
+    waiting = [folder]
+    while waiting:
+        place = waiting.pop()
+        here = []
+        for entry in scan_folder(root / place):
+            path = f"{place}{os.sep}{entry.name}"
+            # Plain files first, in one look each: a data set may have millions of them.
+            if entry.is_file(follow_symlinks=False):
+                kind = "file"
+            elif entry.is_dir(follow_symlinks=False):
+                waiting.append(path)
+                continue
             else:
-                skipped[why_not(name)] += 1
-            continue
-        if entry.is_dir(follow_symlinks=False):
-            waiting.append(path)
-            continue
-        kind = entry_kind(entry)
-        if kind == "folder":
-            skipped[f"a link to a folder is not followed: {_text(path)}"] += 1
-        elif not is_image_name(name):
-            skipped[why_not(name)] += 1
-        elif kind == "other":
-            skipped[f"neither a file nor a folder: {_text(path)}"] += 1
-        else:
-            images.append(path)
+                kind = entry_kind(entry)
+            if kind == "folder":
+                skipped[f"a link to a folder is not followed: {_text(path)}"] += 1
+            elif not is_image_name(entry.name):
+                skipped[why_not(entry.name)] += 1
+            elif kind == "other":
+                skipped[f"neither a file nor a folder: {_text(path)}"] += 1
+            else:
+                here.append(path)
+        if here:
+            images[place] = here
     return images
 
 
@@ -239,17 +228,11 @@ def count_beside(layout: Layout, skipped: Counter[str]) -> None:
             continue
         reason = f"{_text(name)}, a folder beside {', '.join(map(_text, tops))}"
         try:
-            images, waiting = 0, [layout.root / layout.base / name]
-            while waiting:
-                for entry in scan_folder(waiting.pop()):
-                    if entry.is_dir(follow_symlinks=False):
-                        waiting.append(Path(entry.path))
-                    else:
-                        images += is_image_name(entry.name)
+            found = _walk(layout.root, _join(layout.base, name), Counter())
         except DataError:
             skipped[f"{reason}, cannot be listed"] += 1
             continue
-        if images:
+        if images := sum(map(len, found.values())):
             skipped[f"an image in {reason}"] += images
 
 
@@ -317,25 +300,15 @@ def _join(folder: str, name: str) -> str:
     return f"{folder}{os.sep}{name}" if folder else name
 
 
-def _folders_in(folder: Path) -> list[str]:
-    """List the folders in a folder; links are not followed."""
-    return [entry.name for entry in scan_folder(folder) if entry.is_dir(follow_symlinks=False)]
-
-
-def _holds_only_folders(folder: Path) -> bool:
-    """Tell whether folders lie in it and no image; in a folder of many images, few entries are looked at."""
-    any_folder = False
+def _folders_in(folder: Path, *, alone: bool = False) -> list[str]:
+    """List the folders in a folder; links are not followed. With `alone`, none if an image lies beside them."""
+    names = []
     for entry in scan_folder(folder):
         if entry.is_dir(follow_symlinks=False):
-            any_folder = True
-        elif is_image_name(entry.name):
-            return False
-    return any_folder
-
-
-def _has_image(folder: Path) -> bool:
-    entries = scan_folder(folder)
-    return any(is_image_name(entry.name) and not entry.is_dir(follow_symlinks=False) for entry in entries)
+            names.append(entry.name)
+        elif alone and is_image_name(entry.name):  # of many images, few are looked at
+            return []
+    return names
 
 
 def _text(name: str) -> str:

@@ -3,14 +3,12 @@
     hf:owner/name   hf:owner/name:configuration   hf:owner/name?image=img&label=fine_label
 
 `datasets` keeps what it fetched in its own cache. Without `download` only that cache is used, and the network
-is not requested. Code of a data set is never run (current releases of the package cannot). Images come as the
+is not asked. Code of a data set is never run (current releases of the package cannot). Images come as the
 bytes that are stored; classes from the ClassLabel feature of the label column.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -18,24 +16,16 @@ import numpy as np
 from vitrail.data.readers.class_names import check_labels
 from vitrail.data.readers.fingerprint import digest
 from vitrail.data.readers.split_names import canonical, find_split, in_order
-from vitrail.data.sources import Example, read_image_file, take_options
+from vitrail.data.sources import Example, Source, read_image_file, take_options
 from vitrail.errors import ConfigError, DataError
 
 
-class HubSource:
+class HubSource(Source):
     """One split of a data set that the `datasets` package opened."""
 
     def __init__(self, name: str, rows: Any, image: str, labels: np.ndarray, class_names: list[str]) -> None:
         self.name, self.labels, self.class_names = name, labels, class_names
         self._rows, self._image = rows, image
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def key(self, index: int) -> str:
-        if not 0 <= index < len(self):
-            raise IndexError(f"{index} in a source of {len(self)}")
-        return f"{self.name.rpartition(':')[2]}:{index}"
 
     def read(self, index: int) -> Example:
         key = self.key(index)
@@ -52,8 +42,7 @@ class HubSource:
 def open_hub(where: str, split: str, options: dict[str, str], *, download: bool = False) -> HubSource:
     """Open one split of `hf:owner/name`."""
     take_options(where, options, ("image", "label"))
-    datasets = _datasets(where)
-    splits = _load(datasets, where, download=download)
+    datasets, splits = _load(where, download=download)
     named = {canonical(name): name for name in splits}
     split = find_split(split, in_order(list(named)), where)
     rows = splits[named[split]]
@@ -69,40 +58,30 @@ def open_hub(where: str, split: str, options: dict[str, str], *, download: bool 
 
 def hub_splits(where: str, *, download: bool = False) -> list[str]:
     """List the splits of `hf:owner/name`."""
-    return in_order([canonical(name) for name in _load(_datasets(where), where, download=download)])
+    return in_order([canonical(name) for name in _load(where, download=download)[1]])
 
 
-def _datasets(where: str) -> Any:
+def _load(where: str, *, download: bool) -> tuple[Any, Any]:
+    """Return the package, and the splits of the data set by their names there."""
     try:
         import datasets
     except ImportError as error:
         raise DataError(
             f"{where!r} needs the package datasets, which is not installed: pip install 'vitrail[hub]'"
         ) from error
-    return datasets
-
-
-def _load(datasets: Any, where: str, *, download: bool) -> Any:
     name, _, configuration = where.removeprefix("hf:").partition(":")
     if not name:
         raise ConfigError(
             f"{where!r}: a name is expected, as in hf:owner/name or hf:owner/name:configuration"
         )
+    # `datasets` has no argument that keeps it off the network, only this setting.
+    before = datasets.config.HF_HUB_OFFLINE
+    datasets.config.HF_HUB_OFFLINE = before or not download
     try:
-        with _offline(datasets, not download):
-            return datasets.load_dataset(name, configuration or None)
+        return datasets, datasets.load_dataset(name, configuration or None)
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         hint = "" if download else "; it was looked for in the local cache only, download=True fetches it"
         raise DataError(f"{where!r} cannot be opened: {error}{hint}") from error
-
-
-@contextmanager
-def _offline(datasets: Any, wanted: bool) -> Iterator[None]:
-    """Keep `datasets` off the network: it has no argument for that, only this setting."""
-    before = datasets.config.HF_HUB_OFFLINE
-    datasets.config.HF_HUB_OFFLINE = before or wanted
-    try:
-        yield
     finally:
         datasets.config.HF_HUB_OFFLINE = before
 
@@ -110,7 +89,7 @@ def _offline(datasets: Any, wanted: bool) -> Iterator[None]:
 def _column(
     where: str, role: str, options: dict[str, str], features: Any, kind: type, usual: tuple[str, ...]
 ) -> str:
-    """Return the column for `role`: the one requested for, else the only one of its kind, else the usual name."""
+    """Return the column for `role`: the one requested, else the only one of its kind, else the usual name."""
     named = [name for name, feature in features.items() if isinstance(feature, kind)]
     requested = options.get(role)
     candidates = [requested] if requested is not None else named if len(named) == 1 else list(usual)

@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,8 @@ from vitrail.data.readers.class_names import (
 )
 from vitrail.data.readers.fingerprint import digest, digest_files, file_stamp
 from vitrail.data.readers.shard_files import find_shards, find_split_shards
-from vitrail.data.sources import MAX_FILE_BYTES, Example
+from vitrail.data.sources import MAX_FILE_BYTES, Example, Source
+from vitrail.data.splits import locate
 from vitrail.errors import ConfigError, DataError, ImageError
 
 CACHE_BYTES = 128 << 20  # of row groups or places, in each process that reads
@@ -52,7 +54,7 @@ LABELS_AT_ONCE = 1 << 16
 DAMAGE = (pa.ArrowException, OSError, ValueError, OverflowError)  # raised by pyarrow for damaged files
 
 
-class ParquetSource:
+class ParquetSource(Source):
     """The rows of some Parquet files, one example each."""
 
     def __init__(
@@ -62,35 +64,31 @@ class ParquetSource:
         files: tuple[Path, ...],
         columns: Columns,
         class_names: list[str],
-        labels: np.ndarray | None = None,  # int64 (n,); None: read from the label column
+        labels: np.ndarray,  # int64 (n,)
     ) -> None:
-        self.name, self.files, self.columns, self.class_names = name, files, columns, class_names
+        self.name, self.files, self.columns = name, files, columns
+        self.class_names, self.labels = class_names, labels
         self.file_keys = [file.relative_to(root).as_posix() for file in files]
-        footers = [_read_footer(file) for file in files]
-        for footer, file in zip(footers, files, strict=True):
-            if _find_leaf(_read_schema(footer, file), columns.column, file) != columns.image:
+        groups, group_rows, file_rows = [], [], []
+        for f, file in enumerate(files):
+            footer, schema = _read_footer(file)
+            if _find_leaf(schema, columns.column, file) != columns.image:
                 raise DataError(f"{file}: column {columns.column!r} differs from that of {files[0].name}")
-        groups = [(f, g) for f, footer in enumerate(footers) for g in range(footer.num_row_groups)]
+            groups += [(f, group) for group in range(footer.num_row_groups)]
+            group_rows += [footer.row_group(group).num_rows for group in range(footer.num_row_groups)]
+            file_rows.append(footer.num_rows)
         self.groups = np.array(groups, np.int64).reshape(-1, 2)  # (groups, 2): file, row group in it
-        self.group_ends = np.cumsum([footers[f].row_group(g).num_rows for f, g in groups])  # (groups,)
-        self.file_starts = np.cumsum([0, *(footer.num_rows for footer in footers)])  # (files + 1,)
-        self.labels = _read_labels(files, columns, class_names, name) if labels is None else labels
+        self.group_ends, self.file_ends = np.cumsum(group_rows), np.cumsum(file_rows)  # (groups,), (files,)
         self.rows = ParquetRows(files, columns.image)
 
-    def __len__(self) -> int:
-        return len(self.labels)
-
     def key(self, index: int) -> str:
-        if not 0 <= index < len(self):
-            raise IndexError(f"{index} in a source of {len(self)}")
-        f = int(np.searchsorted(self.file_starts, index, side="right")) - 1
-        return f"{self.file_keys[f]}:{index - self.file_starts[f]}"
+        f, row = locate(index, self.file_ends)
+        return f"{self.file_keys[f]}:{row}"
 
     def read(self, index: int) -> Example:
         key = self.key(index)
-        number = int(np.searchsorted(self.group_ends, index, side="right"))
+        number, row = locate(index, self.group_ends)
         f, group = self.groups[number].tolist()
-        row = index - (int(self.group_ends[number - 1]) if number else 0)
         try:
             image = self.rows.read(f, group, row)
         except DataError as error:
@@ -107,20 +105,38 @@ class ParquetSource:
 def open_parquet(path: Path, split: str, image: str | None = None, label: str | None = None) -> ParquetSource:
     """Open one split of a folder of Parquet shards, or of one file."""
     splits = find_shards(path, ".parquet")
-    name, shards = find_split_shards(path, ".parquet", split)
+    split, shards = find_split_shards(path, ".parquet", split)
     root = path if path.is_dir() else path.parent
-    schema = _read_schema(_read_footer(shards.files[0]), shards.files[0])
-    columns = Columns.find(schema, image, label, shards.files[0])
+    name, first = f"{root.resolve().name}:{split}", shards.files[0]
+    columns = find_columns(_read_footer(first)[1], image, label, first)
+    pieces = {file: _read_labels(file, columns) for file in shards.files}
+
     class_names = columns.class_names or read_class_names(root)
     if class_names is None:
         # Nothing names the classes: they are the values that occur, strings in train, numbers in all splits.
         read = [splits["train"]] if "train" in splits and columns.text else list(splits.values())
-        labels = [piece for shards in read for file in shards.files for piece in _read_column(file, columns)]
+        files = [file for others in read for file in others.files]
+        there = [piece for file in files for piece in pieces.get(file) or _read_labels(file, columns)]
         if columns.text:
-            class_names = sorted({text for piece in labels for text in piece.dictionary.to_pylist()} - {None})
+            class_names = sorted({text for piece in there for text in piece.dictionary.to_pylist()} - {None})
         else:
-            class_names = number_names([piece.to_numpy() for piece in labels if not piece.null_count])
-    return ParquetSource(f"{root.resolve().name}:{name}", root, shards.files, columns, class_names)
+            class_names = number_names([piece.to_numpy() for piece in there if not piece.null_count])
+
+    numbers = [np.zeros(0, np.int64)]
+    for file in shards.files:
+        if missing := sum(piece.null_count for piece in pieces[file]):
+            raise DataError(f"{file}: {missing} of {sum(map(len, pieces[file]))} rows have no label")
+        for piece in pieces[file]:
+            if columns.text:
+                known = number_labels(piece.dictionary.to_pylist(), class_names, str(file))
+                numbers.append(known[piece.indices.to_numpy()])
+            else:
+                numbers.append(piece.to_numpy().astype(np.int64))
+    labels = np.concatenate(numbers)
+    if not len(labels):
+        raise DataError(f"{name}: no rows in {len(shards.files)} files, first {first}")
+    check_labels(labels, class_names, name)
+    return ParquetSource(name, root, shards.files, columns, class_names, labels)
 
 
 @dataclass(frozen=True)
@@ -133,69 +149,70 @@ class Columns:
     text: bool  # labels are strings
     class_names: list[str] | None  # as the metadata of the schema has them
 
-    @classmethod
-    def find(cls, schema: pa.Schema, image: str | None, label: str | None, file: Path) -> Columns:
-        """Choose the columns of a file: those that are asked for, else by feature, else by the usual names."""
-        features = _read_features(schema, file)
-        types = {name: f.get("_type") for name, f in features.items() if isinstance(f, dict)}
 
-        def choose(role: str, asked: str | None, feature: str, usual: tuple[str, ...]) -> str:
-            if asked is not None and asked not in schema.names:
-                raise ConfigError(
-                    f"{file}: no column {asked!r} for the {role}; columns: {', '.join(schema.names)}"
-                )
-            if asked is not None:
-                return asked
-            named = [name for name in schema.names if types.get(name) == feature]
-            candidates = named if len(named) == 1 else [name for name in usual if name in schema.names]
+def find_columns(schema: pa.Schema, image: str | None, label: str | None, file: Path) -> Columns:
+    """Choose the columns of a file: those that are asked for, else by feature, else by the usual names."""
+    features: dict[str, Any] = {}  # as Hugging Face `datasets` stores them
+    if metadata := (schema.metadata or {}).get(b"huggingface"):
+        try:
+            stored = json.loads(metadata)["info"]["features"]
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise DataError(f"{file}: its huggingface metadata cannot be read: {error!r}") from error
+        if isinstance(stored, dict):
+            features = {name: feature for name, feature in stored.items() if isinstance(feature, dict)}
+
+    chosen, all_names = {"image": image, "label": label}, ", ".join(schema.names)
+    usual = {"image": ("Image", "image", "img"), "label": ("ClassLabel", "label", "fine_label")}
+    for role, (feature, *names) in usual.items():
+        if chosen[role] is None:
+            of_kind = [name for name in schema.names if features.get(name, {}).get("_type") == feature]
+            candidates = of_kind if len(of_kind) == 1 else [name for name in names if name in schema.names]
             if not candidates:
                 raise DataError(
-                    f"{file}: cannot tell which column is the {role}, of {', '.join(schema.names)}; name it after "
-                    f"the path: ?{role}=NAME"
+                    f"{file}: cannot tell which column is the {role}, of {all_names}; name it after the path: "
+                    f"?{role}=NAME"
                 )
-            return candidates[0]
+            chosen[role] = candidates[0]
+        if chosen[role] not in schema.names:
+            raise ConfigError(f"{file}: no column {chosen[role]!r} for the {role}; columns: {all_names}")
 
-        image = choose("image", image, "Image", ("image", "img"))
-        label = choose("label", label, "ClassLabel", ("label", "fine_label"))
-        names = features[label].get("names") if types.get(label) == "ClassLabel" else None
-        if names is not None:
-            names = check_names(names, f"{file}: the ClassLabel of column {label!r}")
-        return cls(image, _find_leaf(schema, image, file), label, _is_text(schema, label, file), names)
+    column, target = str(chosen["image"]), str(chosen["label"])
+    feature = features.get(target, {})
+    class_names = feature.get("names") if feature.get("_type") == "ClassLabel" else None
+    if class_names is not None:
+        class_names = check_names(class_names, f"{file}: the ClassLabel of column {target!r}")
+    return Columns(
+        column, _find_leaf(schema, column, file), target, _is_text(schema, target, file), class_names
+    )
 
 
 class ParquetRows:
     """Single values of one binary column of some files. No file is open until the first read in a process."""
 
-    def __init__(self, files: tuple[Path, ...], column: str) -> None:
+    def __init__(
+        self, files: tuple[Path, ...], column: str, stamps: list[tuple[int, int]] | None = None
+    ) -> None:
         self.files, self.column = files, column
-        self.stamps = [file_stamp(file.stat()) for file in files]
-        self._forget()
-
-    def __getstate__(self) -> dict[str, object]:
-        return {"files": self.files, "column": self.column, "stamps": self.stamps}
-
-    def __setstate__(self, state: dict[str, object]) -> None:
-        self.__dict__.update(state)
-        self._forget()
-
-    def _forget(self) -> None:
+        self.stamps = [file_stamp(file.stat()) for file in files] if stamps is None else stamps
         self._groups: OrderedDict[tuple[int, int], np.ndarray | pa.ChunkedArray] = OrderedDict()
         self._open: OrderedDict[int, tuple[RecordedFile, pq.ParquetFile]] = OrderedDict()
         self._broken: dict[tuple[int, int], str] = {}
         self._bytes = 0
         self._lock = threading.Lock()  # an open Parquet file serves one thread at a time
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ParquetRows, (self.files, self.column, self.stamps)
+
     def read(self, f: int, group: int, row: int) -> bytes | None:
         """Return the value in `row` of row group `group` of file `f`; None: null."""
         with self._lock:
             try:
-                file, parquet = self._open_file(f)
-                values = self._group(f, group, file, parquet)
-                buffer = None if isinstance(values, np.ndarray) else values[row].as_buffer()
+                file, values = self._read_group(f, group)
                 if isinstance(values, np.ndarray):
-                    start, size = values[row].tolist()
+                    buffer, (start, size) = None, values[row].tolist()
                 else:
-                    start, size = -1, -1 if buffer is None else buffer.size
+                    buffer, start = values[row].as_buffer(), 0
+                    size = -1 if buffer is None else buffer.size
                 if size < 0:
                     return None
                 if size > MAX_FILE_BYTES:
@@ -207,7 +224,8 @@ class ParquetRows:
             raise DataError(f"{self.files[f]} ends early: it was cut while it was in use")
         return data
 
-    def _open_file(self, f: int) -> tuple[RecordedFile, pq.ParquetFile]:
+    def _read_group(self, f: int, group: int) -> tuple[RecordedFile, np.ndarray | pa.ChunkedArray]:
+        """Return the file, and the places (n, 2) of the values of a row group in it, or the decoded values."""
         if f not in self._open:
             if file_stamp(self.files[f].stat()) != self.stamps[f]:
                 raise DataError(f"{self.files[f]} was changed since it was opened as a data set")
@@ -216,12 +234,8 @@ class ParquetRows:
             if len(self._open) > OPEN_FILES:
                 self._open.popitem(last=False)
         self._open.move_to_end(f)
-        return self._open[f]
+        file, parquet = self._open[f]
 
-    def _group(
-        self, f: int, group: int, file: RecordedFile, parquet: pq.ParquetFile
-    ) -> np.ndarray | pa.ChunkedArray:
-        """The places (n, 2) of the values of a row group in the file, or the decoded values."""
         if (f, group) in self._broken:
             raise DataError(self._broken[f, group])
         if (f, group) not in self._groups:
@@ -240,7 +254,7 @@ class ParquetRows:
             while self._bytes > CACHE_BYTES and len(self._groups) > 1:
                 self._bytes -= self._groups.popitem(last=False)[1].nbytes
         self._groups.move_to_end((f, group))
-        return self._groups[f, group]
+        return file, self._groups[f, group]
 
 
 class RecordedFile:
@@ -287,77 +301,54 @@ def find_values(raw: bytes, values: list[bytes | None]) -> np.ndarray | None:
     return places
 
 
-def _most_unpacked(file: Path) -> int:
-    return max(GROUP_BYTES, EXPANSION * file.stat().st_size)
-
-
 def _read_values(parquet: pq.ParquetFile, column: str, group: int, file: Path) -> pa.ChunkedArray:
     """Decode a binary column of a row group; DataError where that would be out of proportion to the file.
 
     Equal values may be stored once and so take no room in the file. They are therefore read in steps of as many rows
     as stay below the bound even if each has all bytes of the row group.
     """
-    metadata, most = parquet.metadata.row_group(group), _most_unpacked(file)
+    metadata, most = parquet.metadata.row_group(group), max(GROUP_BYTES, EXPANSION * file.stat().st_size)
     size = max(metadata.total_byte_size, 1)
     if size > most:
         raise DataError(f"{file}: row group {group} has {size:,} bytes, unpacked; at most {most:,} are read")
     step = max(1, min(metadata.num_rows, most // size))
+    batches = parquet.iter_batches(step, row_groups=[group], columns=[column], use_threads=False)
+    return pa.chunked_array(_unpack(batches, metadata.num_rows, column, file))
+
+
+def _read_labels(file: Path, columns: Columns) -> list[pa.Array]:
+    """Read the labels of a file in pieces: integers, or dictionaries of text, where a name is held once."""
+    footer, schema = _read_footer(file)
+    if _is_text(schema, columns.label, file) != columns.text:
+        raise DataError(f"{file}: column {columns.label!r} differs from that of other files")
+    try:
+        parquet = pq.ParquetFile(file, read_dictionary=[columns.label] if columns.text else [])
+        batches = parquet.iter_batches(LABELS_AT_ONCE, columns=[columns.label], use_threads=False)
+        return _unpack(batches, footer.num_rows, columns.label, file)
+    except DAMAGE as error:
+        raise DataError(f"{file}: column {columns.label!r} cannot be read: {error}") from error
+
+
+def _unpack(batches: Iterable[pa.RecordBatch], rows: int, column: str, file: Path) -> list[pa.Array]:
+    """Read the values of a column, within the bytes that a file of this size may unpack to."""
+    most = max(GROUP_BYTES, EXPANSION * file.stat().st_size)
     pieces, unpacked = [], 0
-    for batch in parquet.iter_batches(step, row_groups=[group], columns=[column], use_threads=False):
+    for batch in batches:
         piece = batch.column(0)
         if pa.types.is_struct(piece.type):
             piece = pc.struct_field(piece, "bytes")
-        pieces.append(piece.dictionary_decode() if pa.types.is_dictionary(piece.type) else piece)
-        unpacked += pieces[-1].nbytes
+        if pa.types.is_dictionary(piece.type) and not _is_string(piece.type.value_type):
+            piece = piece.dictionary_decode()
+        piece.validate(full=True)  # that text is UTF-8
+        pieces.append(piece)
+        unpacked += piece.nbytes
         if unpacked > most:
             raise DataError(
                 f"{file}: column {column!r} unpacks to more than the {most:,} bytes that are read"
             )
-    if (count := sum(map(len, pieces))) != metadata.num_rows:
-        raise DataError(f"{file}: column {column!r} has {count:,} values for {metadata.num_rows:,} rows")
-    return pa.chunked_array(pieces)
-
-
-def _read_labels(files: tuple[Path, ...], columns: Columns, class_names: list[str], name: str) -> np.ndarray:
-    """Read all labels, int64 (n,), as numbers of classes."""
-    labels = [np.zeros(0, np.int64)]
-    for file in files:
-        pieces = _read_column(file, columns)
-        if missing := sum(piece.null_count for piece in pieces):
-            raise DataError(f"{file}: {missing} of {sum(map(len, pieces))} rows have no label")
-        for piece in pieces:
-            if columns.text:
-                numbers = number_labels(piece.dictionary.to_pylist(), class_names, str(file))
-                labels.append(numbers[piece.indices.to_numpy()])
-            else:
-                labels.append(piece.to_numpy().astype(np.int64))
-    if sum(map(len, labels)) == 0:
-        raise DataError(f"{name}: no rows in {len(files)} files, first {files[0]}")
-    check_labels(np.concatenate(labels), class_names, name)
-    return np.concatenate(labels)
-
-
-def _read_column(file: Path, columns: Columns) -> list[pa.Array]:
-    """Read the labels of a file in pieces: integers, or dictionaries of text, where a name is held once."""
-    footer = _read_footer(file)
-    if _is_text(_read_schema(footer, file), columns.label, file) != columns.text:
-        raise DataError(f"{file}: column {columns.label!r} differs from that of other files")
-    rows, most = footer.num_rows, _most_unpacked(file)
-    try:
-        parquet = pq.ParquetFile(file, read_dictionary=[columns.label] if columns.text else [])
-        batches = parquet.iter_batches(LABELS_AT_ONCE, columns=[columns.label], use_threads=False)
-        pieces, unpacked = [], 0
-        for batch in batches:
-            pieces.append(batch.column(0))
-            pieces[-1].validate(full=True)  # that text is UTF-8
-            unpacked += pieces[-1].nbytes
-            if unpacked > most:
-                raise DataError(f"{file}: labels of more than the {most:,} bytes that are read of this file")
-        if (count := sum(map(len, pieces))) != rows:
-            raise DataError(f"{file}: column {columns.label!r} has {count:,} values for {rows:,} rows")
-        return pieces
-    except DAMAGE as error:
-        raise DataError(f"{file}: column {columns.label!r} cannot be read: {error}") from error
+    if (count := sum(map(len, pieces))) != rows:
+        raise DataError(f"{file}: column {column!r} has {count:,} values for {rows:,} rows")
+    return pieces
 
 
 def _find_leaf(schema: pa.Schema, image: str, file: Path) -> str:
@@ -375,10 +366,13 @@ def _is_text(schema: pa.Schema, label: str, file: Path) -> bool:
     """Tell whether labels are strings; else they are integers."""
     stored = _column_type(schema, label, file)
     stored = stored.value_type if pa.types.is_dictionary(stored) else stored
-    text: bool = pa.types.is_string(stored) or pa.types.is_large_string(stored)
-    if not text and not pa.types.is_integer(stored):
+    if not _is_string(stored) and not pa.types.is_integer(stored):
         raise DataError(f"{file}: column {label!r} is {stored}; labels are integers or strings")
-    return text
+    return _is_string(stored)
+
+
+def _is_string(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _column_type(schema: pa.Schema, column: str, file: Path) -> pa.DataType:
@@ -387,31 +381,14 @@ def _column_type(schema: pa.Schema, column: str, file: Path) -> pa.DataType:
     return schema.field(column).type
 
 
-def _read_features(schema: pa.Schema, file: Path) -> dict[str, Any]:
-    """Read the features that Hugging Face `datasets` stores in the schema; empty where there are none."""
-    metadata = (schema.metadata or {}).get(b"huggingface")
-    if metadata is None:
-        return {}
-    try:
-        features = json.loads(metadata)["info"]["features"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DataError(f"{file}: its huggingface metadata cannot be read: {error!r}") from error
-    return features if isinstance(features, dict) else {}
-
-
-def _read_schema(footer: pq.FileMetaData, file: Path) -> pa.Schema:
-    try:
-        return footer.schema.to_arrow_schema()
-    except DAMAGE as error:
-        raise DataError(f"{file}: its columns cannot be read: {error}") from error
-
-
-def _read_footer(file: Path) -> pq.FileMetaData:
+def _read_footer(file: Path) -> tuple[pq.FileMetaData, pa.Schema]:
+    """Read the footer, and the columns as it has them; DataError for one that contradicts itself or the file."""
     try:
         footer, size = pq.read_metadata(file), file.stat().st_size
         rows = sum(footer.row_group(group).num_rows for group in range(footer.num_row_groups))
+        schema = footer.schema.to_arrow_schema()
     except DAMAGE as error:
         raise DataError(f"{file}: not a whole Parquet file: {error}") from error
     if rows != footer.num_rows or rows > size:  # an image has more than one byte
         raise DataError(f"{file}: claims {footer.num_rows:,} rows, and has {size:,} bytes")
-    return footer
+    return footer, schema

@@ -154,98 +154,80 @@ def draw(scene: Scene, image_size: int) -> np.ndarray:
     """Draw a scene: uint8 (S, S, 3), S = image_size."""
     canvas = _draw_background(scene.background, image_size)
     for thing in scene.things:
-        _draw_thing(canvas, thing)
+        radius = max(thing.radius * image_size, 1.5)
+        side = 2 * math.ceil(radius * 1.25) + 2  # of the window that is touched, in pixels
+        left, top = round(thing.x * image_size - side / 2), round(thing.y * image_size - side / 2)
+        x, y = thing.x * image_size - left, thing.y * image_size - top
+
+        lift = 0.1 * radius
+        shadow = _mask(thing, x + lift, y + lift, radius, side)
+        blurred = shadow.filter(ImageFilter.GaussianBlur(0.12 * radius))
+        canvas.paste((0, 0, 0), (left, top), blurred.point(lambda level: round(0.4 * level)))
+
+        # The colour, a little lighter towards the top left.
+        slope = np.linspace(1.12, 0.88, side)
+        light = (slope[:, None, None] + slope[None, :, None]) / 2  # (side, side, 1)
+        shaded = np.clip(np.array(thing.rgb) * light, 0, 255).astype(np.uint8)  # (side, side, 3)
+        canvas.paste(Image.fromarray(shaded), (left, top), _mask(thing, x, y, radius, side))
     return np.array(canvas)  # (S, S, 3)
 
 
-def _draw_thing(canvas: Image.Image, thing: Thing) -> None:
-    size = canvas.width
-    radius = max(thing.radius * size, 1.5)
-    side = 2 * math.ceil(radius * 1.25) + 2  # of the window that is touched, in pixels
-    left, top = round(thing.x * size - side / 2), round(thing.y * size - side / 2)
-    centre = (thing.x * size - left, thing.y * size - top)
-    mask = _mask(thing, centre, radius, side)
-    lift = 0.1 * radius
-    shadow = _mask(thing, (centre[0] + lift, centre[1] + lift), radius, side)
-    shadow = shadow.filter(ImageFilter.GaussianBlur(0.12 * radius)).point(lambda level: round(0.4 * level))
-    canvas.paste((0, 0, 0), (left, top), shadow)
-    canvas.paste(_shading(thing.rgb, side), (left, top), mask)
-
-
-def _mask(thing: Thing, centre: tuple[float, float], radius: float, side: int) -> Image.Image:
-    """Return how much of each pixel the thing covers, 0..255, in a window of side x side pixels."""
+def _mask(thing: Thing, x: float, y: float, radius: float, side: int) -> Image.Image:
+    """Return how much of each pixel the thing at (x, y) covers, 0..255, in a window of side x side pixels."""
     fine = Image.new("L", (side * SUPERSAMPLE, side * SUPERSAMPLE))
     pen = ImageDraw.Draw(fine)
     turn = math.radians(thing.angle)
     cos, sin = math.cos(turn) * radius, math.sin(turn) * radius
-    for outline, fill in outlines(thing.shape):
-        pen.polygon(
-            [
-                ((centre[0] + x * cos - y * sin) * SUPERSAMPLE, (centre[1] - x * sin - y * cos) * SUPERSAMPLE)
-                for x, y in outline
-            ],
-            fill=255 if fill else 0,
-        )
+    for number, outline in enumerate(outlines(thing.shape)):
+        points = [
+            ((x + u * cos - v * sin) * SUPERSAMPLE, (y - u * sin - v * cos) * SUPERSAMPLE) for u, v in outline
+        ]
+        pen.polygon(points, fill=0 if number else 255)
     return fine.reduce(SUPERSAMPLE)
 
 
-def _shading(rgb: RGB, side: int) -> Image.Image:
-    """The colour, a little lighter towards the top left."""
-    slope = np.linspace(1.12, 0.88, side)
-    light = (slope[:, None, None] + slope[None, :, None]) / 2  # (side, side, 1)
-    return Image.fromarray(np.clip(np.array(rgb) * light, 0, 255).astype(np.uint8))  # (side, side, 3)
-
-
 @cache
-def outlines(shape: str) -> tuple[tuple[Points, bool], ...]:
+def outlines(shape: str) -> tuple[Points, ...]:
     """Polygons in the unit circle, y upwards, pointing to the right; a second one is cut out of the first."""
+    curve = np.linspace(0, 2 * math.pi, 48, endpoint=False)
     match shape:
         case "circle":
-            return ((_arc(1.0, 48), True),)
+            return (_arc(1.0),)
         case "ring":
-            return ((_arc(1.0, 48), True), (_arc(0.58, 48), False))
+            return _arc(1.0), _arc(0.58)
         case "crescent":
-            return ((_arc(1.0, 48), True), ([(x + 0.42, y) for x, y in _arc(0.84, 48)], False))
+            return _arc(1.0), [(x + 0.42, y) for x, y in _arc(0.84)]
         case "square":
-            return (([(0.7, 0.7), (-0.7, 0.7), (-0.7, -0.7), (0.7, -0.7)], True),)
+            return ([(0.7, 0.7), (-0.7, 0.7), (-0.7, -0.7), (0.7, -0.7)],)
         case "triangle":
-            return (([(1.0, 0.0), (-0.62, 0.78), (-0.62, -0.78)], True),)
-        case "star":
-            return ((_star(5, 0.42), True),)
+            return ([(1.0, 0.0), (-0.62, 0.78), (-0.62, -0.78)],)
+        case "star":  # its first point is at the top
+            turns = [math.pi / 2 + math.pi * corner / 5 for corner in range(10)]
+            radii = [1.0, 0.42] * 5
+            return ([(r * math.cos(turn), r * math.sin(turn)) for r, turn in zip(radii, turns, strict=True)],)
         case "cross":
             a, b = 0.94, 0.32
             arms = [(a, b), (b, b), (b, a), (-b, a), (-b, b), (-a, b)]
-            return (([*arms, *((-x, -y) for x, y in arms)], True),)
+            return ([*arms, *((-x, -y) for x, y in arms)],)
         case "heart":
-            curve = np.linspace(0, 2 * math.pi, 48, endpoint=False)
             x = 16 * np.sin(curve) ** 3
             y = 13 * np.cos(curve) - 5 * np.cos(2 * curve) - 2 * np.cos(3 * curve) - np.cos(4 * curve)
-            return (([(float(u) / 18.3, float(v + 2.5) / 18.3) for u, v in zip(x, y, strict=True)], True),)
+            return ([(float(u) / 18.3, float(v + 2.5) / 18.3) for u, v in zip(x, y, strict=True)],)
         case "drop":
-            curve = np.linspace(0, 2 * math.pi, 48, endpoint=False)
             x, y = np.cos(curve), 0.72 * np.sin(curve) * np.sin(curve / 2) ** 1.4
-            return (([(float(u), float(v)) for u, v in zip(x, y, strict=True)], True),)
+            return ([(float(u), float(v)) for u, v in zip(x, y, strict=True)],)
         case "dart":
-            return (([(1.0, 0.0), (-0.79, 0.6), (-0.4, 0.0), (-0.79, -0.6)], True),)
+            return ([(1.0, 0.0), (-0.79, 0.6), (-0.4, 0.0), (-0.79, -0.6)],)
         case "arrow":
             half = [(1.0, 0.0), (0.15, 0.72), (0.15, 0.27), (-0.95, 0.27)]
-            return (([*half, *((x, -y) for x, y in reversed(half[1:]))], True),)
+            return ([*half, *((x, -y) for x, y in reversed(half[1:]))],)
         case _:
             raise AssertionError(shape)
 
 
-def _arc(radius: float, steps: int) -> Points:
-    turns = [2 * math.pi * step / steps for step in range(steps)]
+def _arc(radius: float) -> Points:
+    turns = [2 * math.pi * step / 48 for step in range(48)]
     return [(radius * math.cos(turn), radius * math.sin(turn)) for turn in turns]
-
-
-def _star(points: int, inner: float) -> Points:
-    """Return the corners of a star; the first point is at the top."""
-    corners = []
-    for corner in range(2 * points):
-        turn, radius = math.pi / 2 + math.pi * corner / points, 1.0 if corner % 2 == 0 else inner
-        corners.append((radius * math.cos(turn), radius * math.sin(turn)))
-    return corners
 
 
 def _draw_background(background: Background, size: int) -> Image.Image:
@@ -274,25 +256,18 @@ def _draw_background(background: Background, size: int) -> Image.Image:
     near, far = (np.array(rgb, dtype=np.float64) for rgb in background.rgb)
     pixels = near + height[:, :, None] * (far - near)  # (S, S, 3)
     canvas = Image.fromarray(np.round(pixels).astype(np.uint8))
-    return _draw_strokes(canvas, background)
+
+    # Thin lines in the second colour, made stronger: clutter that is no thing.
+    if background.strokes:
+        fine = Image.new("L", (size * SUPERSAMPLE, size * SUPERSAMPLE))
+        pen = ImageDraw.Draw(fine)
+        for stroke in np.array(background.strokes) * fine.width:
+            pen.line(stroke.tolist(), 200, fine.width // 100)
+        ink = tuple(int(c) for c in np.clip(np.round(far + 0.8 * (far - near)), 0, 255))
+        canvas.paste(ink, (0, 0), fine.reduce(SUPERSAMPLE))
+    return canvas
 
 
 def _smooth_step(wave: np.ndarray, period: float) -> np.ndarray:
     """Turn a wave in [-1, 1] into bands of 0 and 1 with edges about a pixel wide; `period` in pixels."""
     return np.clip(wave * period / (2 * math.pi) + 0.5, 0, 1)
-
-
-def _draw_strokes(canvas: Image.Image, background: Background) -> Image.Image:
-    """Draw thin lines in the second colour of the background, made stronger: clutter that is no thing."""
-    if not background.strokes:
-        return canvas
-    fine = Image.new("L", (canvas.width * SUPERSAMPLE, canvas.height * SUPERSAMPLE))
-    pen = ImageDraw.Draw(fine)
-    for x0, y0, x1, y1 in background.strokes:
-        pen.line(
-            [(x0 * fine.width, y0 * fine.height), (x1 * fine.width, y1 * fine.height)], 200, fine.width // 100
-        )
-    near, far = background.rgb
-    ink = tuple(max(0, min(255, round(b + 0.8 * (b - a)))) for a, b in zip(near, far, strict=True))
-    canvas.paste(ink, (0, 0), fine.reduce(SUPERSAMPLE))
-    return canvas

@@ -13,15 +13,12 @@ once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
-
 import numpy as np
 
 from vitrail.data.readers.fingerprint import digest
 from vitrail.data.readers.scenes import QUESTIONS, Scene, draw, sample_scene
 from vitrail.data.readers.split_names import find_split
-from vitrail.data.sources import Example, take_options
+from vitrail.data.sources import Example, Source, take_options
 from vitrail.errors import ConfigError
 
 SPLITS = ("train", "validation", "test")
@@ -33,42 +30,23 @@ OPTIONS = {  # name -> (default, least, most)
 DRAWING = 1  # counts the changes to what is drawn: part of the fingerprint
 
 
-@dataclass(frozen=True)
-class ShapesSource:
-    """`count` drawings. Nothing is stored but these numbers."""
+class ShapesSource(Source):
+    """`count` drawings."""
 
-    question: str
-    split: str
-    count: int
-    image_size: int
-    seed: int
-
-    @property
-    def name(self) -> str:
-        return f"shapes:{self.question}:{self.split}"
-
-    @property
-    def class_names(self) -> list[str]:
-        return list(QUESTIONS[self.question])
-
-    @cached_property
-    def labels(self) -> np.ndarray:  # int64 (n,)
-        classes = len(QUESTIONS[self.question])
-        runs = -(-self.count // classes)
-        words = np.random.PCG64(self._stream(0)).random_raw(runs * classes)
-        return words.reshape(runs, classes).argsort(axis=1).reshape(-1)[: self.count]  # (n,)
-
-    def __len__(self) -> int:
-        return self.count
-
-    def key(self, index: int) -> str:
-        if not 0 <= index < self.count:
-            raise IndexError(f"{index} in a source of {self.count}")
-        return f"{self.split}:{index}"
+    def __init__(self, question: str, split: str, count: int, image_size: int, seed: int) -> None:
+        self.name = f"shapes:{question}:{split}"
+        self.class_names = list(QUESTIONS[question])
+        self.question, self.split, self.image_size, self.seed = question, split, image_size, seed
+        # Seed of the random streams; a first word separates that of the labels from those of the scenes.
+        self.stream = [list(QUESTIONS).index(question), seed, SPLITS.index(split)]
+        classes = len(self.class_names)
+        runs = -(-count // classes)
+        words = np.random.PCG64([1, *self.stream]).random_raw(runs * classes)
+        self.labels = words.reshape(runs, classes).argsort(axis=1).reshape(-1)[:count]  # (n,)
 
     def scene(self, index: int) -> Scene:
         """Return the scene of example `index`."""
-        rng = np.random.default_rng([*self._stream(1), index])
+        rng = np.random.default_rng([2, *self.stream, index])
         return sample_scene(self.question, int(self.labels[index]), rng)
 
     def read(self, index: int) -> Example:
@@ -76,11 +54,7 @@ class ShapesSource:
         return Example(draw(self.scene(index), self.image_size), int(self.labels[index]), key)
 
     def fingerprint(self) -> str:
-        return digest("shapes", DRAWING, self.question, self.split, self.count, self.image_size, self.seed)
-
-    def _stream(self, purpose: int) -> list[int]:
-        """Return the seed of a random stream; `purpose` separates that of the labels from those of the scenes."""
-        return [1 + purpose, list(QUESTIONS).index(self.question), self.seed, SPLITS.index(self.split)]
+        return digest("shapes", DRAWING, self.question, self.split, len(self), self.image_size, self.seed)
 
 
 def open_shapes(where: str, split: str, options: dict[str, str]) -> ShapesSource:

@@ -19,7 +19,7 @@ import json
 import os
 import re
 import zipfile
-from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,9 +29,10 @@ from vitrail.data.readers.class_names import check_labels, number_labels, number
 from vitrail.data.readers.fingerprint import digest, digest_files, file_stamp
 from vitrail.data.readers.folder_layout import EXTENSIONS
 from vitrail.data.readers.names import Names, printable
-from vitrail.data.readers.shard_files import Shards, find_shards, find_split_shards
+from vitrail.data.readers.shard_files import find_shards, find_split_shards
 from vitrail.data.readers.tar_headers import Member, walk
-from vitrail.data.sources import MAX_FILE_BYTES, Example
+from vitrail.data.sources import MAX_FILE_BYTES, Example, Source
+from vitrail.data.splits import locate
 from vitrail.errors import DataError, ImageError
 from vitrail.runtime.files import atomic_file
 from vitrail.runtime.npz_members import DAMAGE, read_member
@@ -41,10 +42,11 @@ FORMAT = 1  # of the index file
 ARRAYS = ("stamp", "keys", "key_ends", "offsets", "sizes", "labels", "label_ends")  # in the index file
 INDEX_BYTES = 1 << 16  # that an index may be larger than its shard
 MAX_LABEL_BYTES = 1 << 20  # of a .cls or .json member
+NUMBER = re.compile(r"-?[0-9]{1,18}")
 
 
 @dataclass(frozen=True, eq=False)
-class TarSource:
+class TarSource(Source):
     """The examples of some tar shards."""
 
     name: str
@@ -55,16 +57,13 @@ class TarSource:
     labels: np.ndarray  # int64 (n,)
     class_names: list[str]
 
-    def __len__(self) -> int:
-        return int(self.ends[-1])
-
     def key(self, index: int) -> str:
-        f, i = self._locate(index)
+        f, i = locate(index, self.ends)
         return f"{self.file_keys[f]}:{printable(self.indexes[f].keys[i])}"
 
     def read(self, index: int) -> Example:
         key = self.key(index)
-        f, i = self._locate(index)
+        f, i = locate(index, self.ends)
         offset, size = int(self.indexes[f].offsets[i]), int(self.indexes[f].sizes[i])
         if offset < 0:
             raise DataError(f"{key}: the example has a label but no image")
@@ -84,22 +83,32 @@ class TarSource:
     def fingerprint(self) -> str:
         return digest(digest_files(zip(self.file_keys, self.files, strict=True)), *self.class_names)
 
-    def _locate(self, index: int) -> tuple[int, int]:
-        if not 0 <= index < len(self):
-            raise IndexError(f"{index} in a source of {len(self)}")
-        f = int(np.searchsorted(self.ends, index, side="right"))
-        return f, index - (int(self.ends[f - 1]) if f else 0)
-
 
 def open_tar(path: Path, split: str) -> TarSource:
     """Open one split of a folder of tar shards, or one shard."""
     name, shards = find_split_shards(path, ".tar", split)
     root = path if path.is_dir() else path.parent
-    indexes = [read_index(file) for file in progress(shards.files, len(shards.files), "tar shards")]
-    texts = [label.decode() for index in indexes for label in index.labels]
+    indexes = {file: read_index(file) for file in progress(shards.files, len(shards.files), "tar shards")}
+    texts = [label.decode() for index in indexes.values() for label in index.labels]
     if not texts:
         raise DataError(f"{path}: no examples in the {len(shards.files)} shards of {name!r}")
-    class_names, numbers = _find_classes(path, root, texts, dict(zip(shards.files, indexes, strict=True)))
+
+    class_names = read_class_names(root)
+    numbers = all(map(NUMBER.fullmatch, texts))
+    if class_names is None:
+        # Nothing names the classes: they are the labels that occur, numbers in all splits, or names in train.
+        splits = find_shards(path, ".tar")
+        found: dict[str, set[str]] = {}  # split -> its labels
+        for other in splits if numbers or "train" not in splits else ["train"]:
+            read = (indexes.get(file) or read_index(file) for file in splits[other].files)
+            found[other] = {label.decode() for index in read for label in index.labels}
+        labels_there = set().union(*found.values())
+        numbers = numbers and all(map(NUMBER.fullmatch, labels_there))
+        if numbers:
+            class_names = number_names([np.array([int(label) for label in labels_there], dtype=np.int64)])
+        else:
+            class_names = sorted(found.get("train", labels_there))
+
     where = f"{path}, split {name!r}"
     if numbers:
         labels = np.array([int(text) for text in texts], dtype=np.int64)
@@ -110,34 +119,11 @@ def open_tar(path: Path, split: str) -> TarSource:
         name=f"{root.resolve().name}:{name}",
         files=shards.files,
         file_keys=[file.relative_to(root).as_posix() for file in shards.files],
-        indexes=indexes,
-        ends=np.cumsum([len(index.keys) for index in indexes]),
+        indexes=list(indexes.values()),
+        ends=np.cumsum([len(index.keys) for index in indexes.values()]),
         labels=labels,
         class_names=class_names,
     )
-
-
-def _find_classes(
-    path: Path, root: Path, texts: list[str], known: dict[Path, Index]
-) -> tuple[list[str], bool]:
-    """Return the class names, and whether the labels `texts` are numbers of classes; else they are names."""
-
-    def labels_in(splits: Iterable[Shards]) -> set[str]:
-        files = [file for shards in splits for file in shards.files]
-        indexes = (known[file] if file in known else read_index(file) for file in files)
-        return {label.decode() for index in indexes for label in index.labels}
-
-    names, numbers = read_class_names(root), all(map(_is_number, texts))
-    if names is not None:
-        return names, numbers
-    splits = find_shards(path, ".tar")
-    if numbers and all(map(_is_number, labels := labels_in(splits.values()))):
-        return number_names([np.array([int(label) for label in labels], dtype=np.int64)]), True
-    return sorted(labels_in([splits["train"]] if "train" in splits else splits.values())), False
-
-
-def _is_number(text: str) -> bool:
-    return re.fullmatch(r"-?[0-9]{1,18}", text) is not None
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,7 +147,19 @@ def read_index(shard: Path) -> Index:
         if index is not None:
             return index
     index = build_index(shard)
-    _save_index(index, places)
+    arrays = {
+        "stamp": np.array([FORMAT, *index.stamp], dtype=np.int64),
+        "keys": index.keys.bytes,
+        "key_ends": index.keys.ends,
+        "offsets": index.offsets,
+        "sizes": index.sizes,
+        "labels": index.labels.bytes,
+        "label_ends": index.labels.ends,
+    }
+    for file in places:  # the first that can be written; else it is built again next time
+        with suppress(OSError), atomic_file(file) as temporary, temporary.open("wb") as stream:
+            np.savez(stream, **arrays)  # type: ignore[arg-type]
+            break
     return index
 
 
@@ -251,23 +249,3 @@ def _load_index(file: Path, stamp: tuple[int, int]) -> Index | None:
         )
     except DAMAGE:
         return None
-
-
-def _save_index(index: Index, files: Iterable[Path]) -> None:
-    """Keep the index in the first of `files` that can be written; else it is built again next time."""
-    arrays = {
-        "stamp": np.array([FORMAT, *index.stamp], dtype=np.int64),
-        "keys": index.keys.bytes,
-        "key_ends": index.keys.ends,
-        "offsets": index.offsets,
-        "sizes": index.sizes,
-        "labels": index.labels.bytes,
-        "label_ends": index.labels.ends,
-    }
-    for file in files:
-        try:
-            with atomic_file(file) as temporary, temporary.open("wb") as stream:
-                np.savez(stream, **arrays)  # type: ignore[arg-type]
-            return
-        except OSError:
-            continue
