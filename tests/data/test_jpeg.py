@@ -13,7 +13,7 @@ from PIL import Image
 
 from tests.data.jpeg_files import END, codes_at, jpeg, picture, segment
 from vitrail.data import decode as decoding
-from vitrail.data.decode import decode, decode_rows, usual_jpeg
+from vitrail.data.decode import decode, usual_jpeg
 from vitrail.data.jpeg import complete_codes, decode_jpeg, overwritten_codes, run_of_one_byte
 from vitrail.data.jpeg_header import read_header
 from vitrail.errors import ImageError
@@ -34,7 +34,7 @@ def encoded(height: int, width: int, *channels: int, **options: object) -> bytes
 
 def upper(data: bytes, rows: int, **more: Any) -> np.ndarray:
     """At least so many rows from the top."""
-    return decode_rows(data, usual_jpeg(data), rows, **more)
+    return decode(data, jpeg=usual_jpeg(data), rows=rows, **more)
 
 
 @pytest.mark.parametrize("options", ROW_BY_ROW + OTHERWISE, ids=str)

@@ -12,25 +12,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitrail.data.ops import on_device
-from vitrail.data.ops.on_device import GREY
-from vitrail.data.ops.pixel_ops import (
-    PixelOp,
-    Resize,
-    Sized,
-    check_interval,
-    check_numbers,
-    check_word,
-    cut,
-    resized_kind,
-)
-from vitrail.data.ops.resize import METHODS, Box, Pixels
+from vitrail.data.ops.on_device import GREY, inside
+from vitrail.data.ops.pixel_ops import PixelOp, Sized, check_inside, cut
+from vitrail.data.ops.resize import METHODS, Box, Pixels, resize
 
 
 @dataclass(frozen=True)
@@ -38,43 +29,23 @@ class InceptionCrop(Sized):
     """A rectangle of random area, aspect ratio and place (`inception_box`), squashed to height x width."""
 
     name = "inception_crop"
+    allowed: ClassVar = {**Sized.allowed, "method": METHODS, "area": 1.0, "aspect": 1e9}
     random = True
     resizes = True
     method: str = "bilinear"
     area: tuple[float, float] = (0.05, 1.0)
     aspect: tuple[float, float] = (0.75, 1.33)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_word(self.name, METHODS, method=self.method)
-        check_interval(self.name, most=1, area=self.area)
-        check_interval(self.name, aspect=self.aspect)
-
     def __call__(self, image: Pixels, rng: np.random.Generator | None) -> Pixels:
         assert rng is not None
-        return self.squash(cut(image, *self.box(image.shape[0], image.shape[1], rng)), None)
+        return self.squash(image, self.draw(image.shape[0], image.shape[1], rng))
 
-    def box(self, height: int, width: int, rng: np.random.Generator) -> Box:
-        """Draw the rectangle for an image of this size; its pixels are not needed."""
+    def draw(self, height: int, width: int, rng: np.random.Generator) -> Box:
         return inception_box(height, width, rng, area=self.area, aspect=self.aspect)
 
-    @property
-    def batchable(self) -> bool:
-        return self.method == "bilinear"
-
-    def draw(self, height: int, width: int, rng: np.random.Generator) -> NDArray[np.float64]:
-        return np.array(self.box(height, width, rng), np.float64)
-
-    def batched(self, x: Tensor, drawn: Tensor) -> Tensor:
-        return on_device.squashed(x, drawn, self.output)
-
-    @property
-    def squash(self) -> Resize:
-        """Resize of the rectangle to the size of the output."""
-        return Resize(self.height, self.width, self.method)
-
-    def kind(self, given: str) -> str:
-        return resized_kind(self.name, self.method, given)
+    def squash(self, image: Pixels, box: Box) -> Pixels:
+        """Cut the rectangle out, and resize it to the size of the output."""
+        return resize(cut(image, box), self.output, self.method)
 
 
 def inception_box(
@@ -118,8 +89,9 @@ class RandomCrop(Sized):
 
     def __call__(self, image: Pixels, rng: np.random.Generator | None) -> Pixels:
         assert rng is not None
-        cut(image, 0, 0, *self.output)  # an ImageError where the image is too small
-        return cut(image, *_place(image.shape[0], image.shape[1], *self.output, rng))
+        height, width, _ = image.shape
+        check_inside((0, 0, *self.output), height, width)
+        return cut(image, _place(height, width, *self.output, rng))
 
 
 @dataclass(frozen=True)
@@ -127,25 +99,17 @@ class FlipLR(PixelOp):
     """Left and right exchanged with probability p."""
 
     name = "flip_lr"
+    allowed: ClassVar = {"p": (0.0, 1.0)}
     random = True
     p: float = 0.5
 
-    def __post_init__(self) -> None:
-        check_numbers(self.name, 0, 1, p=self.p)
-
     def __call__(self, image: Pixels, rng: np.random.Generator | None) -> Pixels:
         assert rng is not None
-        return image[:, ::-1] if rng.random() < self.p else image  # (H, W, 3)
+        (flip,) = self.draw(image.shape[0], image.shape[1], rng)
+        return image[:, ::-1] if flip else image  # (H, W, 3)
 
-    @property
-    def batchable(self) -> bool:
-        return True
-
-    def draw(self, height: int, width: int, rng: np.random.Generator) -> NDArray[np.float64]:
-        return np.array([rng.random() < self.p], np.float64)
-
-    def batched(self, x: Tensor, drawn: Tensor) -> Tensor:
-        return on_device.flipped(x, drawn[:, 0])
+    def draw(self, height: int, width: int, rng: np.random.Generator) -> tuple[float]:
+        return (float(rng.random() < self.p),)
 
 
 @dataclass(frozen=True)
@@ -157,31 +121,24 @@ class RandomErasing(PixelOp):
     """
 
     name = "random_erasing"
+    allowed: ClassVar = {"p": (0.0, 1.0), "area": 1.0, "aspect": 1e9, "fill": ("noise", "grey")}
     random = True
     p: float = 0.25
     area: tuple[float, float] = (0.02, 0.33)
     aspect: tuple[float, float] = (0.3, 3.3)
     fill: str = "noise"
 
-    def __post_init__(self) -> None:
-        check_numbers(self.name, 0, 1, p=self.p)
-        check_interval(self.name, most=1, area=self.area)
-        check_interval(self.name, aspect=self.aspect)
-        check_word(self.name, ("noise", "grey"), fill=self.fill)
-
     def __call__(self, image: Pixels, rng: np.random.Generator | None) -> Pixels:
         assert rng is not None
-        top, left, h, w = self.box(image.shape[0], image.shape[1], rng)
+        top, left, h, w = self.draw(image.shape[0], image.shape[1], rng)
         if not h:
             return image
         erased = image.copy()
-        noise = self.fill == "noise"
-        erased[top : top + h, left : left + w] = (
-            rng.integers(256, size=(h, w, 3), dtype=np.uint8) if noise else GREY
-        )
+        filling = rng.integers(256, size=(h, w, 3), dtype=np.uint8) if self.fill == "noise" else GREY
+        erased[top : top + h, left : left + w] = filling
         return erased
 
-    def box(self, height: int, width: int, rng: np.random.Generator) -> Box:
+    def draw(self, height: int, width: int, rng: np.random.Generator) -> Box:
         """Draw the rectangle; its height is 0 where nothing is erased."""
         if rng.random() < self.p:
             for _ in range(10):
@@ -191,16 +148,6 @@ class RandomErasing(PixelOp):
                 if 0 < h <= height and 0 < w <= width:
                     return _place(height, width, h, w, rng)
         return 0, 0, 0, 0
-
-    @property
-    def batchable(self) -> bool:
-        return self.fill == "grey"
-
-    def draw(self, height: int, width: int, rng: np.random.Generator) -> NDArray[np.float64]:
-        return np.array(self.box(height, width, rng), np.float64)
-
-    def batched(self, x: Tensor, drawn: Tensor) -> Tensor:
-        return torch.where(inside(drawn, x), GREY, x)
 
 
 def _place(height: int, width: int, h: int, w: int, rng: np.random.Generator) -> Box:
@@ -224,7 +171,7 @@ class Mixing:
 def draw_mixup(batch: int, p: float, rng: np.random.Generator) -> Mixing:
     """Draw max(l, 1 - l) with l from Beta(p, p), one for the batch; the partner is the one before (big_vision)."""
     share = float(rng.beta(p, p)) if p > 0 else 1.0
-    return Mixing(_previous(batch), np.full(batch, max(share, 1 - share), np.float32))
+    return Mixing(np.roll(np.arange(batch), 1), np.full(batch, max(share, 1 - share), np.float32))
 
 
 def draw_cutmix(batch: int, image_size: tuple[int, int], p: float, rng: np.random.Generator) -> Mixing:
@@ -237,11 +184,7 @@ def draw_cutmix(batch: int, image_size: tuple[int, int], p: float, rng: np.rando
     top, left = max(top, 0), max(left, 0)
     box = np.array([top, left, bottom - top, right - left], np.int64)
     weight = 1 - box[2] * box[3] / (height * width)
-    return Mixing(_previous(batch), np.full(batch, weight, np.float32), np.tile(box, (batch, 1)))
-
-
-def _previous(batch: int) -> NDArray[np.int64]:
-    return np.roll(np.arange(batch), 1)
+    return Mixing(np.roll(np.arange(batch), 1), np.full(batch, weight, np.float32), np.tile(box, (batch, 1)))
 
 
 def mixup(x: Tensor, partner: Tensor, weight: Tensor) -> Tensor:
@@ -256,12 +199,3 @@ def mixup(x: Tensor, partner: Tensor, weight: Tensor) -> Tensor:
 def cutmix(x: Tensor, partner: Tensor, box: Tensor) -> Tensor:
     """Put the partner's pixels into the box of each image of x (B, C, H, W); rows of x as for mixup."""
     return torch.where(inside(box, x), x[partner], x[: len(partner)])
-
-
-def inside(box: Tensor, x: Tensor) -> Tensor:
-    """Return the mask of the pixels of x in their boxes (B, 4: top, left, height, width); bool (B, 1, H, W)."""
-    top, left, height, width = (side[:, None] for side in box.unbind(1))  # (B, 1)
-    row, column = (torch.arange(n, device=x.device) for n in x.shape[2:])
-    rows = (row >= top) & (row < top + height)  # (B, H)
-    columns = (column >= left) & (column < left + width)  # (B, W)
-    return rows[:, None, :, None] & columns[:, None, None, :]  # (B, 1, H, W)

@@ -53,22 +53,18 @@ BRANDS = {
 CONVERT = "convert to JPEG or PNG first, as `heif-convert a.heic a.jpg` or macOS's `sips -s format jpeg` do"
 
 
-def decode(data: bytes, *, name: str = "<bytes>", max_pixels: int = MAX_PIXELS) -> NDArray[np.uint8]:
-    """Decode an image: uint8 (H, W, 3) RGB. Errors begin with `name`."""
-    return decode_rows(data, None, None, name=name, max_pixels=max_pixels)
-
-
-def decode_rows(
+def decode(
     data: bytes,
-    jpeg: JpegHeader | None,
-    rows: int | None,
     *,
     name: str = "<bytes>",
     max_pixels: int = MAX_PIXELS,
+    jpeg: JpegHeader | None = None,
+    rows: int | None = None,
 ) -> NDArray[np.uint8]:
-    """Return the pixels from the top down to at least so many rows (None: all of them).
+    """Decode an image: uint8 (H, W, 3) RGB. Errors begin with `name`.
 
-    `jpeg` is the header that `usual_jpeg` returned, if the caller needed the size before the pixels.
+    `jpeg` is the header that `usual_jpeg` returned, if the caller needed the size before the pixels; with `rows`, at
+    least so many from the top are returned of such an image.
     """
     try:
         if data.startswith(START):
@@ -91,7 +87,7 @@ def usual_jpeg(data: bytes) -> JpegHeader | None:
         return None
     try:
         header = read_header(data)
-    except ImageError:  # decode_rows raises it again, with a name
+    except ImageError:  # decode raises it again, with a name
         return None
     return header if len(header.channels) in (1, 3) and header.orientation == 1 else None
 

@@ -13,34 +13,31 @@ Nothing is evaluated: arguments are literals. PRESETS are the lines of published
 from __future__ import annotations
 
 import ast
-from dataclasses import MISSING, Field, dataclass, fields
-from itertools import pairwise
-from typing import Any, TypeAlias
+from dataclasses import MISSING, dataclass, fields
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from vitrail.data.augment import FlipLR, InceptionCrop, RandomCrop, RandomErasing
-from vitrail.data.decode import decode_rows, usual_jpeg
+from vitrail.data.decode import decode, usual_jpeg
 from vitrail.data.ops.pixel_ops import (
     CentralCrop,
     Crop,
+    Op,
     PixelOp,
     Resize,
     ResizeSmall,
     Uint8,
-    cut,
-    resized_and_cropped,
+    check_inside,
 )
 from vitrail.data.ops.randaugment import RandAugment
-from vitrail.data.ops.resize import Pixels
+from vitrail.data.ops.resize import OF_BYTES, TENSORFLOW, Box, Pixels, resize
 from vitrail.data.ops.value_ops import Normalize, ToRange, ValueOp
 from vitrail.errors import ConfigError, ImageError
 
-Op: TypeAlias = PixelOp | ValueOp
-
-OPS: dict[str, type[Op]] = {
+OPS: dict[str, type[PixelOp] | type[ValueOp]] = {
     "resize": Resize,
     "resize_small": ResizeSmall,
     "central_crop": CentralCrop,
@@ -102,42 +99,69 @@ class Pipeline:
     value_op: ValueOp | None = None
 
     def __post_init__(self) -> None:
-        kind = "bytes"
+        """Reject an op that cannot take what the ops before it make: once, and not for each image."""
+        fractions, before = False, None
+        size: tuple[int, int] | None = None
         for op in self.pixel_ops:
-            kind = op.kind(kind)
-        _check_crops_fit(self.pixel_ops)
+            method = getattr(op, "method", None)
+            if fractions and (method in OF_BYTES or isinstance(op, RandAugment)):
+                raise ConfigError(
+                    f"{op_text(op)} takes bytes, and an op before it makes fractions; put uint8 in between"
+                )
+            fractions = (fractions or method in TENSORFLOW) and not isinstance(op, Uint8)
+            if before is not None and isinstance(op, CentralCrop | RandomCrop):
+                height, width = op.output
+                too_large = size is not None and (height > size[0] or width > size[1])
+                if too_large or (isinstance(before, ResizeSmall) and min(height, width) > before.short):
+                    raise ConfigError(f"{op_text(op)} is larger than what {op_text(before)} makes")
+            before, size = op, op.size(size)
 
     def __str__(self) -> str:
-        texts = [op_text(op) for op in self.pixel_ops]
-        return "|".join([*texts, op_text(self.value_op)] if self.value_op else texts)
+        ops: tuple[Op, ...] = (*self.pixel_ops, self.value_op) if self.value_op else self.pixel_ops
+        return "|".join(map(op_text, ops))
 
     def __call__(self, image: Pixels, rng: np.random.Generator | None = None) -> Tensor:
         """Run the whole line on one image, uint8 (H, W, 3): float32 (3, h, w)."""
         return self.device(self.host(image, rng)[None])[0]  # (3, h, w)
-
-    def host(self, image: Pixels, rng: np.random.Generator | None = None) -> Tensor:
-        """Run the part before the device, uint8 (3, h, w), if the pixel ops end in `uint8`; else all, float32."""
-        return self._host(self.pixel_ops, image, rng)
 
     def load(self, data: bytes, rng: np.random.Generator | None = None, *, name: str = "<bytes>") -> Tensor:
         """Return host(decode(data)), the same bits, without decoding rows below a first random crop.
 
         Errors begin with `name`.
         """
-        jpeg, ops, box = usual_jpeg(data), self.pixel_ops, None
-        if jpeg is not None and rng is not None and ops and isinstance(ops[0], InceptionCrop):
-            box = ops[0].box(jpeg.height, jpeg.width, rng)
-            ops = (ops[0].squash, *ops[1:])
-        image = decode_rows(data, jpeg, None if box is None else box[0] + box[2], name=name)
+        jpeg, box, rows = usual_jpeg(data), None, None
+        if jpeg is not None and rng is not None and self.pixel_ops:
+            crop = self.pixel_ops[0]
+            if isinstance(crop, InceptionCrop):
+                box = crop.draw(jpeg.height, jpeg.width, rng)
+                rows = box[0] + box[2]
+        image = decode(data, name=name, jpeg=jpeg, rows=rows)
         try:
-            return self._host(ops, image if box is None else cut(image, *box), rng)
+            return self.host(image, rng, box)
         except ImageError as error:
             raise ImageError(f"{name}: {error}") from error
 
-    def _host(self, ops: tuple[PixelOp, ...], image: Pixels, rng: np.random.Generator | None) -> Tensor:
+    def host(self, image: Pixels, rng: np.random.Generator | None = None, box: Box | None = None) -> Tensor:
+        """Run the part before the device, uint8 (3, h, w), if the pixel ops end in `uint8`; else all, float32.
+
+        `box` is the rectangle of a first inception_crop, where it was drawn before the image was decoded.
+        """
         if self.random and rng is None:
             raise ConfigError(f"'{self}' has random ops: it needs a numpy Generator, rng=...")
-        image = _applied(ops, image, rng)
+        ops = list(self.pixel_ops)
+        while ops:
+            op = ops.pop(0)
+            if box is not None and isinstance(op, InceptionCrop):
+                image, box = op.squash(image, box), None
+            elif isinstance(op, Resize | ResizeSmall) and ops and isinstance(ops[0], CentralCrop):
+                # The bits of one op after the other, without the pixels that would be cut off.
+                size, crop = op.size((image.shape[0], image.shape[1])), ops.pop(0)
+                assert size is not None and isinstance(crop, CentralCrop)
+                window = crop.box(*size)
+                check_inside(window, *size)
+                image = resize(image, size, op.method, window)
+            else:
+                image = op(image, rng)
         x = torch.from_numpy(np.array(image.transpose(2, 0, 1), order="C"))  # (3, h, w), a copy
         return x if self.crosses_as_bytes else self._values(x)
 
@@ -212,48 +236,44 @@ def parse(line: str) -> Pipeline:
         raise ConfigError(f"{error}; in the preprocessing line '{line}'") from None
 
 
-def _applied(ops: tuple[PixelOp, ...], image: Pixels, rng: np.random.Generator | None) -> Pixels:
-    match ops:
-        case (Resize() | ResizeSmall() as first, CentralCrop() as then, *rest):
-            return _applied(tuple(rest), resized_and_cropped(image, first, then), rng)
-        case (op, *rest):
-            return _applied(tuple(rest), op(image, rng), rng)
-        case _:
-            return image
-
-
-def _check_crops_fit(ops: tuple[PixelOp, ...]) -> None:
-    """Reject a crop that fits into no image that reaches it, once, instead of for each image."""
-    size: tuple[int, int] | None = None
-    for before, op in pairwise(ops):
-        size = before.size(size)
-        if isinstance(op, CentralCrop | RandomCrop):
-            height, width = op.output
-            too_large = size is not None and (height > size[0] or width > size[1])
-            if too_large or (isinstance(before, ResizeSmall) and min(height, width) > before.short):
-                raise ConfigError(f"{op_text(op)} is larger than what {op_text(before)} makes")
-
-
-def parse_op(text: str) -> Op:
+def parse_op(text: str) -> PixelOp | ValueOp:
     """Return the op of a piece of a line. ConfigError names the op, its arguments, and the ops there are."""
-    name, positional, arguments = _parse_call(text)
+    try:
+        call = ast.parse(text, mode="eval").body
+        if isinstance(call, ast.Name):
+            call = ast.Call(call, [], [])
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+            raise SyntaxError
+        name, positional = call.func.id, [_literal(argument) for argument in call.args]
+        arguments = {str(keyword.arg or "**"): _literal(keyword.value) for keyword in call.keywords}
+        if "**" in arguments:
+            raise SyntaxError
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+        raise ConfigError(f"'{text}' is not an op; write name, or name(1, word, key=(0.5, 2))") from None
     if name not in OPS:
         raise ConfigError(f"there is no op '{name}'; the ops are {', '.join(OPS)}")
-    op = OPS[name]
-    usage = f"{name} takes ({', '.join(_parameter(field) for field in fields(op))})"
-    words = iter([field.name for field in fields(op) if _is_word(field)])
-    numbers = iter([field.name for field in fields(op) if not _is_word(field)])
+    defaults = {field.name: field.default for field in fields(OPS[name])}
+    takes = [key if value is MISSING else f"{key}={_value_text(value)}" for key, value in defaults.items()]
+    usage = f"{name} takes ({', '.join(takes)})"
+    # Annotations are text in the modules of the ops.
+    words = iter([field.name for field in fields(OPS[name]) if field.type == "str"])
+    numbers = iter([field.name for field in fields(OPS[name]) if field.type != "str"])
     for value in positional:
         place = next(words if isinstance(value, str) else numbers, None)
         if place is None or place in arguments:
             raise ConfigError(f"'{text}': {value} is one argument too many; {usage}")
         arguments[place] = value
-    unknown = arguments.keys() - {field.name for field in fields(op)}
-    missing = [field.name for field in fields(op) if field.default is MISSING and field.name not in arguments]
-    if unknown or missing:
-        wrong = f"unknown argument {min(unknown)}" if unknown else f"missing argument {missing[0]}"
-        raise ConfigError(f"'{text}': {wrong}; {usage}")
-    return op(**arguments)
+    for key in sorted(arguments.keys() - defaults.keys()):
+        raise ConfigError(f"'{text}': unknown argument {key}; {usage}")
+    for key in defaults:
+        if defaults[key] is MISSING and key not in arguments:
+            raise ConfigError(f"'{text}': missing argument {key}; {usage}")
+    return OPS[name](**arguments)
+
+
+def _literal(node: ast.expr) -> Any:
+    value = node.id if isinstance(node, ast.Name) else ast.literal_eval(node)
+    return tuple(value) if isinstance(value, list) else value
 
 
 def op_text(op: Op) -> str:
@@ -261,43 +281,12 @@ def op_text(op: Op) -> str:
     arguments: list[str] = []
     skipped = {True: False, False: False}  # a word, or a number, before this one was left out
     for field in fields(op):
-        value = vars(op)[field.name]
+        value, word = vars(op)[field.name], field.type == "str"
         if value == field.default:
-            skipped[_is_word(field)] = True
-        elif skipped[_is_word(field)]:
-            arguments.append(f"{field.name}={_value_text(value)}")
+            skipped[word] = True
         else:
-            arguments.append(_value_text(value))
+            arguments.append(f"{field.name}={_value_text(value)}" if skipped[word] else _value_text(value))
     return f"{op.name}({', '.join(arguments)})" if arguments else op.name
-
-
-def _parse_call(text: str) -> tuple[str, list[object], dict[str, object]]:
-    """Return the name, the arguments by position, and those by keyword."""
-    try:
-        call = ast.parse(text, mode="eval").body
-        if isinstance(call, ast.Name):
-            return call.id, [], {}
-        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
-            raise SyntaxError
-        positional = [_literal(argument) for argument in call.args]
-        if any(keyword.arg is None for keyword in call.keywords):  # **arguments
-            raise SyntaxError
-        return call.func.id, positional, {str(k.arg): _literal(k.value) for k in call.keywords}
-    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
-        raise ConfigError(f"'{text}' is not an op; write name, or name(1, word, key=(0.5, 2))") from None
-
-
-def _literal(node: ast.expr) -> object:
-    value = node.id if isinstance(node, ast.Name) else ast.literal_eval(node)
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _is_word(field: Field[Any]) -> bool:
-    return field.type == "str"  # annotations are text in the modules of the ops
-
-
-def _parameter(field: Field[Any]) -> str:
-    return field.name if field.default is MISSING else f"{field.name}={_value_text(field.default)}"
 
 
 def _value_text(value: object) -> str:

@@ -22,12 +22,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitrail.data.augment import InceptionCrop
+from vitrail.data.augment import FlipLR, InceptionCrop, RandomErasing
 from vitrail.data.bad_files import BadExample, BadFiles
 from vitrail.data.decode import decode
 from vitrail.data.loader import Batch, Loader, Stream, View
 from vitrail.data.map_images import map_images
-from vitrail.data.ops.pixel_ops import PixelOp
+from vitrail.data.ops.on_device import GREY, distorted, inside, squashed
+from vitrail.data.ops.pixel_ops import PixelOp, Uint8
+from vitrail.data.ops.randaugment import RandAugment
 from vitrail.data.order import EXAMPLE, generator
 from vitrail.data.preprocess import Pipeline, op_text
 from vitrail.data.settings import DataSettings
@@ -37,7 +39,6 @@ from vitrail.runtime.progress import progress
 
 LARGEST_PART = 0.5  # of a GPU's free memory that images may take
 AT_ONCE = 1024  # images that are decoded, or cross, together
-BATCHABLE = "inception_crop (bilinear), flip_lr, randaugment, random_erasing (grey), uint8"
 
 Image: TypeAlias = NDArray[np.uint8]  # (h, w, 3)
 
@@ -64,25 +65,20 @@ class ResidentLoader(Loader):
         self.place: torch.device | None = None  # where they are, as it was asked for
 
     def prepare(self, device: torch.device) -> None:
+        """Copy all images to the device, padded with zeros to the largest; broken ones are zeros."""
         if device.type == "mps":
             raise ConfigError("resident images need float64, which mps does not have; leave out resident")
-        if self.images is None or self.place != device:
-            self.images = None  # its memory is free before more is taken
-            self.images, self.place = self.on(device), device
-
-    def finish(self, batch: Batch) -> Batch:
-        """Make images of the rows of numbers."""
-        assert self.images is not None
-        ops, numbers = self.stream.pipeline.pixel_ops, self.stream.numbers
-        batch["image"] = self.augmented(self.images, batch["image"], ops, numbers)
-        return self.stream.finish(batch)
-
-    def on(self, device: torch.device) -> Tensor:
-        """Return all images, padded with zeros to the largest; broken ones are zeros, known to the stream."""
+        if self.images is not None and self.place == device:
+            return
+        self.images = None  # its memory is free before more is taken
         source, threads = self.stream.source, max(1, self.stream.settings.num_workers or 0)
         n, height, width = len(source), 0, 0
         images: list[Image] = []
         bad: list[BadExample] = []
+
+        def decode_image(image: bytes | Image, key: str) -> Image:
+            return decode(image, name=key) if isinstance(image, bytes) else image
+
         decoded = map_images(source, decode_image, threads=threads, at_once=AT_ONCE)
         for image in progress(decoded, n, "decoding"):
             if isinstance(image, BadExample):
@@ -95,6 +91,7 @@ class ResidentLoader(Loader):
                 check_room(n * 3 * height * width, device)  # before the host's memory is full
         self.bad_files.add(bad)
         self.stream.set_sizes(np.array([image.shape[:2] for image in images], np.int64))
+
         on_device = torch.empty(n, 3, height, width, dtype=torch.uint8, device=device)
         for start in range(0, n, AT_ONCE):
             part = images[start : start + AT_ONCE]
@@ -103,11 +100,24 @@ class ResidentLoader(Loader):
                 padded[slot, : image.shape[0], : image.shape[1]] = image
             crossed = torch.from_numpy(padded).to(device)
             on_device[start : start + len(part)] = crossed.permute(0, 3, 1, 2)  # (b, 3, H, W)
-        return on_device
+        self.images, self.place = on_device, device
+
+    def finish(self, batch: Batch) -> Batch:
+        """Make images of the rows of numbers."""
+        assert self.images is not None
+        ops, numbers = self.stream.pipeline.pixel_ops, self.stream.numbers
+        batch["image"] = self.augmented(self.images, batch["image"], ops, numbers)
+        return self.stream.finish(batch)
 
 
-def decode_image(image: bytes | Image, key: str) -> Image:
-    return decode(image, name=key) if isinstance(image, bytes) else image
+def check_room(needed: int, device: torch.device) -> None:
+    """Raise ConfigError where so many bytes are too many for a GPU."""
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 2 * needed / LARGEST_PART
+    if needed > LARGEST_PART * free:
+        raise ConfigError(
+            f"resident: the images are {needed / 1e9:.1f} GB or more, {free / 1e9:.1f} GB are free on {device}, and "
+            f"{LARGEST_PART:.0%} of that may be filled with them"
+        )
 
 
 class Draws(Stream):
@@ -117,20 +127,18 @@ class Draws(Stream):
         self, source: Source, views: dict[str, View], settings: DataSettings, seed: int, rank: int, world: int
     ) -> None:
         super().__init__(source, views, settings, seed, rank, world, evaluation=False)
+        self.sizes = np.zeros((len(source), 2), np.int64)  # (H, W) of each image; 0 for a broken one
         if list(views) != ["image"] or views["image"].count > 1:
             raise ConfigError(
                 f"resident: one view named image is drawn on the device, not {', '.join(views)}"
             )
-        pipeline = self.pipeline
-        self.sizes = np.zeros((len(source), 2), np.int64)  # (H, W) of each image; 0 for a broken one
-        for op in pipeline.pixel_ops:
-            if not op.batchable:
-                raise ConfigError(
-                    f"resident: {op_text(op)} is not done on the device, only {BATCHABLE}; in the line '{pipeline}'"
-                )
-        if not pipeline.crosses_as_bytes:
+        ops = self.pipeline.pixel_ops
+        cannot = [op_text(op) for op in ops if not is_batchable(op)]
+        if cannot or not self.pipeline.crosses_as_bytes:
             raise ConfigError(
-                f"resident: the pixel ops of a line must end with uint8, not as in '{pipeline}'"
+                f"resident: '{self.pipeline}' cannot run on the device: it must end with uint8 before the range, and "
+                f"may have inception_crop (bilinear), flip_lr, randaugment and random_erasing (grey), not "
+                f"{', '.join(cannot) or 'fractions'}"
             )
 
     def set_sizes(self, sizes: NDArray[np.int64]) -> None:
@@ -149,13 +157,11 @@ class Draws(Stream):
     @cached_property
     def numbers(self) -> tuple[int, ...]:
         """Count the numbers that each op draws, whatever the size of the image."""
-        return tuple(
-            len(row) for row in self.drawn(np.array(self.pipeline.image_size), generator(0, 0, 0, EXAMPLE))
-        )
+        assert self.pipeline.image_size is not None
+        return tuple(map(len, self.drawn(*self.pipeline.image_size, generator(0, 0, 0, EXAMPLE))))
 
-    def drawn(self, size: NDArray[np.int64], rng: np.random.Generator) -> list[NDArray[np.float64]]:
+    def drawn(self, height: int, width: int, rng: np.random.Generator) -> list[tuple[float, ...]]:
         """Draw the numbers of each op for an image of this size."""
-        height, width = int(size[0]), int(size[1])
         drawn = []
         for op in self.pipeline.pixel_ops:
             drawn.append(op.draw(height, width, rng))
@@ -167,12 +173,20 @@ class Draws(Stream):
 
     def draws(self, epoch: int, index: int) -> dict[str, Tensor]:
         """Draw the row of an example; its image is not read."""
-        if not self.sizes[index, 0]:
+        height, width = self.sizes[index].tolist()
+        if not height:
             raise DataError(f"{self.source.key(index)} could not be decoded")
-        rng = generator(self.seed, epoch, index, EXAMPLE)
-        return {
-            "image": torch.from_numpy(np.concatenate([[index], *self.drawn(self.sizes[index], rng)]))
-        }  # (1 + k,)
+        drawn = self.drawn(height, width, generator(self.seed, epoch, index, EXAMPLE))
+        row = [index, *(number for numbers in drawn for number in numbers)]
+        return {"image": torch.tensor(row, dtype=torch.float64)}  # (1 + k,)
+
+
+def is_batchable(op: PixelOp) -> bool:
+    if isinstance(op, InceptionCrop):
+        return op.method == "bilinear"
+    return isinstance(op, FlipLR | RandAugment | Uint8) or (
+        isinstance(op, RandomErasing) and op.fill == "grey"
+    )
 
 
 def augmented(images: Tensor, rows: Tensor, ops: tuple[PixelOp, ...], numbers: tuple[int, ...]) -> Tensor:
@@ -180,17 +194,15 @@ def augmented(images: Tensor, rows: Tensor, ops: tuple[PixelOp, ...], numbers: t
     index, *drawn = rows.split((1, *numbers), 1)
     x = images[index[:, 0].to(torch.int64)]  # (b, 3, H, W)
     for op, draw in zip(ops, drawn, strict=True):
-        x = op.batched(x, draw)
+        if isinstance(op, InceptionCrop):
+            x = squashed(x, draw, op.output)
+        elif isinstance(op, FlipLR):
+            x = torch.where(draw.bool()[:, :, None, None], x.flip(3), x)
+        elif isinstance(op, RandAugment):
+            x = distorted(x, draw, op.reach)
+        elif isinstance(op, RandomErasing):
+            x = torch.where(inside(draw, x), GREY, x)
+        elif x.dtype != torch.uint8:
+            assert isinstance(op, Uint8)
+            x = (x.round() if op.rounding == "nearest" else x.floor()).clamp(0, 255).to(torch.uint8)
     return x
-
-
-def check_room(needed: int, device: torch.device) -> None:
-    """Raise ConfigError where so many bytes are too many for a GPU."""
-    if device.type != "cuda":
-        return
-    free, _ = torch.cuda.mem_get_info(device)
-    if needed > LARGEST_PART * free:
-        raise ConfigError(
-            f"resident: the images are {needed / 1e9:.1f} GB or more, {free / 1e9:.1f} GB are free on {device}, and "
-            f"{LARGEST_PART:.0%} of that may be filled with them"
-        )

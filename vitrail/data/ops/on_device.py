@@ -44,42 +44,30 @@ Chosen: TypeAlias = dict[str, Tensor]  # for each of DISTORTIONS: which images d
 
 def squashed(x: Tensor, box: Tensor, size: tuple[int, int]) -> Tensor:
     """Resize the rectangle `box` (B, 4), top, left, height, width, by TensorFlow's bilinear (resize.py); float32."""
-    rows, columns = taps(box[:, 0], box[:, 2], size[0]), taps(box[:, 1], box[:, 3], size[1])
-    return two_taps(two_taps(x, rows, 2), columns, 3)  # (B, 3, h, w)
+    for dim, new in ((2, size[0]), (3, size[1])):  # down, then across
+        start, length = box[:, dim - 2].to(torch.int64), box[:, dim]
+        # In float64 first: a GPU divides by a number as by its rounded reciprocal, in float32 one bit off.
+        scale = (length.to(torch.float64) / new).to(torch.float32)[:, None]  # (B, 1)
+        centre = (torch.arange(new, dtype=torch.float32, device=x.device) + 0.5) * scale - 0.5  # (B, new)
+        low = centre.floor()
+        last = (length.to(torch.int64) - 1)[:, None, None]  # (B, 1, 1)
+        index = torch.stack([low, centre.ceil()], 1).to(torch.int64).minimum(last).clamp(min=0)  # (B, 2, new)
+        shape = (len(x), 1, new, 1) if dim == 2 else (len(x), 1, 1, new)
+        full = [*x.shape[:dim], new, *x.shape[dim + 1 :]]
+        places = (index + start[:, None, None]).unbind(1)  # two neighbours, (B, new) each
+        first, second = (x.gather(dim, place.reshape(shape).expand(full)) for place in places)
+        weight = (centre - low).reshape(shape)
+        x = first * (1 - weight) + second * weight
+    return x  # (B, 3, h, w)
 
 
-def taps(start: Tensor, length: Tensor, new: int) -> tuple[Tensor, Tensor]:
-    """Return each output pixel's two neighbours, and the weight of the second; both begin with (B,)."""
-    # In float64 first: a GPU divides by a number as by its rounded reciprocal, which in float32 would be one bit off.
-    scale = (length.to(torch.float64) / new).to(torch.float32)[:, None]  # (B, 1)
-    centre = (torch.arange(new, dtype=torch.float32, device=start.device) + 0.5) * scale - 0.5  # (B, new)
-    low = centre.floor()
-    index = torch.stack([low, centre.ceil()], 1).to(torch.int64)  # (B, 2, new)
-    last = (length.to(torch.int64) - 1)[:, None, None]  # (B, 1, 1)
-    return start.to(torch.int64)[:, None, None] + index.minimum(last).clamp(min=0), centre - low
-
-
-def two_taps(x: Tensor, neighbours: tuple[Tensor, Tensor], dim: int) -> Tensor:
-    """Return (1 - weight) x[first] + weight x[second] along `dim` of (B, 3, H, W), 2 or 3."""
-    index, weight = neighbours
-    shape = (len(x), 1, -1, 1) if dim == 2 else (len(x), 1, 1, -1)
-    weight = weight.reshape(shape)  # (B, 1, new, 1) or (B, 1, 1, new)
-    full = list(x.shape)
-    full[dim] = index.shape[-1]
-    first, second = (x.gather(dim, at.reshape(shape).expand(full)) for at in index.unbind(1))
-    return first * (1 - weight) + second * weight  # (B, 3, new, W) or (B, 3, H, new)
-
-
-def flipped(x: Tensor, chosen: Tensor) -> Tensor:
-    """Exchange left and right where `chosen` (B,)."""
-    return torch.where(chosen.bool()[:, None, None, None], x.flip(3), x)  # (B, 3, H, W)
-
-
-def to_bytes(x: Tensor, rounding: str) -> Tensor:
-    if x.dtype == torch.uint8:
-        return x
-    whole = x.round() if rounding == "nearest" else x.floor()
-    return whole.clamp(0, 255).to(torch.uint8)
+def inside(box: Tensor, x: Tensor) -> Tensor:
+    """Return the mask of the pixels of x in their boxes (B, 4: top, left, height, width); bool (B, 1, H, W)."""
+    top, left, height, width = (side[:, None] for side in box.unbind(1))  # (B, 1)
+    row, column = (torch.arange(n, device=x.device) for n in x.shape[2:])
+    rows = (row >= top) & (row < top + height)  # (B, H)
+    columns = (column >= left) & (column < left + width)  # (B, W)
+    return rows[:, None, :, None] & columns[:, None, None, :]  # (B, 1, H, W)
 
 
 def distorted(x: Tensor, drawn: Tensor, reach: float = 1.0) -> Tensor:
@@ -92,9 +80,16 @@ def distorted(x: Tensor, drawn: Tensor, reach: float = 1.0) -> Tensor:
         table, plainer = _table(x, chosen, strength), _plainer(x, chosen)
         x = _moved(x, chosen, strength, reach)
         x = table.gather(2, x.flatten(2).long()).view_as(x)  # (B, 3, H, W)
+        # plainer + factor (x - plainer), both operations rounded to single precision. A factor of at least 1/16 is
+        # a whole multiple of 2^-27 there, so the product is whole and the one rounding of it is that from int64.
         enhanced = chosen["color"] | chosen["contrast"] | chosen["brightness"] | chosen["sharpness"]
-        x = _blended(plainer, x, torch.where(enhanced, strength * 1.8 + 0.1, 1.0))
-        x = _boxed(x, torch.where(chosen["cutout"], (strength * 40 * reach).floor(), 0.0), left, top)
+        factor = _in_units(torch.where(enhanced, strength * 1.8 + 0.1, 1.0), 2.0**-27)
+        product = factor * (x.long() - plainer)
+        x = (plainer + product.float() * 2.0**-27).clamp(0, 255).to(torch.uint8)
+        # A grey square of side 2 * half around the pixel (left, top), of no size where no cutout was drawn.
+        half = torch.where(chosen["cutout"], (strength * 40 * reach).floor(), 0.0)
+        box = torch.stack([top - half, left - half, 2 * half, 2 * half], 1).flatten(1)  # (B, 4)
+        x = torch.where(inside(box, x), GREY, x)
     return x
 
 
@@ -125,7 +120,7 @@ def _moved(x: Tensor, chosen: Chosen, strength: Tensor, reach: float) -> Tensor:
     d = torch.where(chosen["shear_y"], shear, sin)
     c = torch.where(chosen["translate_x"], shift, right)
     f = torch.where(chosen["translate_y"], shift, down)
-    rows, columns = _places(x)
+    rows, columns = torch.arange(H, device=x.device)[:, None], torch.arange(W, device=x.device)
     from_x = _single(_single(_single(cos * columns) + _single(b * rows)) + c)  # (B, 1, H, W)
     from_y = _single(_single(_single(d * columns) + _single(cos * rows)) + f)  # (B, 1, H, W)
     inside = (from_x > -half) & (from_x < W * one - half) & (from_y > -half) & (from_y < H * one - half)
@@ -143,10 +138,20 @@ def _table(x: Tensor, chosen: Chosen, strength: Tensor) -> Tensor:
     counts = counts[:, :, None]  # (B, 3, 1, 256)
     low = torch.where(counts > 0, v, 255).amin(-1, keepdim=True)  # (B, 3, 1, 1)
     high = torch.where(counts > 0, v, 0).amax(-1, keepdim=True)
+    # Stretch low ... high to 0 ... 255. A scale of at least 1 has no more than 23 bits behind the point.
+    width = (high - low).clamp(min=1).to(strength.dtype)  # digits to spare for the division
+    white = torch.full_like(width, 255)  # since 255 / width would be by the reciprocal
+    scale = _in_units(white / width, 2.0**-23)
+    stretched = (_single(_single(v * scale) - _single(low * scale)) >> 23).clamp(0, 255)
+    # Map each value by how many pixels are below it; an image of few pixels besides its lightest stays as it is.
+    lightest = counts.gather(-1, high.long())  # (B, 3, 1, 1)
+    step = (counts.sum(-1, keepdim=True, dtype=torch.int32) - lightest) // 255
+    below = counts.cumsum(-1, dtype=torch.int32) - counts
+    equalized = ((step // 2 + below) // step.clamp(min=1)).clamp(max=255)
     lost_bits = ((8 - (strength * 4).int()) % 256).clamp(max=7)
     tables = {
-        "autocontrast": _autocontrast(v, low, high, strength.dtype),
-        "equalize": _equalize(v, counts, high),
+        "autocontrast": torch.where(high > low, stretched, v),
+        "equalize": torch.where(step > 0, equalized, v),
         "invert": 255 - v,
         "posterize": (v >> lost_bits) << lost_bits,
         "solarize": torch.where(v < (strength * 256).int() % 256, v, 255 - v),
@@ -158,74 +163,20 @@ def _table(x: Tensor, chosen: Chosen, strength: Tensor) -> Tensor:
     return table.squeeze(2).to(torch.uint8)  # (B, 3, 256)
 
 
-def _autocontrast(v: Tensor, low: Tensor, high: Tensor, dtype: torch.dtype) -> Tensor:
-    """Stretch low ... high to 0 ... 255; `dtype` is that of the division, with digits to spare."""
-    bits = 23  # of the unit: a scale of at least 1 has no more behind the point
-    width = (high - low).clamp(min=1).to(dtype)
-    white = torch.full_like(width, 255)  # since 255 / width would be by the reciprocal
-    scale = _in_units(white / width, 2.0**-bits)
-    stretched = _single(_single(v * scale) - _single(low * scale)) >> bits
-    return torch.where(high > low, stretched.clamp(0, 255), v)
-
-
-def _equalize(v: Tensor, counts: Tensor, high: Tensor) -> Tensor:
-    """Map each value by how many pixels are below it; an image of few pixels besides its lightest stays as it is."""
-    lightest = counts.gather(-1, high.long())  # (B, 3, 1, 1)
-    step = (counts.sum(-1, keepdim=True, dtype=torch.int32) - lightest) // 255
-    below = counts.cumsum(-1, dtype=torch.int32) - counts
-    return torch.where(step > 0, ((step // 2 + below) // step.clamp(min=1)).clamp(max=255), v)
-
-
 def _plainer(x: Tensor, chosen: Chosen) -> Tensor:
     """Return the image to blend with: its grey, its smooth version, an even level, or black; int64 (B, 3, H, W)."""
     H, W = x.shape[2:]
     x = x.long()
-    level = torch.where(chosen["contrast"], min(H * W // 256, 255), 0)
-    plainer = torch.where(chosen["color"], _grey(x), level)
-    return torch.where(chosen["sharpness"], _smooth(x), plainer)
-
-
-def _grey(x: Tensor) -> Tensor:
-    """Convert (B, 3, H, W) to grey (B, 1, H, W)."""
-    shares = _single(x * LEVEL).split(1, dim=1)
-    red, green, blue = (
-        (share * weight).float() * 2.0**-58 for share, weight in zip(shares, LUMA, strict=True)
-    )
-    return ((red + green + blue) * 255.5).long()
-
-
-def _smooth(x: Tensor) -> Tensor:
-    """Average nine pixels, the middle one five times; the border stays as it is."""
-    H, W = x.shape[2:]
-    rows, columns = _places(x)
-    inner = (rows > 0) & (rows < H - 1) & (columns > 0) & (columns < W - 1)  # (H, W)
-    around = F.pad(x, (1, 1, 1, 1))  # (B, 3, H + 2, W + 2)
-    total = torch.zeros_like(x)
+    shares = zip(_single(x * LEVEL).split(1, dim=1), LUMA, strict=True)
+    red, green, blue = ((share * weight).float() * 2.0**-58 for share, weight in shares)
+    grey = ((red + green + blue) * 255.5).long()  # (B, 1, H, W)
+    # The mean of nine pixels, the middle one five times; the border stays as it is.
+    around, total = F.pad(x, (1, 1, 1, 1)), torch.zeros_like(x)  # (B, 3, H + 2, W + 2), (B, 3, H, W)
     for place, weight in enumerate(KERNEL):
         top, left = divmod(place, 3)
         total = _single(total + weight * around[..., top : top + H, left : left + W])
-    return torch.where(inner, total >> 27, x)
-
-
-def _blended(plainer: Tensor, x: Tensor, factor: Tensor) -> Tensor:
-    """Return plainer + factor (x - plainer), in single precision with both operations rounded.
-
-    A factor of at least 1/16 is a whole multiple of 2^-27 in single precision, so that the product is whole and the
-    one rounding of it is that from int64.
-    """
-    product = _in_units(factor, 2.0**-27) * (x.long() - plainer)
-    return (plainer + product.float() * 2.0**-27).clamp(0, 255).to(torch.uint8)
-
-
-def _boxed(x: Tensor, reach: Tensor, left: Tensor, top: Tensor) -> Tensor:
-    """Draw a grey square of side 2 * reach around the pixel (left, top)."""
-    rows, columns = _places(x)
-    covered = (columns >= left - reach) & (columns < left + reach)
-    covered = covered & (rows >= top - reach) & (rows < top + reach)  # (B, 1, H, W)
-    return torch.where(covered, GREY, x)
-
-
-def _places(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the numbers of the rows (H, 1) and of the columns (W,)."""
-    H, W = x.shape[2:]
-    return torch.arange(H, device=x.device)[:, None], torch.arange(W, device=x.device)
+    smooth = x.clone()
+    smooth[..., 1:-1, 1:-1] = (total >> 27)[..., 1:-1, 1:-1]
+    level = torch.where(chosen["contrast"], min(H * W // 256, 255), 0)
+    plainer = torch.where(chosen["color"], grey, level)
+    return torch.where(chosen["sharpness"], smooth, plainer)

@@ -10,39 +10,66 @@ the `nearest`, halves to even.
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import ClassVar, Self, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
-from torch import Tensor
 
-from vitrail.data.ops import on_device
-from vitrail.data.ops.resize import METHODS, OF_BYTES, Box, Pixels, resize
+from vitrail.data.ops.resize import METHODS, Box, Pixels, resize
 from vitrail.errors import ConfigError, ImageError
 
+# Words; the range of a whole number (two int) or of any (two float); or the upper bound of an interval (low, high).
+Allowed: TypeAlias = tuple[str, ...] | tuple[float, float] | float
+
 ROUNDINGS = ("nearest", "down")
-MAX_SIDE = 16_384  # pixels; a line can come from a downloaded model, and must not ask for all memory
+SIDE = (1, 16_384)  # pixels; a line can come from a downloaded model, and must not ask for all memory
+NUMBER = (-1e9, 1e9)
 
 
 @dataclass(frozen=True)
-class PixelOp:
-    """One image to one image."""
+class Op:
+    """One step of a line."""
 
     name: ClassVar[str]
+    allowed: ClassVar[Mapping[str, Allowed]] = {}  # by argument
+
+    def __post_init__(self) -> None:
+        for field, allowed in self.allowed.items():
+            value = getattr(self, field)
+            if value is None and getattr(type(self), field, 0) is None:
+                continue  # left out
+            if not isinstance(allowed, tuple):
+                right = isinstance(value, tuple) and len(value) == 2 and all(map(is_number, value))
+                right = right and 0 < value[0] <= value[1] <= allowed
+                wanted = f"(low, high) with 0 < low <= high <= {allowed:g}"
+            elif isinstance(allowed[0], str):
+                right, wanted = value in allowed, ", ".join(map(str, allowed))
+            else:
+                whole, (least, most) = isinstance(allowed[0], int), allowed
+                right = is_number(value) and (isinstance(value, int) or not whole) and least <= value <= most
+                wanted = f"a {'whole ' if whole else ''}number from {least:g} to {most:g}"
+            if not right:
+                raise ConfigError(f"{self.name}: {field} is {value!r}; allowed: {wanted}")
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+@dataclass(frozen=True)
+class PixelOp(Op):
+    """One image to one image."""
+
     random: ClassVar[bool] = False  # draws from the generator that it is called with
     resizes: ClassVar[bool] = False  # what follows no longer counts in the pixels of the source
 
     def __call__(self, image: Pixels, rng: np.random.Generator | None) -> Pixels:
         raise NotImplementedError
 
-    def kind(self, before: str) -> str:
-        """Return the kind of image that it makes, "bytes" or "float", of images of the kind `before`.
-
-        ConfigError where it cannot take them.
-        """
-        return before
+    def draw(self, height: int, width: int, rng: np.random.Generator) -> tuple[float, ...]:
+        """Draw what a call on an image of this size draws, by the same generator in the same order."""
+        return ()
 
     def size(self, before: tuple[int, int] | None) -> tuple[int, int] | None:
         """Return the (height, width) that it makes of images of size `before`; None: not the same for all."""
@@ -52,29 +79,17 @@ class PixelOp:
         """Return the op for a line whose output is `by` times as high and as wide."""
         return self
 
-    @property
-    def batchable(self) -> bool:
-        """Tell whether `draw` and `batched` can replace a call: for images that lie on a device."""
-        return False
-
-    def draw(self, height: int, width: int, rng: np.random.Generator) -> NDArray[np.float64]:
-        """Draw what a call on an image of this size draws, by the same generator in the same order: (k,)."""
-        return np.zeros(0)
-
-    def batched(self, x: Tensor, drawn: Tensor) -> Tensor:
-        """Apply the op to a batch (B, 3, H, W), on its device, with each image's `drawn` (B, k)."""
-        raise NotImplementedError
-
 
 @dataclass(frozen=True)
 class Sized(PixelOp):
     """An op whose first arguments are the size of its output; one number: square."""
 
+    allowed: ClassVar = {"height": SIDE, "width": SIDE}
     height: int
     width: int | None = None
 
     def __post_init__(self) -> None:
-        check_whole(self.name, height=self.height, width=self.height if self.width is None else self.width)
+        super().__post_init__()
         if self.width == self.height:
             object.__setattr__(self, "width", None)  # one way to say it, so that equal ops are equal
 
@@ -95,21 +110,12 @@ class Resize(Sized):
     """Resize to height x width, whatever the aspect ratio."""
 
     name = "resize"
+    allowed: ClassVar = {**Sized.allowed, "method": METHODS}
     resizes = True
     method: str = "bilinear"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_word(self.name, METHODS, method=self.method)
-
     def __call__(self, image: Pixels, rng: np.random.Generator | None) -> Pixels:
         return resize(image, self.output, self.method)
-
-    def target(self, height: int, width: int) -> tuple[int, int]:
-        return self.output
-
-    def kind(self, before: str) -> str:
-        return resized_kind(self.name, self.method, before)
 
 
 @dataclass(frozen=True)
@@ -120,32 +126,26 @@ class ResizeSmall(PixelOp):
     """
 
     name = "resize_small"
+    allowed: ClassVar = {"short": SIDE, "method": METHODS, "rounding": ROUNDINGS}
     resizes = True
     short: int
     method: str = "area"
     rounding: str = "nearest"
 
-    def __post_init__(self) -> None:
-        check_whole(self.name, short=self.short)
-        check_word(self.name, METHODS, method=self.method)
-        check_word(self.name, ROUNDINGS, rounding=self.rounding)
-
     def __call__(self, image: Pixels, rng: np.random.Generator | None) -> Pixels:
-        return resize(image, self.target(image.shape[0], image.shape[1]), self.method)
+        size = self.size((image.shape[0], image.shape[1]))
+        assert size is not None
+        return resize(image, size, self.method)
 
-    def target(self, height: int, width: int) -> tuple[int, int]:
-        """Return the size that an image of this size gets."""
+    def size(self, before: tuple[int, int] | None) -> tuple[int, int] | None:
+        if before is None:
+            return None
+        height, width = before
         if self.rounding == "nearest":
             factor = np.float32(self.short) / np.float32(min(height, width))
             return int(np.rint(np.float32(height) * factor)), int(np.rint(np.float32(width) * factor))
         long = int(self.short * max(height, width) / min(height, width))
         return (self.short, long) if height <= width else (long, self.short)
-
-    def kind(self, before: str) -> str:
-        return resized_kind(self.name, self.method, before)
-
-    def size(self, before: tuple[int, int] | None) -> tuple[int, int] | None:
-        return None if before is None else self.target(*before)
 
     def scaled(self, by: tuple[float, float]) -> Self:
         return replace(self, short=round(self.short * max(by)))
@@ -156,20 +156,17 @@ class CentralCrop(Sized):
     """Cut the centre. The offset (H - height) / 2 is rounded `down` in big_vision, to `nearest` in torchvision."""
 
     name = "central_crop"
+    allowed: ClassVar = {**Sized.allowed, "rounding": ROUNDINGS}
     rounding: str = "down"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_word(self.name, ROUNDINGS, rounding=self.rounding)
-
     def __call__(self, image: Pixels, rng: np.random.Generator | None) -> Pixels:
-        return cut(image, *self.box(image.shape[0], image.shape[1]))
+        return cut(image, self.box(image.shape[0], image.shape[1]))
 
     def box(self, height: int, width: int) -> Box:
         """Return the rectangle that it cuts from an image of this size."""
         spare = height - self.output[0], width - self.output[1]
         top, left = (n // 2 if self.rounding == "down" else round(n / 2) for n in spare)
-        return checked((height, width), (top, left, *self.output))
+        return top, left, *self.output
 
 
 @dataclass(frozen=True)
@@ -177,17 +174,14 @@ class Crop(PixelOp):
     """A fixed rectangle."""
 
     name = "crop"
+    allowed: ClassVar = {"top": (0, SIDE[1]), "left": (0, SIDE[1]), "height": SIDE, "width": SIDE}
     top: int
     left: int
     height: int
     width: int
 
-    def __post_init__(self) -> None:
-        check_whole(self.name, least=0, top=self.top, left=self.left)
-        check_whole(self.name, height=self.height, width=self.width)
-
     def __call__(self, image: Pixels, rng: np.random.Generator | None) -> Pixels:
-        return cut(image, self.top, self.left, self.height, self.width)
+        return cut(image, (self.top, self.left, self.height, self.width))
 
     def size(self, before: tuple[int, int] | None) -> tuple[int, int]:
         return self.height, self.width
@@ -204,10 +198,8 @@ class Uint8(PixelOp):
     """
 
     name = "uint8"
+    allowed: ClassVar = {"rounding": ROUNDINGS}
     rounding: str = "nearest"
-
-    def __post_init__(self) -> None:
-        check_word(self.name, ROUNDINGS, rounding=self.rounding)
 
     def __call__(self, image: Pixels, rng: np.random.Generator | None) -> Pixels:
         if image.dtype == np.uint8:
@@ -215,70 +207,15 @@ class Uint8(PixelOp):
         whole = np.rint(image) if self.rounding == "nearest" else np.floor(image)
         return whole.clip(0, 255).astype(np.uint8)
 
-    @property
-    def batchable(self) -> bool:
-        return True
 
-    def batched(self, x: Tensor, drawn: Tensor) -> Tensor:
-        return on_device.to_bytes(x, self.rounding)
-
-    def kind(self, before: str) -> str:
-        return "bytes"
-
-
-def resized_and_cropped(image: Pixels, first: Resize | ResizeSmall, then: CentralCrop) -> Pixels:
-    """Return then(first(image)), the same bits, without computing the pixels that would be cut off."""
-    size = first.target(image.shape[0], image.shape[1])
-    return resize(image, size, first.method, window=then.box(*size))
-
-
-def cut(image: Pixels, top: int, left: int, height: int, width: int) -> Pixels:
-    checked((image.shape[0], image.shape[1]), (top, left, height, width))
+def cut(image: Pixels, box: Box) -> Pixels:
+    check_inside(box, image.shape[0], image.shape[1])
+    top, left, height, width = box
     return image[top : top + height, left : left + width]  # (height, width, 3)
 
 
-def checked(size: tuple[int, int], box: Box) -> Box:
-    """Return the box, if an image of this size has it; otherwise raise ImageError."""
-    top, left, height, width = box
-    if min(top, left) < 0 or top + height > size[0] or left + width > size[1]:
-        image = f"an image of {size[0]} x {size[1]}"
-        raise ImageError(f"{image} has no rectangle of {height} x {width} at ({top}, {left})")
-    return box
-
-
-def resized_kind(name: str, method: str, before: str) -> str:
-    """Return the kind of image that a resizing op of this method makes of the kind `before`."""
-    return bytes_only(f"{name}: {method}", before) if method in OF_BYTES else "float"
-
-
-def bytes_only(who: str, before: str) -> str:
-    if before != "bytes":
-        raise ConfigError(f"{who} takes bytes, and an op before it makes fractions; put uint8 in between")
-    return "bytes"
-
-
-def check_whole(op: str, least: int = 1, most: int = MAX_SIDE, **numbers: object) -> None:
-    for field, number in numbers.items():
-        if not isinstance(number, int) or isinstance(number, bool) or not least <= number <= most:
-            raise ConfigError(f"{op}: {field} is {number!r}; allowed: a whole number from {least} to {most}")
-
-
-def check_numbers(op: str, least: float = -1e9, most: float = 1e9, **numbers: object) -> None:
-    for field, number in numbers.items():
-        if not isinstance(number, int | float) or isinstance(number, bool) or not least <= number <= most:
-            raise ConfigError(f"{op}: {field} is {number!r}; allowed: a number from {least:g} to {most:g}")
-
-
-def check_interval(op: str, most: float = 1e9, **intervals: object) -> None:
-    for field, interval in intervals.items():
-        if not isinstance(interval, tuple) or len(interval) != 2:
-            raise ConfigError(f"{op}: {field} is {interval!r}; allowed: (low, high)")
-        low, high = interval
-        check_numbers(op, most=most, **{f"the high end of {field}": high})
-        check_numbers(op, math.ulp(0.0), high, **{f"the low end of {field}": low})
-
-
-def check_word(op: str, allowed: tuple[str, ...], **words: object) -> None:
-    for field, word in words.items():
-        if word not in allowed:
-            raise ConfigError(f"{op}: {field} is {word!r}; allowed: {', '.join(allowed)}")
+def check_inside(box: Box, height: int, width: int) -> None:
+    """Raise ImageError where an image of this size does not have the rectangle."""
+    top, left, h, w = box
+    if min(top, left) < 0 or top + h > height or left + w > width:
+        raise ImageError(f"an image of {height} x {width} has no rectangle of {h} x {w} at ({top}, {left})")

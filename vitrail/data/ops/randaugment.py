@@ -21,17 +21,14 @@ of 64, a cutout a quarter on average. `reach` is a factor of both, 0.29 = 64 / 2
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
-from vitrail.data.ops import on_device
 from vitrail.data.ops.on_device import DISTORTIONS, GREY
-from vitrail.data.ops.pixel_ops import PixelOp, bytes_only, check_numbers, check_whole
+from vitrail.data.ops.pixel_ops import PixelOp
 from vitrail.data.ops.resize import Pixels
 
 Bytes: TypeAlias = NDArray[np.uint8]  # an image (H, W, 3), or a table of values (256,)
@@ -44,55 +41,35 @@ class RandAugment(PixelOp):
     """`layers` distortions in a row, each drawn from DISTORTIONS, all of the same magnitude."""
 
     name = "randaugment"
+    allowed: ClassVar = {"layers": (1, 16), "magnitude": (0.0, 30.0), "reach": (0.0, 100.0)}
     random = True
     layers: int
     magnitude: float
     reach: float = 1.0
 
-    def __post_init__(self) -> None:
-        check_whole(self.name, most=16, layers=self.layers)
-        check_numbers(self.name, 0, 30, magnitude=self.magnitude)
-        check_numbers(self.name, 0, 100, reach=self.reach)
-
-    def draw(self, height: int, width: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    def draw(self, height: int, width: int, rng: np.random.Generator) -> tuple[float, ...]:
         """Draw all that is random about one image: per layer, the number of its distortion in DISTORTIONS, its
         strength with its sign, and the pixel (x, y) that a cutout covers; 0 where a distortion has no such thing.
         """
         row: list[float] = []
         for _ in range(self.layers):
-            number = int(rng.integers(len(DISTORTIONS)))
-            row += (number, *drawn(DISTORTIONS[number], self.magnitude / 10, height, width, rng))
-        return np.array(row)  # (layers * 4,)
+            number, strength, x, y = int(rng.integers(len(DISTORTIONS))), self.magnitude / 10, 0, 0
+            if DISTORTIONS[number] in MOVES:
+                strength *= (-1, 1)[rng.integers(2)]
+            elif DISTORTIONS[number] == "cutout":
+                x, y = int(rng.integers(width)), int(rng.integers(height))
+            row += (number, strength, x, y)
+        return tuple(row)  # layers * 4
 
     def __call__(self, image: Pixels, rng: np.random.Generator | None) -> Pixels:
         assert rng is not None
         assert image.dtype == np.uint8
         height, width, _ = image.shape
         picture: Bytes = image.view(np.uint8)
-        for number, strength, x, y in self.draw(height, width, rng).reshape(-1, 4):  # (layers, 4)
+        drawn = self.draw(height, width, rng)
+        for number, strength, x, y in zip(drawn[::4], drawn[1::4], drawn[2::4], drawn[3::4], strict=True):
             picture = distorted(picture, DISTORTIONS[int(number)], strength, int(x), int(y), self.reach)
         return picture
-
-    @property
-    def batchable(self) -> bool:
-        return True
-
-    def batched(self, x: Tensor, drawn: Tensor) -> Tensor:
-        return on_device.distorted(x, drawn, self.reach)
-
-    def kind(self, before: str) -> str:
-        return bytes_only(self.name, before)
-
-
-def drawn(
-    how: str, strength: float, height: int, width: int, rng: np.random.Generator
-) -> tuple[float, int, int]:
-    """Draw (strength, x, y): moves go one way or the other, and a cutout has a place."""
-    if how in MOVES:
-        return strength * (-1, 1)[rng.integers(2)], 0, 0
-    if how == "cutout":
-        return strength, int(rng.integers(width)), int(rng.integers(height))
-    return strength, 0, 0
 
 
 def distorted(image: Bytes, how: str, strength: float, x: int = 0, y: int = 0, reach: float = 1.0) -> Bytes:
@@ -100,10 +77,10 @@ def distorted(image: Bytes, how: str, strength: float, x: int = 0, y: int = 0, r
     height, width, _ = image.shape
     v, factor = np.arange(256, dtype=np.uint8), strength * 1.8 + 0.1
     match how:
-        case "autocontrast":
-            return _by_channel(image, _stretched)
-        case "equalize":
-            return _by_channel(image, _equalized)
+        case "autocontrast" | "equalize":
+            table = _stretched if how == "autocontrast" else _equalized
+            channels = [table(np.bincount(c.ravel(), minlength=256))[c] for c in np.moveaxis(image, 2, 0)]
+            return np.stack(channels, axis=-1)  # (H, W, 3)
         case "invert":
             return 255 - image
         case "posterize":
@@ -115,23 +92,23 @@ def distorted(image: Bytes, how: str, strength: float, x: int = 0, y: int = 0, r
             added = np.minimum(v + np.int64(strength * 110), 255)
             return np.where(v < 128, added, v).astype(np.uint8)[image]
         case "color":
-            return _blended(_grey(image), image, factor)
+            # Grey by TensorFlow's weights, and by its way to fractions and back.
+            shares = image * np.float32(1 / 255) * np.array([0.2989, 0.587, 0.114], np.float32)  # (H, W, 3)
+            share = shares[..., 0] + shares[..., 1] + shares[..., 2]
+            grey = (share * np.float32(255.5)).astype(np.uint8)[..., None]  # (H, W, 1)
+            return _blended(grey, image, factor)
         case "contrast":
             return _blended(np.uint8(min(height * width // 256, 255)), v, factor)[image]
         case "brightness":
             return _blended(np.uint8(0), v, factor)[image]
         case "sharpness":
             return _blended(_smooth(image), image, factor)
-        case "cutout":
-            return _cutout(image, int(strength * 40 * reach), x, y)
+        case "cutout":  # a grey square around the pixel (x, y), cut off at the border
+            side, covered = int(strength * 40 * reach), image.copy()
+            covered[max(y - side, 0) : y + side, max(x - side, 0) : x + side] = GREY
+            return covered
         case _:
-            return _moved(image, _source(how, strength, height, width, reach))
-
-
-def _by_channel(image: Bytes, table: Callable[[NDArray[np.int64]], Bytes]) -> Bytes:
-    """Look up each channel in the table that `table` makes of its histogram, (256,) -> (256,)."""
-    channels = [image[..., c] for c in range(3)]
-    return np.stack([table(np.bincount(c.ravel(), minlength=256))[c] for c in channels], axis=-1)
+            return _moved(image, how, strength, reach)
 
 
 def _stretched(counts: NDArray[np.int64]) -> Bytes:
@@ -159,14 +136,6 @@ def _blended(plainer: Bytes | np.uint8, image: Bytes, factor: float) -> Bytes:
     return (plain + np.float32(factor) * (image - plain)).clip(0, 255).astype(np.uint8)
 
 
-def _grey(image: Bytes) -> Bytes:
-    """Convert to grey (H, W, 1), by TensorFlow's weights and its way to fractions and back."""
-    weights = np.array([0.2989, 0.587, 0.114], np.float32)
-    shares = image * np.float32(1 / 255) * weights  # (H, W, 3)
-    share = shares[..., 0] + shares[..., 1] + shares[..., 2]
-    return (share * np.float32(255.5)).astype(np.uint8)[..., None]
-
-
 def _smooth(image: Bytes) -> Bytes:
     """Average nine pixels, the middle one five times; the border stays as it is."""
     height, width, _ = image.shape
@@ -183,15 +152,9 @@ def _smooth(image: Bytes) -> Bytes:
     return smooth
 
 
-def _cutout(image: Bytes, reach: int, x: int, y: int) -> Bytes:
-    """Draw a grey square of side 2 * reach around the pixel (x, y), cut off at the border."""
-    covered = image.copy()
-    covered[max(y - reach, 0) : y + reach, max(x - reach, 0) : x + reach] = GREY
-    return covered
-
-
-def _source(how: str, strength: float, height: int, width: int, reach: float) -> NDArray[np.float32]:
-    """Return (a, b, c, d, e, f): the output pixel (x, y) comes from (a x + b y + c, d x + e y + f)."""
+def _moved(image: Bytes, how: str, strength: float, reach: float) -> Bytes:
+    """Take for each pixel the nearest one to where it comes from, grey where that is outside."""
+    height, width, _ = image.shape
     shear, shift = 0.3 * strength, 100 * strength * reach
     turn = np.float32(30 * strength) * np.float32(math.pi / 180)
     cos, sin = np.float32(math.cos(turn)), np.float32(math.sin(turn))
@@ -199,6 +162,7 @@ def _source(how: str, strength: float, height: int, width: int, reach: float) ->
     # So that the centre stays where it is.
     to_right = (right - (cos * right - sin * bottom)) / 2
     to_bottom = (bottom - (sin * right + cos * bottom)) / 2
+    # The output pixel (x, y) comes from (a x + b y + c, d x + e y + f).
     source: dict[str, tuple[float | np.float32, ...]] = {
         "rotate": (cos, -sin, to_right, sin, cos, to_bottom),
         "shear_x": (1, shear, 0, 0, 1, 0),
@@ -206,13 +170,7 @@ def _source(how: str, strength: float, height: int, width: int, reach: float) ->
         "translate_x": (1, 0, shift, 0, 1, 0),
         "translate_y": (1, 0, 0, 0, 1, shift),
     }
-    return np.array(source[how], np.float32)  # (6,)
-
-
-def _moved(image: Bytes, source: NDArray[np.float32]) -> Bytes:
-    """Take for each pixel the nearest one to where it comes from, grey where that is outside."""
-    height, width, _ = image.shape
-    a, b, c, d, e, f = source
+    a, b, c, d, e, f = np.array(source[how], np.float32)
     x, y = np.arange(width, dtype=np.float32), np.arange(height, dtype=np.float32)[:, None]
     from_x, from_y = a * x + b * y + c, d * x + e * y + f  # (H, W)
     inside = (from_x > -0.5) & (from_x < width - 0.5) & (from_y > -0.5) & (from_y < height - 0.5)

@@ -51,39 +51,30 @@ def resize(image: Pixels, size: tuple[int, int], method: str, window: Box | None
     top, left, h, w = window or (0, 0, height, width)
     if method in TENSORFLOW:
         taps = TENSORFLOW[method]
-        vertical, horizontal = taps(image.shape[0], height), taps(image.shape[1], width)
-        return _from_taps(image, _part(vertical, top, h), _part(horizontal, left, w))
+        (rows, row_weight), (columns, weight) = taps(image.shape[0], height), taps(image.shape[1], width)
+        rows, row_weight = rows[:, top : top + h], row_weight[:, top : top + h]  # (taps, h)
+        columns, weight = columns[:, left : left + w], weight[:, left : left + w]  # (taps, w)
+        # In both directions by sums of whole rows, which is fast.
+        first, last = int(columns[0, 0]), int(columns[-1, -1])  # they grow from tap to tap, pixel to pixel
+        W = last + 1 - first
+        x = image[:, first : last + 1].reshape(len(image), W * 3)  # (H, W * 3)
+        x = np.ascontiguousarray(_sum_of_rows(x, rows, row_weight).T).reshape(W, 3 * h)  # (W, 3 * h)
+        x = np.ascontiguousarray(_sum_of_rows(x, columns - first, weight).T)  # (3 * h, w)
+        return x.reshape(3, h, w).transpose(1, 2, 0)  # (h, w, 3), in memory as planes
     assert image.dtype == np.uint8
     if method in PILLOW:
         picture = Image.fromarray(image).resize((width, height), PILLOW[method])
         resized = np.array(picture)  # (height, width, 3)
     else:
         own = image if image.flags.c_contiguous and image.flags.writeable else image.copy()
-        x = torch.from_numpy(own).permute(2, 0, 1)[None]  # (1, 3, H, W)
-        x = interpolate(x, size, mode=TORCH[method], antialias=True, align_corners=False)
-        resized = np.asarray(x[0].permute(1, 2, 0))  # (height, width, 3)
+        batch = torch.from_numpy(own).permute(2, 0, 1)[None]  # (1, 3, H, W)
+        batch = interpolate(batch, size, mode=TORCH[method], antialias=True, align_corners=False)
+        resized = np.asarray(batch[0].permute(1, 2, 0))  # (height, width, 3)
     return resized[top : top + h, left : left + w]  # (h, w, 3)
 
 
-def _part(taps: Taps, start: int, length: int) -> Taps:
-    index, weight = taps
-    return index[:, start : start + length], weight[:, start : start + length]  # (taps, length)
-
-
-def _from_taps(image: Pixels, vertical: Taps, horizontal: Taps) -> NDArray[np.float32]:
-    """Resize in both directions by sums of whole rows, which is fast; (h, w, 3), in memory as planes (3, h, w)."""
-    columns, weight = horizontal
-    first, last = int(columns[0, 0]), int(columns[-1, -1])  # they grow from tap to tap, pixel to pixel
-    h, w, W = vertical[0].shape[1], columns.shape[1], last + 1 - first
-    x = image[:, first : last + 1].reshape(len(image), W * 3)  # (H, W * 3)
-    x = np.ascontiguousarray(_sum_of_rows(x, vertical).T).reshape(W, 3 * h)  # (W, 3 * h)
-    x = np.ascontiguousarray(_sum_of_rows(x, (columns - first, weight)).T)  # (3 * h, w)
-    return x.reshape(3, h, w).transpose(1, 2, 0)  # (h, w, 3)
-
-
-def _sum_of_rows(rows: Pixels, taps: Taps) -> NDArray[np.float32]:
+def _sum_of_rows(rows: Pixels, index: NDArray[np.intp], weight: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return the sum over taps t of weight[t] * rows[index[t]]."""
-    index, weight = taps
     total: NDArray[np.float32] = rows[index[0]] * weight[0][:, None]
     for t in range(1, len(index)):
         total += rows[index[t]] * weight[t][:, None]

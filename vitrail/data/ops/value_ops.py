@@ -13,18 +13,16 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from vitrail.data.ops.pixel_ops import check_numbers
+from vitrail.data.ops.pixel_ops import NUMBER, Op, is_number
 from vitrail.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class ValueOp:
+class ValueOp(Op):
     """Maps a float32 tensor (..., 3, H, W) in 0..255 to the range of the model.
 
     In place: a new tensor of a whole batch for each step of the arithmetic costs ten times the arithmetic.
     """
-
-    name: ClassVar[str]
 
     def __call__(self, x: Tensor) -> Tensor:
         raise NotImplementedError
@@ -35,11 +33,9 @@ class ToRange(ValueOp):
     """low + (high - low) x / 255."""
 
     name = "to_range"
+    allowed: ClassVar = {"low": NUMBER, "high": NUMBER}
     low: float
     high: float
-
-    def __post_init__(self) -> None:
-        check_numbers(self.name, low=self.low, high=self.high)
 
     def __call__(self, x: Tensor) -> Tensor:
         return x.div_(_channels(255, x)).mul_(self.high - self.low).add_(self.low)
@@ -54,12 +50,13 @@ class Normalize(ValueOp):
     std: float | tuple[float, ...]
 
     def __post_init__(self) -> None:
-        for field, value, least in (("mean", self.mean, -1e9), ("std", self.std, 1e-9)):
+        for field, value, least in (("mean", self.mean, NUMBER[0]), ("std", self.std, 1e-9)):
             numbers = value if isinstance(value, tuple) else (value,)
-            if len(numbers) not in (1, 3):
-                raise ConfigError(f"{self.name}: {field} is {value!r}; allowed: one number, or three")
-            for number in numbers:
-                check_numbers(self.name, least, **{field: number})
+            right = all(is_number(number) and least <= number <= NUMBER[1] for number in numbers)
+            if not right or len(numbers) not in (1, 3):
+                raise ConfigError(
+                    f"{self.name}: {field} is {value!r}; allowed: one number, or three, {least:g} to {NUMBER[1]:g}"
+                )
 
     def __call__(self, x: Tensor) -> Tensor:
         return x.div_(_channels(255, x)).sub_(_channels(self.mean, x)).div_(_channels(self.std, x))
