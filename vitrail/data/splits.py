@@ -1,4 +1,4 @@
-"""Splits of a data set: split strings, and the sources that they select.
+"""Splits of a data set: their names, split strings, the sources that these select, and cuts class by class.
 
     train   train[:98%]   train[98%:]   train[10%:20%]   train[:1000]   train[-1000:]   train+validation
     train[:5 per class]   train[:5 per class, seed 3]   train[:90% per class]   train[90%: per class]
@@ -10,13 +10,15 @@ Between `name` and the data stands one rule per form:
 - `[a:b per class, seed s]` shuffles each class by (s, class) and takes that slice of it, so that `[:5 per class]`
   is inside `[:10 per class]`, `[:90% per class]` and `[90%: per class]` partition the split with every class in
   proportion, whatever the order of the data; a class with fewer examples than a count asks for is an error;
-- names are as split_names.py reads them: val means validation.
+- train, validation and test have one name each, however folders and files spell them: val means validation.
 
-Within a split the order of the source is kept; `+` puts parts one behind the other.
+Within a split the order of the source is kept; `+` puts parts one behind the other. Cuts are functions of a seed
+alone: they depend neither on the order of a directory listing nor on the release of numpy.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,14 +28,47 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vitrail.data.readers.fingerprint import digest
-from vitrail.data.readers.split_names import canonical
-from vitrail.data.readers.stratify import shuffled_classes
 from vitrail.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from vitrail.data.sources import Example, Source
 
 FORMS = "name, name[a:b] with a and b counts or percentages, name[a:b per class, seed s], joined by +"
+WORDS = {
+    "train": "train", "training": "train",
+    "validation": "validation", "valid": "validation", "val": "validation", "dev": "validation",
+    "test": "test", "testing": "test",
+}  # fmt: skip
+
+
+def canonical(name: str) -> str:
+    """Return the usual name of a split: `val` -> `validation`; other names stay."""
+    return WORDS.get(name.lower(), name)
+
+
+def find_split(asked: str, available: Sequence[str], where: str) -> str:
+    """Return the split of `where` that `asked` means; DataError lists what there is."""
+    for name in (asked, canonical(asked)):
+        if name in available:
+            return name
+    raise DataError(f"{where} has no split {asked!r}; it has: {', '.join(available) or 'none'}")
+
+
+def in_order(names: Sequence[str]) -> list[str]:
+    """Sort names of splits: train, validation, test, then the others by name."""
+    first = ["train", "validation", "test"]
+    return [name for name in first if name in names] + sorted(name for name in names if name not in first)
+
+
+def split_in_name(name: str) -> str | None:
+    """Return the split word in the name of a folder or a shard; None: no word, or several.
+
+    `cifar10-train`, `TrainImages`, `val200`, `testset`: words stand between `-`, `_`, `.`, blanks, digits and where
+    a capital follows, and may end in `set`.
+    """
+    words = re.split(r"[-_.\s\d]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower())
+    splits = {WORDS[part] for word in words for part in (word, word.removesuffix("set")) if part in WORDS}
+    return splits.pop() if len(splits) == 1 else None
 
 
 @dataclass(frozen=True)
@@ -89,9 +124,11 @@ class Part:
         return start, n if self.stop is None else self.stop.position(n)
 
 
-_PART = re.compile(r"(?P<name>[\w.\-]+)\s*(\[(?P<inside>[^\[\]]*)\])?")
-_PER_CLASS = re.compile(r"(?P<bounds>.*?)\s+per\s+class\s*(,\s*seed\s+(?P<seed>\d+)\s*)?")
-_BOUND = re.compile(r"(?P<number>-?\d[\d_]*(\.\d+)?)\s*(?P<percent>%?)")
+_NUMBER = r"-?\d[\d_]*(\.\d+)?\s*%?"
+_PART = re.compile(
+    rf"(?P<name>[\w.\-]+)\s*(\[\s*(?P<start>{_NUMBER})?\s*:\s*(?P<stop>{_NUMBER})?"
+    r"(?P<per_class>\s+per\s+class\s*(,\s*seed\s+(?P<seed>\d+))?)?\s*\])?"
+)
 
 
 def parse_split(text: str) -> tuple[Part, ...]:
@@ -101,36 +138,22 @@ def parse_split(text: str) -> tuple[Part, ...]:
         match = _PART.fullmatch(term)
         if match is None:
             raise ConfigError(f"split {text!r}: {term!r} is not one of: {FORMS}")
-        name, inside = canonical(match["name"]), match["inside"]
-        if inside is None:
-            parts.append(Part(name))
-            continue
-        by_class = _PER_CLASS.fullmatch(inside.strip())
-        start, colon, stop = (inside if by_class is None else by_class["bounds"]).partition(":")
-        if not colon:
-            raise ConfigError(f"split {text!r}: [{inside}] is not one of: [a:b], [a:b per class, seed s]")
-        first, last = _parse_bound(start.strip(), text), _parse_bound(stop.strip(), text)
-        if by_class is None or first is last is None:
-            parts.append(Part(name, first, last))
-            continue
-        if first is None and last is not None and last.value == 0:
-            raise ConfigError(f"split {text!r}: {stop.strip()} per class; at least 1 is allowed")
-        parts.append(Part(name, first, last, per_class=True, seed=int(by_class["seed"] or 0)))
+        ends: list[Bound | None] = []
+        for number in (match["start"], match["stop"]):
+            if number is None:
+                ends.append(None)
+                continue
+            bound = Bound(Fraction(number.rstrip("% ").replace("_", "")), number.endswith("%"))
+            if abs(bound.value) > 100 if bound.percent else bound.value.denominator != 1:
+                raise ConfigError(f"split {text!r}: {bound} is neither a whole number nor within 100%")
+            ends.append(bound)
+        start, stop = ends
+        per_class = match["per_class"] is not None and ends != [None, None]
+        if per_class and start is None and stop is not None and stop.value == 0:
+            raise ConfigError(f"split {text!r}: {stop} per class; at least 1 is allowed")
+        seed = int(match["seed"] or 0) if per_class else 0
+        parts.append(Part(canonical(match["name"]), start, stop, per_class, seed))
     return tuple(parts)
-
-
-def _parse_bound(bound: str, text: str) -> Bound | None:
-    if not bound:
-        return None
-    match = _BOUND.fullmatch(bound)
-    if match is None:
-        raise ConfigError(f"split {text!r}: bound {bound!r} is neither a count (1000) nor a percentage (98%)")
-    parsed = Bound(Fraction(match["number"].replace("_", "")), bool(match["percent"]))
-    if parsed.percent and abs(parsed.value) > 100:
-        raise ConfigError(f"split {text!r}: {bound} is beyond 100%")
-    if not parsed.percent and parsed.value.denominator != 1:
-        raise ConfigError(f"split {text!r}: {bound} examples; a count is a whole number")
-    return parsed
 
 
 def assemble(parts: Sequence[tuple[Source, Part]]) -> Source:
@@ -224,14 +247,12 @@ def check_apart(train: Source, other: Source) -> None:
 
 def shared(a: Source, b: Source) -> int:
     """Count the examples that two parts of one data set have in common."""
-    count = 0
-    for x, chosen in pieces(a):
-        for y, others in pieces(b):
-            if x.name == y.name:
-                taken = np.zeros(len(x), dtype=bool)
-                taken[chosen] = True
-                count += int(taken[others].sum())
-    return count
+    return sum(
+        int(np.isin(others, chosen).sum())
+        for x, chosen in pieces(a)
+        for y, others in pieces(b)
+        if x.name == y.name
+    )
 
 
 def pieces(source: Source) -> list[tuple[Source, np.ndarray]]:
@@ -246,3 +267,41 @@ def pieces(source: Source) -> list[tuple[Source, np.ndarray]]:
         taken.append((whole, places[inside - start]))
         start += len(places)
     return taken
+
+
+def class_members(labels: np.ndarray, classes: int) -> list[np.ndarray]:
+    """Return the examples of each class, in the order of the data."""
+    counts = np.bincount(labels, minlength=classes)
+    return np.split(np.argsort(labels, kind="stable"), np.cumsum(counts)[:-1])
+
+
+def shuffled_classes(labels: np.ndarray, classes: int, seed: int) -> list[np.ndarray]:
+    """Return the examples of each class, in an order by (seed, class)."""
+    # Raw words of a bit generator stay the same from one numpy to the next; its permutations need not.
+    return [
+        members[np.argsort(np.random.PCG64([seed, c]).random_raw(len(members)), kind="stable")]
+        for c, members in enumerate(class_members(labels, classes))
+    ]
+
+
+def stratified(
+    keys: Sequence[bytes], labels: np.ndarray, *, seed: int, validation: float, test: float
+) -> dict[str, np.ndarray]:
+    """Split one set in three, class by class: {train, validation, test} -> indices in order.
+
+    Within a class the examples are ranked by a hash of (seed, key): the first round(test n) are the test set,
+    the next round(validation n) the validation set, the rest, at least one, train. Neither the order of the
+    files nor other classes matter, and a new file moves few others.
+    """
+    hashes = b"".join(hashlib.blake2b(key, digest_size=8, key=str(seed).encode()).digest() for key in keys)
+    order = np.lexsort((np.frombuffer(hashes, "<u8"), labels))
+    counts = np.bincount(labels)
+    place = np.arange(len(labels)) - np.repeat(np.cumsum(counts) - counts, counts)  # rank within the class
+    n_test = np.minimum(np.rint(counts * test), counts - 1).astype(np.int64)
+    n_held = np.minimum(n_test + np.rint(counts * validation), counts - 1).astype(np.int64)
+    ends_test, ends_held = n_test[labels[order]], n_held[labels[order]]
+    return {
+        "train": np.sort(order[place >= ends_held]),
+        "validation": np.sort(order[(place >= ends_test) & (place < ends_held)]),
+        "test": np.sort(order[place < ends_test]),
+    }

@@ -22,7 +22,7 @@ def ordered_classes(labels: np.ndarray, classes: int, seed: int, draws: Draws) -
     """Return the examples of each class in the order in which they are taken."""
     import numpy as np
 
-    from vitrail.data.readers.stratify import class_members, shuffled_classes
+    from vitrail.data.splits import class_members, shuffled_classes
 
     if draws == "vitrail":
         return shuffled_classes(labels, classes, seed)

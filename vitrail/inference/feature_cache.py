@@ -29,8 +29,8 @@ import torch
 from torch import nn
 
 from vitrail.data.readers.fingerprint import digest
-from vitrail.data.readers.stratify import stratified
 from vitrail.data.sources import Source
+from vitrail.data.splits import stratified
 from vitrail.errors import DataError
 from vitrail.inference.engine import evaluation_loader, evaluation_pipeline, outputs
 from vitrail.inference.features import representation

@@ -30,8 +30,8 @@ import numpy as np
 from vitrail.data.decode import MAX_PIXELS
 from vitrail.data.readers.class_names import check_labels, number_labels, number_names
 from vitrail.data.readers.fingerprint import digest, digest_files, file_stamp
-from vitrail.data.readers.split_names import WORDS, find_split, in_order
 from vitrail.data.sources import Example, Source
+from vitrail.data.splits import WORDS, find_split, in_order
 from vitrail.errors import DataError
 from vitrail.runtime.npz_members import DAMAGE, read_member, read_member_header
 

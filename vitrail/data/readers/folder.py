@@ -1,7 +1,7 @@
 """Folders of images: one sub-folder per class, with or without splits. folder_layout.py has the rules.
 
-    root/train/cat/a.jpg  root/val/cat/b.jpg   splits as they are (their names: split_names.py)
-    root/cat/a.jpg        root/dog/b.jpg       one set, split by a seed, class by class (stratify.py): 80% train,
+    root/train/cat/a.jpg  root/val/cat/b.jpg   splits as they are (their names: splits.py)
+    root/cat/a.jpg        root/dog/b.jpg       one set, split by a seed, class by class (splits.py): 80% train,
                                                10% validation, 10% test; `photos?seed=1&validation=0.2&test=0`
                                                chooses other parts
 
@@ -31,9 +31,8 @@ from vitrail.data.readers.folder_layout import (
     list_images,
 )
 from vitrail.data.readers.names import Names, printable
-from vitrail.data.readers.split_names import find_split
-from vitrail.data.readers.stratify import stratified
 from vitrail.data.sources import Example, Source, read_image_file, take_options
+from vitrail.data.splits import find_split, stratified
 from vitrail.errors import ConfigError, DataError
 from vitrail.runtime.log import note
 

@@ -1,6 +1,6 @@
 """The layout of a folder of images: which of its folders are splits, which are classes, which files are images.
 
-    root/train/cat/a.jpg       root/val/cat/b.jpg               splits by their names (split_names.py)
+    root/train/cat/a.jpg       root/val/cat/b.jpg               splits by their names (splits.py)
     root/seg_train/seg_train/cat/a.jpg   root/seg_test/..       the word within a name, and doubled folders
     root/dataset/train/cat/a.jpg                                a single folder around all others
     root/cat/a.jpg             root/dog/b.jpg                   no splits: class folders
@@ -43,7 +43,7 @@ import numpy as np
 
 from vitrail.data.decode import CONVERT
 from vitrail.data.readers.names import printable
-from vitrail.data.readers.split_names import WORDS, in_order, split_in_folder
+from vitrail.data.splits import WORDS, in_order, split_in_name
 from vitrail.errors import DataError
 
 EXTENSIONS = frozenset((
@@ -101,7 +101,7 @@ def find_layout(root: Path) -> Layout:
 
 def _find_splits(root: Path, folder: str, names: list[str]) -> dict[str, str]:
     """Return {train: seg_train/seg_train, ...} of the folders `names` in root/folder; empty: they are no splits."""
-    words = {name: split_in_folder(name) for name in names}
+    words = {name: split_in_name(name) for name in names}
     exact = [name for name in names if name.lower() in WORDS]
     holders = {}  # those that may be splits -> the folder inside that holds the classes
     for name in names:

@@ -15,8 +15,8 @@ import numpy as np
 
 from vitrail.data.readers.class_names import check_labels
 from vitrail.data.readers.fingerprint import digest
-from vitrail.data.readers.split_names import canonical, find_split, in_order
 from vitrail.data.sources import Example, Source, read_image_file, take_options
+from vitrail.data.splits import canonical, find_split, in_order
 from vitrail.errors import ConfigError, DataError
 
 

@@ -17,8 +17,8 @@ import numpy as np
 
 from vitrail.data.readers.fingerprint import digest
 from vitrail.data.readers.scenes import QUESTIONS, Scene, draw, sample_scene
-from vitrail.data.readers.split_names import find_split
 from vitrail.data.sources import Example, Source, take_options
+from vitrail.data.splits import find_split
 from vitrail.errors import ConfigError
 
 SPLITS = ("train", "validation", "test")

@@ -4,7 +4,7 @@
     train-000000.tar ..               imagenet-val-000012.tar ..                  train/00000.tar 00001.tar ..
 
 Shards lie in the folder itself, else in `data/` below it, else in sub-folders named after splits. A name
-without its shard number is the stem; the split word in the stem (split_names.py) is the split. A stem without
+without its shard number is the stem; the split word in the stem (splits.py) is the split. A stem without
 such a word is `train` when it is the only one, else its own split; stems that would share one split each keep
 their own name. A split can be asked for by its stem too (`train800`). With `-of-00004` in the names, all four
 have to be there.
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from vitrail.data.readers.split_names import WORDS, find_split, in_order, split_in_stem
+from vitrail.data.splits import WORDS, find_split, in_order, split_in_name
 from vitrail.errors import DataError
 
 
@@ -41,7 +41,7 @@ def find_shards(path: Path, suffix: str) -> dict[str, Shards]:
     for stem, file in [("", path)] if path.is_file() else _files(path, suffix):
         name, number, total = _parse_name(file.name[: -len(suffix)])
         stems[stem or name].append((number, total, file))
-    words = {stem: split_in_stem(stem) for stem in stems}
+    words = {stem: split_in_name(stem) for stem in stems}
     times = Counter(words.values())
     splits: dict[str, Shards] = {}
     for stem, numbered in stems.items():
