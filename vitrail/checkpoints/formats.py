@@ -20,7 +20,7 @@ from vitrail.checkpoints.checkpoint import Checkpoint, check_finite, from_model,
 from vitrail.checkpoints.hints import NO_HINTS, Hints, Size
 from vitrail.checkpoints.included import INCLUDED, locate
 from vitrail.data.preprocess import default_line, evaluation_line
-from vitrail.data.readers.folder_layout import EXTENSIONS, HEIC
+from vitrail.data.readers.file_names import EXTENSIONS, HEIC
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.models.names import MODELS, Model, build, make_config
 from vitrail.runtime.device import pick

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from vitrail.data.readers.arrays import ArraySource
+from vitrail.data.readers.file_names import Names
 from vitrail.data.readers.folder import FolderSource, read_split_options
-from vitrail.data.readers.names import Names
 from vitrail.data.sources import Reader, find_reader, take_options
 from vitrail.data.splits import find_split, in_order, stratified
 from vitrail.errors import DataError

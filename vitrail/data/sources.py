@@ -29,7 +29,7 @@ from vitrail.data.splits import assemble, parse_split
 from vitrail.errors import ConfigError, DataError, ImageError
 
 if TYPE_CHECKING:
-    from vitrail.data.readers.folder_layout import Layout
+    from vitrail.data.readers.folder import Layout
 
 COMPRESSED = (".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".tar.zst")
 TEST_SPLITS = ("test", "validation")
@@ -126,9 +126,10 @@ class DataSet:
         if name not in self._open:
             source = self.reader.open(name)
             if not self.empty_classes:
-                from vitrail.data.readers.folder import check_files
+                from vitrail.data.readers.folder import FolderSource, check_files
 
-                check_files(source)
+                if isinstance(source, FolderSource):
+                    check_files(source)
             if self.excluded is not None:
                 from vitrail.data.dedup import exclude
 
@@ -195,8 +196,8 @@ def find_reader(
             take_options(base, options, ())
             return Reader(lambda: list(find_pairs(path)[0]), lambda split: open_arrays(path, split))
         case "parquet":
+            from vitrail.data.readers.file_names import find_shards
             from vitrail.data.readers.parquet import open_parquet
-            from vitrail.data.readers.shard_files import find_shards
 
             take_options(base, options, ("image", "label"))
             return Reader(
@@ -204,14 +205,13 @@ def find_reader(
                 lambda split: open_parquet(path, split, **options),
             )
         case "tar":
-            from vitrail.data.readers.shard_files import find_shards
+            from vitrail.data.readers.file_names import find_shards
             from vitrail.data.readers.tar import open_tar
 
             take_options(base, options, ())
             return Reader(lambda: list(find_shards(path, ".tar")), lambda split: open_tar(path, split))
         case _:
-            from vitrail.data.readers.folder import folder_splits, open_folder
-            from vitrail.data.readers.folder_layout import find_layout
+            from vitrail.data.readers.folder import find_layout, folder_splits, open_folder
 
             return Reader(
                 lambda: folder_splits(find_layout(path), options),
@@ -228,14 +228,14 @@ def find_kind(path: Path) -> str:
                 f"{path}: not a data set; a data set is a folder, or a file that ends in {', '.join(kinds)}"
             )
         return kinds[path.suffix.lower()]
-    from vitrail.data.readers.shard_files import has_shards, names_in
+    from vitrail.data.readers.file_names import has_shards, scan_folder
 
     if not path.is_dir():
         raise DataError(f"{path}: neither a file nor a folder")
     parquet, tar = has_shards(path, ".parquet"), has_shards(path, ".tar")
     if parquet and tar:
         raise DataError(f"{path}: holds both Parquet and tar shards; put them into two folders")
-    if not parquet and not tar and any(name.endswith(COMPRESSED) for name in names_in(path)):
+    if not parquet and not tar and any(entry.name.endswith(COMPRESSED) for entry in scan_folder(path)):
         raise DataError(f"{path}: compressed tar shards have no random access; unpack them to .tar first")
     return "parquet" if parquet else "tar" if tar else "folder"
 
@@ -245,7 +245,7 @@ def folder_layout(where: str | Path) -> Layout | None:
     path = Path(split_options(str(where))[0]).expanduser()
     if not path.is_dir() or find_kind(path) != "folder":
         return None
-    from vitrail.data.readers.folder_layout import find_layout
+    from vitrail.data.readers.folder import find_layout
 
     return find_layout(path)
 

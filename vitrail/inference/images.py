@@ -17,7 +17,7 @@ import numpy as np
 from PIL import Image
 
 from vitrail.data.decode import decode, rgb_pixels
-from vitrail.data.readers.folder_layout import (
+from vitrail.data.readers.file_names import (
     EXTENSIONS,
     UNREAD,
     entry_kind,

@@ -36,8 +36,8 @@ import pyarrow.parquet as pq
 from vitrail.data.bounded_files import read_text
 from vitrail.data.decode import decode
 from vitrail.data.readers.class_names import check_labels
+from vitrail.data.readers.file_names import find_shards, find_split_shards, has_shards
 from vitrail.data.readers.parquet import Columns, ParquetSource
-from vitrail.data.readers.shard_files import find_shards, find_split_shards, has_shards
 from vitrail.data.shard import shard
 from vitrail.data.sources import Example, Source, open_source
 from vitrail.data.splits import Subset, parse_split

@@ -1,4 +1,4 @@
-"""The procedural data set: the label is the answer, nothing else gives it away, and examples are functions of a seed."""
+"""The procedural data set: the label is the answer, nothing else gives it away, and a seed makes every example."""
 
 from __future__ import annotations
 

@@ -1,19 +1,42 @@
-"""Folders of images: one sub-folder per class, with or without splits. folder_layout.py has the rules.
+"""Folders of images: one sub-folder per class, with or without splits.
 
-    root/train/cat/a.jpg  root/val/cat/b.jpg   splits as they are (their names: splits.py)
-    root/cat/a.jpg        root/dog/b.jpg       one set, split by a seed, class by class (splits.py): 80% train,
-                                               10% validation, 10% test; `photos?seed=1&validation=0.2&test=0`
-                                               chooses other parts
+    root/train/cat/a.jpg       root/val/cat/b.jpg               splits by their names (splits.py)
+    root/seg_train/seg_train/cat/a.jpg   root/seg_test/..       the word within a name, and doubled folders
+    root/dataset/train/cat/a.jpg                                a single folder around all others
+    root/cat/a.jpg             root/dog/b.jpg                   no splits: class folders, split by a seed, class by
+        class: 80% train, 10% validation, 10% test; `photos?seed=1&validation=0.2&test=0` chooses other parts
 
-Class names are the names of the class folders, sorted; a `classes.txt` with lines `folder <TAB> name` renames them.
-Every split has the classes of train, so that a label means the same in all of them. With `photos?classes=outer`,
-class folders are classes even if all their images lie in folders of their own.
+Splits
+- A folder is a split if its name is a split word and folders lie in it; so a class may be called `train`, and a
+  `test` of images without classes is no split.
+- Names that only contain a split word (seg_train, test_set, TrainImages) are splits when nothing else can be meant:
+  every folder that holds only folders has such a name, each of another split, and there are two of them or no
+  folder beside.
+- If all folders have names of splits and none holds folders, they are taken for splits, and opening one reports that
+  its class folders are missing.
+- A folder that holds nothing but one of the same name, as archives are often unpacked, is looked through, and so is
+  one that holds nothing but one that holds only folders.
+
+Classes and images
+- Every sub-folder is a class, named as the folder (in Unicode form NFC); a `classes.txt` with lines
+  `folder <TAB> name` renames them. Every split has the classes of train, so that a label means the same in all.
+- Images are found at any depth below the class, by extension, in any case. A class whose images all lie in several
+  folders of their own may be several classes, or a part of the data: that is an error, and `photos?classes=outer`
+  declares it one class.
+- Names that begin with a dot, and the __MACOSX of unpacked archives, are skipped; every other file that is not used
+  is counted in `skipped` with the reason and its extension.
+- A link to a file is followed wherever it points. A link to a folder is never followed: inside the data set it would
+  be a loop or a second copy; outside of it, in the place of a split or a class, it is an error.
+- A link that points nowhere, or a file without permission, keeps its place, and reading it raises DataError.
+  A folder that cannot be listed is an error at once, for its contents are unknown.
 """
 
 from __future__ import annotations
 
 import os
+import unicodedata
 from collections import Counter
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,22 +44,26 @@ from pathlib import Path
 import numpy as np
 
 from vitrail.data.readers.class_names import with_titles
-from vitrail.data.readers.fingerprint import digest, digest_files
-from vitrail.data.readers.folder_layout import (
-    ENDINGS,
-    Layout,
-    count_beside,
-    find_classes,
-    find_layout,
-    list_images,
+from vitrail.data.readers.file_names import (
+    EXTENSIONS,
+    UNREAD,
+    Names,
+    entry_kind,
+    file_extension,
+    is_image_name,
+    printable,
+    scan_folder,
+    why_not,
 )
-from vitrail.data.readers.names import Names, printable
+from vitrail.data.readers.fingerprint import digest, digest_files
 from vitrail.data.sources import Example, Source, read_image_file, take_options
-from vitrail.data.splits import find_split, stratified
+from vitrail.data.splits import WORDS, find_split, in_order, split_in_name, stratified
 from vitrail.errors import ConfigError, DataError
 from vitrail.runtime.log import note
 
 DEFAULTS = {"seed": "0", "validation": "0.1", "test": "0.1"}  # how one folder is split
+ENDINGS = f"image files end in {', '.join(sorted(EXTENSIONS))}"
+MOST_AROUND = 16  # folders around folders that are looked through
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,24 +95,20 @@ class FolderSource(Source):
 
 def open_folder(root: Path, split: str, options: dict[str, str]) -> FolderSource:
     """Open one split of a folder of images."""
-    seed, validation, test = read_split_options(root, options, "classes")
     layout, skipped = find_layout(root), Counter[str]()
     split = find_split(split, folder_splits(layout, options), str(root))
-    if layout.splits:
-        classes = {  # split -> {class name: folder}; files are counted of the split that is opened
-            name: find_classes(root, folder, skipped if name == split else Counter())
-            for name, folder in layout.splits.items()
-        }
-        class_names = sorted(classes["train"] if "train" in classes else set().union(*classes.values()))
-        for name, folder in layout.splits.items():
-            if extra := sorted(set(classes[name]) - set(class_names)):
-                raise DataError(
-                    f"{root / folder}: classes that train does not have: {', '.join(extra[:8])}; images "
-                    f"without labels do not belong in {root}"
-                )
-    else:
-        classes = {split: find_classes(root, layout.base, skipped)}
-        class_names = list(classes[split])
+    # split -> {class name: folder}; files are counted of the split that is opened
+    classes = {
+        name: find_classes(root, folder, skipped if name == split else Counter())
+        for name, folder in (layout.splits or {split: layout.base}).items()
+    }
+    class_names = sorted(classes["train"] if "train" in classes else set().union(*classes.values()))
+    for name, folder in layout.splits.items():
+        if extra := sorted(set(classes[name]) - set(class_names)):
+            raise DataError(
+                f"{root / folder}: classes that train does not have: {', '.join(extra[:8])}; images "
+                f"without labels do not belong in {root}"
+            )
     number = {name: label for label, name in enumerate(class_names)}
     folders = [(number[name], folder) for name, folder in classes[split].items()]
     files, labels = list_images(root, folders, skipped, outer="classes" in options)
@@ -93,6 +116,7 @@ def open_folder(root: Path, split: str, options: dict[str, str]) -> FolderSource
     empty = tuple(folder for label, folder in folders if label not in present)
     count_beside(layout, skipped)
     if not layout.splits:
+        seed, validation, test = read_split_options(root, options, "classes")
         chosen = stratified(files, labels, seed=seed, validation=validation, test=test)[split]
         if not len(chosen):
             raise DataError(
@@ -120,16 +144,29 @@ def folder_splits(layout: Layout, options: dict[str, str]) -> list[str]:
     return splits or ["train", "validation", "test"]
 
 
+def read_split_options(root: Path | str, options: dict[str, str], *others: str) -> tuple[int, float, float]:
+    """Return the seed and the fractions for validation and test; `others` are options that are read elsewhere."""
+    take_options(str(root), options, (*DEFAULTS, *others))
+    values = DEFAULTS | options
+    try:
+        seed, validation, test = int(values["seed"]), float(values["validation"]), float(values["test"])
+    except ValueError as error:
+        raise ConfigError(f"{root}: options {options}: {error}") from error
+    if seed < 0 or validation < 0 or test < 0 or not validation + test < 1:
+        raise ConfigError(
+            f"{root}: options {options}: seed >= 0, validation and test fractions whose sum is below 1"
+        )
+    return seed, validation, test
+
+
 _noted: set[Path] = set()  # data sets whose ignored files this process has reported
 
 
-def check_files(source: Source) -> None:
+def check_files(source: FolderSource) -> None:
     """Raise DataError for a class folder without an image, which can neither be learned nor measured.
 
     Report once per data set that files are ignored, those of the split that is opened first.
     """
-    if not isinstance(source, FolderSource):
-        return
     if source.empty:
         others = f" (and {len(source.empty) - 1} more)" if len(source.empty) > 1 else ""
         raise DataError(
@@ -162,16 +199,204 @@ def in_words(ignored: Counter[str], most: int = 5) -> str:
     return "; ".join(words) + ("; ..." if len(ignored) > most else "")
 
 
-def read_split_options(root: Path | str, options: dict[str, str], *others: str) -> tuple[int, float, float]:
-    """Return the seed and the fractions for validation and test; `others` are options that are read elsewhere."""
-    take_options(str(root), options, (*DEFAULTS, *others))
-    values = DEFAULTS | options
-    try:
-        seed, validation, test = int(values["seed"]), float(values["validation"]), float(values["test"])
-    except ValueError as error:
-        raise ConfigError(f"{root}: options {options}: {error}") from error
-    if seed < 0 or validation < 0 or test < 0 or not validation + test < 1:
-        raise ConfigError(
-            f"{root}: options {options}: seed >= 0, validation and test fractions whose sum is below 1"
+@dataclass(frozen=True)
+class Layout:
+    """The folders below `root`. All paths are relative to it; "" is root itself."""
+
+    root: Path
+    base: str  # the folder in which the splits lie, or where there are none the classes
+    splits: dict[str, str]  # split, in order -> the folder that holds its classes
+
+    def __str__(self) -> str:
+        """Say how the folder is read."""
+        counts = {}
+        for folder in self.splits.values() or [self.base]:
+            count = len(_folders_in(self.root / folder))
+            counts[folder] = f"{count:,} class folder{'' if count == 1 else 's'}"
+        if not self.splits:
+            place = f" in {printable(self.base)}" if self.base else ""
+            return f"{counts[self.base]}{place}, without splits: split into train, validation and test"
+        return "; ".join(
+            f"{split} is {printable(folder)}, {counts[folder]}" for split, folder in self.splits.items()
         )
-    return seed, validation, test
+
+
+def find_layout(root: Path) -> Layout:
+    """Look at the folders of `root`, down to the classes."""
+    folder, name = "", root.resolve().name
+    for _ in range(MOST_AROUND):
+        names = sub_folders(root, folder, Counter())
+        splits = _find_splits(root, folder, names)
+        around = len(names) == 1 and _folders_in(root / folder, alone=True) == names
+        inner = str(Path(folder, names[0])) if around else ""
+        within = _folders_in(root / inner, alone=True) if around else []
+        doubled = around and names[0].lower() == name.lower()
+        if not within or (splits and not doubled and len(_find_splits(root, inner, within)) < 2):
+            return Layout(root, folder, {split: splits[split] for split in in_order(list(splits))})
+        folder, name = inner, names[0]
+    raise DataError(f"{root}: folders in folders, {MOST_AROUND} deep; name the one that holds the classes")
+
+
+def _find_splits(root: Path, folder: str, names: list[str]) -> dict[str, str]:
+    """Return {train: seg_train/seg_train, ...} of the folders `names` in root/folder; empty: they are no splits."""
+    words = {name: split_in_name(name) for name in names}
+    exact = [name for name in names if name.lower() in WORDS]
+    holders = {}  # those that may be splits -> the folder inside that holds the classes
+    for name in names:
+        if _folders_in(root / folder / name, alone=name not in exact):
+            inside = _look_through(root, str(Path(folder, name)))
+            if _folders_in(root / inside):  # else images without classes, as of a test set without labels
+                holders[name] = inside
+    candidates = list(holders) or names
+    distinct = {words[name] for name in candidates}
+    all_differ = None not in distinct and len(distinct) == len(candidates)
+    if holders:
+        plain = all_differ and (len(holders) == len(names) or len(holders) > 1)
+        chosen = list(holders) if plain else [name for name in exact if name in holders]
+    else:  # flat folders; opening one reports what is missing
+        plain = all_differ and len(names) > 1 and "train" in distinct
+        chosen = names if plain or len(exact) == len(names) else []
+    splits = {
+        str(words[name]): holders.get(name) or _look_through(root, str(Path(folder, name))) for name in chosen
+    }
+    if len(splits) < len(chosen):
+        raise DataError(f"{root / folder}: two folders for one split among {', '.join(chosen)}")
+    return splits
+
+
+def _look_through(root: Path, folder: str) -> str:
+    """Return the folder that holds the classes: this one, or one inside that it only surrounds."""
+    for _ in range(MOST_AROUND):
+        names = _folders_in(root / folder, alone=True)
+        if len(names) != 1:
+            break
+        inner = str(Path(folder, names[0]))
+        if names[0].lower() != Path(folder).name.lower() and not _folders_in(root / inner, alone=True):
+            break
+        folder = inner
+    return folder
+
+
+def _folders_in(folder: Path, *, alone: bool = False) -> list[str]:
+    """List the folders in a folder; links are not followed. With `alone`, none if an image lies beside them."""
+    names = []
+    for entry in scan_folder(folder):
+        if entry.is_dir(follow_symlinks=False):
+            names.append(entry.name)
+        elif alone and is_image_name(entry.name):  # of many images, few are looked at
+            return []
+    return names
+
+
+def sub_folders(root: Path, folder: str, skipped: Counter[str]) -> list[str]:
+    """List the sub-folders of root/folder; a link that leads out of root would be missed here: it is an error."""
+    names = []
+    for entry in scan_folder(root / folder):
+        if entry.is_dir(follow_symlinks=False):
+            names.append(entry.name)
+        elif entry_kind(entry) == "folder":
+            if not Path(entry.path).resolve().is_relative_to(root.resolve()):
+                raise DataError(
+                    f"{entry.path}: a link to a folder outside of the data set is not followed; move the "
+                    "folder here, or link its files"
+                )
+            skipped[f"a link to a folder is not followed: {printable(entry.name)}"] += 1
+        elif is_image_name(entry.name):
+            skipped[f"an image outside of the class folders ({file_extension(entry.name)})"] += 1
+        elif file_extension(entry.name) in UNREAD:
+            skipped[why_not(entry.name)] += 1
+    return names
+
+
+def find_classes(root: Path, folder: str, skipped: Counter[str]) -> dict[str, str]:
+    """Return {class name: its folder below root}, sorted by name, for the classes in root/folder."""
+    classes: dict[str, str] = {}
+    for name in sub_folders(root, folder, skipped):
+        title = unicodedata.normalize("NFC", printable(name))
+        if title in classes:
+            raise DataError(f"{root / folder}: two folders for class {title!r}, written in two Unicode forms")
+        classes[title] = str(Path(folder, name))
+    if not classes:
+        images = sum(is_image_name(entry.name) for entry in scan_folder(root / folder))
+        ignored = "; ".join(f"{count} x {reason}" for reason, count in skipped.items())
+        there = f"{images} images lie in the folder itself" if images else ignored or "the folder is empty"
+        raise DataError(
+            f"{root / folder}: no class folders; images are expected in one sub-folder per class ({there})"
+        )
+    return dict(sorted(classes.items()))
+
+
+def list_images(
+    root: Path, folders: Iterable[tuple[int, str]], skipped: Counter[str], *, outer: bool = False
+) -> tuple[list[bytes], np.ndarray]:
+    """List every image in the folders [(label, path below root)]: paths below root, sorted in each, and labels (n,).
+
+    DataError where a class has all its images in several folders of its own, unless `outer` declares it one.
+    """
+    images: list[bytes] = []
+    labels: list[int] = []
+    unclear: dict[str, list[str]] = {}  # class folder -> the folders in it
+    for label, folder in folders:
+        found = _walk(root, folder, skipped)
+        if found and not outer and (common := os.path.commonpath(found)) not in found:
+            unclear[folder] = sorted({Path(place).relative_to(common).parts[0] for place in found})
+        paths = sorted(os.fsencode(path) for here in found.values() for path in here)
+        images += paths
+        labels += [label] * len(paths)
+    if unclear:
+        folder, inner = next(iter(unclear.items()))
+        names = ", ".join(map(printable, inner[:4])) + (", ..." if len(inner) > 4 else "")
+        others = f"; {len(unclear) - 1} more like it" if len(unclear) > 1 else ""
+        raise DataError(
+            f"{root / folder}: no images but {len(inner)} folders of them ({names}){others}. If it is one class, "
+            f"write {root}?classes=outer. If the folders in it are the classes, name the folder around them. If it "
+            "is a part of the data, rename it to train, validation or test"
+        )
+    if not images:
+        raise DataError(f"{root}: no class folder has an image; {ENDINGS}")
+    return images, np.array(labels, dtype=np.int64)
+
+
+def _walk(root: Path, folder: str, skipped: Counter[str]) -> dict[str, list[str]]:
+    """Return {folder that has images: their paths} for all folders from root/folder down."""
+    images: dict[str, list[str]] = {}
+    waiting = [folder]
+    while waiting:
+        place = waiting.pop()
+        here = []
+        for entry in scan_folder(root / place):
+            path = f"{place}{os.sep}{entry.name}"
+            if entry.is_dir(follow_symlinks=False):
+                waiting.append(path)
+                continue
+            # Plain files need no further look: a data set may have millions of them.
+            kind = "file" if entry.is_file(follow_symlinks=False) else entry_kind(entry)
+            if kind == "folder":
+                skipped[f"a link to a folder is not followed: {printable(path)}"] += 1
+            elif not is_image_name(entry.name):
+                skipped[why_not(entry.name)] += 1
+            elif kind == "other":
+                skipped[f"neither a file nor a folder: {printable(path)}"] += 1
+            else:
+                here.append(path)
+        if here:
+            images[place] = here
+    return images
+
+
+def count_beside(layout: Layout, skipped: Counter[str]) -> None:
+    """Count the images beside the splits, which are not used: in no folder, and in folders that are no splits."""
+    if not layout.splits:
+        return
+    tops = [Path(folder).relative_to(layout.base).parts[0] for folder in layout.splits.values()]
+    for name in sub_folders(layout.root, layout.base, skipped):  # which counts those in no folder
+        if name in tops:
+            continue
+        reason = f"{printable(name)}, a folder beside {', '.join(map(printable, tops))}"
+        try:
+            found = _walk(layout.root, str(Path(layout.base, name)), Counter())
+        except DataError:
+            skipped[f"{reason}, cannot be listed"] += 1
+            continue
+        if images := sum(map(len, found.values())):
+            skipped[f"an image in {reason}"] += images

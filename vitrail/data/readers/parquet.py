@@ -1,6 +1,6 @@
 """Parquet in the Hugging Face layout, with random access and without loading a file into memory.
 
-    split ──shard_files.py──► files ──footers──► (file, row group, row) of each example ──ParquetRows──► its bytes
+    split ──file_names.py──► files ──footers──► (file, row group, row) of each example ──ParquetRows──► its bytes
 
 An image column is a struct {bytes, path} or plain binary. A label column holds integers, with the class names in the
 `huggingface` metadata of the schema (ClassLabel) or in a `classes.txt` beside the shards, or strings, which are
@@ -36,8 +36,8 @@ from vitrail.data.readers.class_names import (
     number_names,
     read_class_names,
 )
+from vitrail.data.readers.file_names import find_shards, find_split_shards
 from vitrail.data.readers.fingerprint import digest, digest_files, file_stamp
-from vitrail.data.readers.shard_files import find_shards, find_split_shards
 from vitrail.data.sources import MAX_FILE_BYTES, Example, Source
 from vitrail.data.splits import locate
 from vitrail.errors import ConfigError, DataError, ImageError

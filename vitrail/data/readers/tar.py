@@ -26,10 +26,8 @@ from pathlib import Path
 import numpy as np
 
 from vitrail.data.readers.class_names import check_labels, number_labels, number_names, read_class_names
+from vitrail.data.readers.file_names import EXTENSIONS, Names, find_shards, find_split_shards, printable
 from vitrail.data.readers.fingerprint import digest, digest_files, file_stamp
-from vitrail.data.readers.folder_layout import EXTENSIONS
-from vitrail.data.readers.names import Names, printable
-from vitrail.data.readers.shard_files import find_shards, find_split_shards
 from vitrail.data.readers.tar_headers import Member, walk
 from vitrail.data.sources import MAX_FILE_BYTES, Example, Source
 from vitrail.data.splits import locate

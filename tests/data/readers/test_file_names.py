@@ -1,12 +1,16 @@
-"""Names of shards and what they say."""
+"""Names of shards and what they tell; a list of names in flat arrays behaves as the list."""
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from vitrail.data.readers.shard_files import find_shards, find_split_shards, has_shards
+from vitrail.data.readers.file_names import Names, find_shards, find_split_shards, has_shards, printable
 from vitrail.errors import DataError
 
 
@@ -100,3 +104,34 @@ def test_folders_without_shards(tmp_path: Path) -> None:
     (tmp_path / "folder.tar").mkdir()
     assert not has_shards(tmp_path, ".parquet")
     assert not has_shards(tmp_path, ".tar")
+
+
+def test_a_folder_that_is_not_there_has_no_shards(tmp_path: Path) -> None:
+    assert not has_shards(tmp_path / "gone", ".tar")
+    (tmp_path / "circle.tar").symlink_to(tmp_path / "circle.tar")
+    assert not has_shards(tmp_path, ".tar")
+
+
+@given(st.lists(st.binary(max_size=10)))
+def test_as_the_list(words: list[bytes]) -> None:
+    names = Names(words)
+    assert list(names) == words
+    assert len(names) == len(words)
+    assert list(pickle.loads(pickle.dumps(names))) == words
+    assert list(Names.from_arrays(names.bytes, names.ends)) == words
+    for index in (-1, len(words)):
+        with pytest.raises(IndexError):
+            names[index]
+
+
+def test_arrays_that_are_not_names() -> None:
+    for ends in ([0, 5], [1, 3], [0, 2, 1, 3], []):
+        with pytest.raises(ValueError, match="not the arrays"):
+            Names.from_arrays(np.zeros(3, np.uint8), np.array(ends, np.int64))
+
+
+@given(st.binary())
+def test_printable_is_always_utf8(name: bytes) -> None:
+    printable(name).encode()
+    assert printable("é".encode()) == "é"
+    assert printable(b"\xff") == "\\xff"
