@@ -161,10 +161,8 @@ class Names:
 
     @classmethod
     def from_arrays(cls, data: np.ndarray, ends: np.ndarray) -> Names:
-        """Restore names from the arrays `bytes` and `ends` that were kept in a file."""
-        kinds = data.dtype == np.uint8 and ends.dtype == np.int64 and data.ndim == ends.ndim == 1
-        spans = kinds and len(ends) > 0 and ends[0] == 0 and ends[-1] == len(data)
-        if not spans or (ends[1:] < ends[:-1]).any():
+        """Restore names from the arrays `bytes`, uint8, and `ends`, int64, that were kept in a file."""
+        if not len(ends) or ends[0] != 0 or ends[-1] != len(data) or (ends[1:] < ends[:-1]).any():
             raise ValueError("these are not the arrays of a list of names")
         names = cls([])
         names.bytes, names.ends = data, ends

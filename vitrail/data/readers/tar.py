@@ -1,6 +1,7 @@
 """WebDataset tar shards with random access, by an index that is built once per shard and then kept in a file.
 
-    shard.tar ──tar_headers.py──► Index(keys, offsets, sizes, labels) ──► shard.tar.index.npz ──► bytes of an example
+    shard.tar ──walk──► members ──build_index──► Index(keys, offsets, sizes, labels) ──► shard.tar.index.npz
+                                                                                     └──► bytes of an example
 
 A key is a member's name up to the first dot of its last part, as in WebDataset: `a/000123.jpg` and `a/000123.cls`
 are one example. Its image is the member with the extension of an image; its label is in `.cls` (a number or a class
@@ -11,6 +12,11 @@ the names sorted: those of train where there is such a split, else of all splits
 The index lies beside the shard, or where that folder cannot be written in ~/.cache/vitrail/tar ($XDG_CACHE_HOME).
 It is used as long as the shard has the size and modification time that it records. Members are only read, never
 unpacked: no name inside an archive becomes a path. Shards are uncompressed, for random access.
+
+Single headers are parsed by Python's tarfile. The walk is our own, because that of tarfile trusts a size before it
+is checked (a negative one leads back, for ever), reads as many bytes as a name claims to have, and stops without an
+error at a damaged header. Here a header is believed only when its checksum is right and its data lie inside the
+archive, so every step leads forward and the walk ends after at most one step per 512 bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +24,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import tarfile
 import zipfile
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,9 +34,14 @@ from pathlib import Path
 import numpy as np
 
 from vitrail.data.readers.class_names import check_labels, number_labels, number_names, read_class_names
-from vitrail.data.readers.file_names import EXTENSIONS, Names, find_shards, find_split_shards, printable
+from vitrail.data.readers.file_names import (
+    Names,
+    find_shards,
+    find_split_shards,
+    is_image_name,
+    printable,
+)
 from vitrail.data.readers.fingerprint import digest, digest_files, file_stamp
-from vitrail.data.readers.tar_headers import Member, walk
 from vitrail.data.sources import MAX_FILE_BYTES, Example, Source
 from vitrail.data.splits import locate
 from vitrail.errors import DataError, ImageError
@@ -37,10 +50,23 @@ from vitrail.runtime.npz_members import DAMAGE, read_member
 from vitrail.runtime.progress import progress
 
 FORMAT = 1  # of the index file
-ARRAYS = ("stamp", "keys", "key_ends", "offsets", "sizes", "labels", "label_ends")  # in the index file
+ARRAYS = {  # in the index file
+    "stamp": np.int64, "keys": np.uint8, "key_ends": np.int64, "offsets": np.int64, "sizes": np.int64,
+    "labels": np.uint8, "label_ends": np.int64,
+}  # fmt: skip
 INDEX_BYTES = 1 << 16  # that an index may be larger than its shard
 MAX_LABEL_BYTES = 1 << 20  # of a .cls or .json member
 NUMBER = re.compile(r"-?[0-9]{1,18}")
+
+BLOCK = tarfile.BLOCKSIZE
+END_CHUNK = 1 << 20  # read at a time after the end
+NO_DATA = b"123456"  # links, devices, folders, pipes: nothing follows their header, whatever its size
+MAX_NAME_BYTES = 4096  # of a path, on Linux
+MAX_PAX_BYTES = 1 << 20  # of the pax records of one member, extended attributes included
+# These describe the member that follows.
+PAX = (tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.XGLTYPE)
+EXTENSIONS = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, *PAX)
+RECORD = re.compile(rb"([0-9]{1,7}) ([^=\n]+)=")
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,12 +126,12 @@ def open_tar(path: Path, split: str) -> TarSource:
         for other in splits if numbers or "train" not in splits else ["train"]:
             read = (indexes.get(file) or read_index(file) for file in splits[other].files)
             found[other] = {label.decode() for index in read for label in index.labels}
-        labels_there = set().union(*found.values())
-        numbers = numbers and all(map(NUMBER.fullmatch, labels_there))
+        everywhere = set().union(*found.values())
+        numbers = numbers and all(map(NUMBER.fullmatch, everywhere))
         if numbers:
-            class_names = number_names([np.array([int(label) for label in labels_there], dtype=np.int64)])
+            class_names = number_names([np.array([int(label) for label in everywhere], dtype=np.int64)])
         else:
-            class_names = sorted(found.get("train", labels_there))
+            class_names = sorted(found.get("train", everywhere))
 
     where = f"{path}, split {name!r}"
     if numbers:
@@ -141,24 +167,41 @@ def read_index(shard: Path) -> Index:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vitrail" / "tar"
     places = (shard.with_name(f"{shard.name}.index.npz"), cache / f"{digest(str(shard.resolve()))}.npz")
     for file in places:
-        index = _load_index(file, stamp)
-        if index is not None:
-            return index
+        with suppress(*DAMAGE):  # else it is of another state of the shard, or damaged
+            return _load_index(file, stamp)
     index = build_index(shard)
-    arrays = {
-        "stamp": np.array([FORMAT, *index.stamp], dtype=np.int64),
-        "keys": index.keys.bytes,
-        "key_ends": index.keys.ends,
-        "offsets": index.offsets,
-        "sizes": index.sizes,
-        "labels": index.labels.bytes,
-        "label_ends": index.labels.ends,
-    }
+    arrays = (
+        np.array([FORMAT, *index.stamp], dtype=np.int64), index.keys.bytes, index.keys.ends, index.offsets,
+        index.sizes, index.labels.bytes, index.labels.ends,
+    )  # fmt: skip
     for file in places:  # the first that can be written; else it is built again next time
         with suppress(OSError), atomic_file(file) as temporary, temporary.open("wb") as stream:
-            np.savez(stream, **arrays)  # type: ignore[arg-type]
+            np.savez(stream, **dict(zip(ARRAYS, arrays, strict=True)))  # type: ignore[arg-type]
             break
     return index
+
+
+def _load_index(file: Path, stamp: tuple[int, int]) -> Index:
+    """Read a kept index; one of DAMAGE where there is none, or it is of another state of the shard, or damaged."""
+    most = stamp[0] + INDEX_BYTES
+    if not file.is_file() or file.stat().st_size > most:
+        raise ValueError("no file, or too large")
+    with zipfile.ZipFile(file) as archive:
+        if sum(member.file_size for member in archive.infolist()) > most:
+            raise ValueError("unpacks to too much")
+        stored = {name: read_member(archive, archive.getinfo(f"{name}.npy")) for name in ARRAYS}
+    if any(array.dtype != ARRAYS[name] or array.ndim != 1 for name, array in stored.items()):
+        raise ValueError("arrays of other kinds")
+    keys = Names.from_arrays(stored["keys"], stored["key_ends"])
+    labels = Names.from_arrays(stored["labels"], stored["label_ends"])
+    for label in labels:
+        label.decode()  # UnicodeDecodeError, which is a ValueError
+    offsets, sizes = stored["offsets"], stored["sizes"]
+    inside = (offsets >= -1) & (sizes >= 0) & (sizes <= stamp[0] - offsets.clip(0, stamp[0]))
+    same = stored["stamp"].tolist() == [FORMAT, *stamp] and len(keys) == len(labels) == len(offsets)
+    if not same or not inside.all():
+        raise ValueError("not the index of this shard")
+    return Index(keys, offsets, sizes, labels, stamp)
 
 
 def build_index(shard: Path) -> Index:
@@ -174,12 +217,12 @@ def build_index(shard: Path) -> Index:
                 stem, dot, extension = base.partition(".")
                 if not stem or not dot:
                     continue
-                key, extension = f"{folder}{slash}{stem}", extension.lower()
-                if f".{extension.rpartition('.')[2]}" in EXTENSIONS:
+                key = f"{folder}{slash}{stem}"
+                if is_image_name(base):
                     if key in images:
                         raise DataError(f"{shard}: two images for {key!r}; one example has one image")
                     images[key] = (member.offset, member.size)
-                elif extension in ("cls", "json"):
+                elif extension.lower() in ("cls", "json"):
                     label = _read_label(archive.fileno(), member, shard)
                     if label is not None and labels.setdefault(key, label) != label:
                         raise DataError(f"{shard}: two labels for {key!r}: {labels[key]!r} and {label!r}")
@@ -221,29 +264,90 @@ def _read_label(archive: int, member: Member, shard: Path) -> str | None:
     return None
 
 
-def _load_index(file: Path, stamp: tuple[int, int]) -> Index | None:
-    """Read a kept index; None where there is none, or it is of another state of the shard, or damaged."""
-    most = stamp[0] + INDEX_BYTES
-    try:
-        if not file.is_file() or file.stat().st_size > most:
-            return None
-        with zipfile.ZipFile(file) as archive:
-            if sum(member.file_size for member in archive.infolist()) > most:
-                return None
-            stored = {name: read_member(archive, archive.getinfo(f"{name}.npy")) for name in ARRAYS}
-        if stored["stamp"].tolist() != [FORMAT, *stamp]:
-            return None
-        keys = Names.from_arrays(stored["keys"], stored["key_ends"])
-        labels = Names.from_arrays(stored["labels"], stored["label_ends"])
-        offsets, sizes = stored["offsets"], stored["sizes"]
-        for array in (offsets, sizes):
-            if array.dtype != np.int64 or array.shape != (len(keys),):
-                return None
-        inside = (offsets >= -1) & (sizes >= 0) & (sizes <= stamp[0] - offsets.clip(0, stamp[0]))
-        for label in labels:
-            label.decode()  # UnicodeDecodeError, which is a ValueError
-        return (
-            Index(keys, offsets, sizes, labels, stamp) if inside.all() and len(labels) == len(keys) else None
-        )
-    except DAMAGE:
-        return None
+@dataclass(frozen=True)
+class Member:
+    """A regular file in the archive."""
+
+    name: str  # bytes that are not UTF-8 become surrogates
+    offset: int  # of its first byte in the archive
+    size: int
+
+
+def walk(descriptor: int) -> Iterator[Member]:
+    """Yield each regular file of the archive that is open as `descriptor`, in order; ValueError or OSError.
+
+    Supported are ustar, the older V7, GNU's long names (L), and pax records (x) for names and sizes; folders, links
+    and devices are skipped. The walk goes to the end of the archive, a block of zeros. Without one the archive was
+    cut; other bytes after it mean that a header was lost, or that two archives were concatenated.
+    """
+    end = os.fstat(descriptor).st_size
+    if not end:
+        raise ValueError("the file is empty")
+    at, records = 0, dict[bytes, bytes]()  # path and size of the member that follows
+    while True:
+        header = os.pread(descriptor, BLOCK, at)
+        if len(header) < BLOCK:
+            raise ValueError(f"cut off at byte {end:,}, where a header should be")
+        if not any(header):
+            break
+        try:
+            info = tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape")
+        except tarfile.HeaderError as error:
+            raise ValueError(f"no header at byte {at:,}: {error}") from error
+        kind, data = info.type, at + BLOCK
+        size = 0 if header[156] in NO_DATA else info.size
+        if kind not in EXTENSIONS and b"size" in records:
+            size = int(records[b"size"])
+        if not 0 <= size <= end - data:
+            raise ValueError(f"the header at byte {at:,} claims {size:,} bytes, and {end - data:,} follow")
+        most = MAX_PAX_BYTES if kind in PAX else MAX_NAME_BYTES
+        if kind in EXTENSIONS and size > most:
+            raise ValueError(
+                f"the name or records at byte {at:,} have {size:,} bytes; at most {most:,} are read"
+            )
+        if kind in PAX:
+            more = _pax_records(os.pread(descriptor, size, data), at)
+            if more and kind == tarfile.XGLTYPE:
+                raise ValueError(f"the pax header at byte {at:,} gives all members one path or size")
+            records |= more
+        elif kind == tarfile.GNUTYPE_LONGNAME:
+            records.setdefault(b"path", os.pread(descriptor, size, data).partition(b"\0")[0])
+        elif kind == tarfile.GNUTYPE_SPARSE:
+            raise ValueError(f"the member at byte {at:,} is sparse: pack the files without --sparse")
+        elif kind not in EXTENSIONS:
+            # GNU's headers, whose magic is b"ustar ", have times in the place of the prefix of a name.
+            old = None if header[257:263] == b"ustar\0" else header[:100].partition(b"\0")[0]
+            name = records.get(b"path", old)
+            if info.isreg():
+                text = info.name if name is None else name.decode("utf-8", "surrogateescape")
+                yield Member(text, data, size)
+            records = {}
+        at = data + -(-size // BLOCK) * BLOCK
+    if records:
+        raise ValueError(f"ends at byte {at:,} with a name or records of a member that does not follow")
+    while rest := os.pread(descriptor, END_CHUNK, at):
+        if rest.strip(b"\0"):
+            raise ValueError(f"the archive ends at byte {at:,}, and more than zeros follow")
+        at += len(rest)
+
+
+def _pax_records(data: bytes, at: int) -> dict[bytes, bytes]:
+    """Return the path and the size in records `30 path=folder/name.jpg\\n`; the number is the length of it all."""
+    records: dict[bytes, bytes] = {}
+    start = 0
+    while start < len(data) and data[start]:  # some pad with zeros
+        head = RECORD.match(data, start)
+        stop = start + int(head[1]) if head else 0
+        if head is None or not head.end() < stop <= len(data) or data[stop - 1] != ord("\n"):
+            raise ValueError(f"the pax records at byte {at:,} are broken")
+        name, value = head[2], data[head.end() : stop - 1]
+        if name.startswith(b"GNU.sparse."):
+            raise ValueError(f"the member at byte {at:,} is sparse: pack the files without --sparse")
+        if name in (b"path", b"size"):
+            if len(value) > MAX_NAME_BYTES:
+                raise ValueError(
+                    f"a {name.decode()} of {len(value):,} bytes in the pax records at byte {at:,}"
+                )
+            records[name] = value
+        start = stop
+    return records
