@@ -10,6 +10,8 @@ from pathlib import Path
 from vitrail.data.bounded_files import parse_object, read_text
 from vitrail.errors import DataError
 
+FIELDS = {"index": int, "key": str, "reason": str}  # of a line
+
 
 @dataclass(frozen=True)
 class BadExample:
@@ -69,13 +71,8 @@ class BadFiles:
 def _read(path: Path) -> tuple[dict[str, BadExample], bool]:
     """Return {key: broken example} of a list, and whether its last line is torn."""
     *lines, last = read_text(path, "broken examples").split("\n")
-    listed = (_parse(line, f"{path}, line {number}") for number, line in enumerate(lines, 1))
-    return {bad.key: bad for bad in listed}, bool(last)
-
-
-def _parse(line: str, where: str) -> BadExample:
-    row = parse_object(line, f"{where}: not a broken example")
-    index, key, reason = (row.get(name) for name in ("index", "key", "reason"))
-    if type(index) is not int or not isinstance(key, str) or not isinstance(reason, str):
-        raise DataError(f"{where}: not a broken example: {line[:80]!r}; it must have index, key and reason")
-    return BadExample(index, key, reason)
+    rows = (
+        parse_object(line, f"{path}, line {number}: not a broken example", FIELDS)
+        for number, line in enumerate(lines, 1)
+    )
+    return {row["key"]: BadExample(**row) for row in rows}, bool(last)

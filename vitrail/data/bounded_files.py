@@ -12,6 +12,7 @@ import errno
 import json
 import os
 import stat
+from collections.abc import Mapping
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,8 @@ class TooLargeError(OSError):
 
 def read_file(path: str | Path, most: int) -> bytes:
     """Read all bytes of a regular file; OSError for anything else (devices and pipes have no end), or more bytes."""
-    with FileIO(path, opener=_open) as file:
+    # Without waiting for somebody to write into a pipe.
+    with FileIO(path, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
         status = os.fstat(file.fileno())
         if stat.S_ISDIR(status.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
@@ -69,15 +71,22 @@ def read_json(path: str | Path, what: str, most: int | None = None) -> Any:
         raise DataError(f"{path}: {what} must be JSON: {error}") from error
 
 
-def parse_object(text: str, where: str) -> dict[str, object]:
-    """Parse one JSON object."""
+def parse_object(text: str, where: str, fields: Mapping[str, type] | None = None) -> dict[str, Any]:
+    """Parse one JSON object; with `fields`, it has exactly these, of these types."""
     try:
         row = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{where}: not JSON: {error}") from error
     if not isinstance(row, dict):
         raise DataError(f"{where}: {text[:60]!r} is not a JSON object")
+    if fields is not None and (wrong := wrong_fields(row, fields)):
+        raise DataError(f"{where}: wrong, missing or unknown are {', '.join(map(repr, wrong[:8]))}")
     return row
+
+
+def wrong_fields(row: dict[str, Any], fields: Mapping[str, type]) -> list[str]:
+    """List the fields of a JSON object that are not of these types, are missing or are not expected."""
+    return [name for name in {**fields, **row} if type(row.get(name)) is not fields.get(name)]
 
 
 def check_replaceable(path: Path, mark: bytes, what: str) -> None:
@@ -94,7 +103,3 @@ def check_replaceable(path: Path, mark: bytes, what: str) -> None:
         if not start or mark in start:
             return
     raise ConfigError(f"{path} exists and is no {what}: choose another name, or move it away")
-
-
-def _open(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # do not wait for somebody to write into a pipe

@@ -38,23 +38,17 @@ def map_images(
     indices = range(len(source)) if indices is None else indices
     threads = threads or os.cpu_count() or 1
 
-    def read(index: int) -> tuple[int, str, Image | None, str]:
-        key = source.key(index)
+    def read(index: int) -> tuple[int, Image | BadExample]:
         try:
-            return index, key, source.read(index).image, ""
+            return index, source.read(index).image
         except DataError as error:
-            return index, key, None, str(error)
+            return index, BadExample(index, source.key(index), str(error))
 
-    def apply(index: int, key: str, image: Image | None, reason: str) -> T | BadExample:
-        if image is None:
-            return BadExample(index, key, reason)
+    def apply(index: int, image: Image | BadExample) -> T | BadExample:
         try:
-            return function(image, key)
+            return image if isinstance(image, BadExample) else function(image, source.key(index))
         except DataError as error:
-            return BadExample(index, key, str(error))
-
-    def apply_all(share: list[tuple[int, str, Image | None, str]]) -> list[T | BadExample]:
-        return [apply(*example) for example in share]
+            return BadExample(index, source.key(index), str(error))
 
     with ThreadPoolExecutor(threads) as pool:
         for start in range(0, len(indices), at_once):
@@ -62,5 +56,5 @@ def map_images(
             # A share for each thread, not a task for each image: small images decode in less time than a task takes.
             size = -(-len(examples) // threads)
             shares = [examples[k : k + size] for k in range(0, len(examples), size)]
-            for results in pool.map(apply_all, shares):
+            for results in pool.map(lambda share: [apply(*example) for example in share], shares):
                 yield from results

@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from functools import partial
 from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
@@ -29,8 +30,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from vitrail.data.bad_files import BadExample
-from vitrail.data.bounded_files import parse_object, read_text
+from vitrail.data.bad_files import FIELDS, BadExample
+from vitrail.data.bounded_files import parse_object, read_text, wrong_fields
 from vitrail.data.decode import decode
 from vitrail.data.map_images import map_images
 from vitrail.data.readers.fingerprint import digest
@@ -40,7 +41,13 @@ from vitrail.errors import ConfigError, DataError
 from vitrail.runtime.files import HOUR, atomic_file, remove_unfinished
 from vitrail.runtime.progress import progress
 
-KINDS = {"int": int, "str": str, "bool": bool}  # of the fields of a manifest; `done` is a list
+# Fields of a manifest, of what it records of a finished shard, and of a line of the list.
+MANIFEST = {
+    "format": int, "split": str, "source": str, "fingerprint": str, "classes": str, "examples": int,
+    "shard_mb": int, "check": bool, "done": list,
+}  # fmt: skip
+DONE = {"rows": int, "bytes": int, "broken": list}
+LINE = {"split": str, **FIELDS}
 FORMAT = 1  # of the manifest and of what is written: another one counts as other settings
 ROW_GROUP_BYTES, ROW_GROUP_ROWS = 2 << 20, 1000
 LIST = "bad_files.jsonl"
@@ -92,9 +99,8 @@ def shard(
         if manifest.done[number] is not None:
             continue
         path = folder / manifest.file_name(number)
-        encoded = map_images(
-            source, _encode_checked if check else _encode, indices=range(start, stop), threads=num_workers
-        )
+        encode = partial(_encode, check=check)
+        encoded = map_images(source, encode, indices=range(start, stop), threads=num_workers)
         rows = enumerate(progress(encoded, stop - start, path.name), start)
         manifest.done[number] = _write_shard(path, source, rows)
         manifest.save(folder)
@@ -136,30 +142,17 @@ class Manifest:
         manifests = []
         for path in sorted(folder.glob(".shard-*.json")):
             what = f"{path}: not a manifest of shards"
-            fields = parse_object(read_text(path, "a manifest of shards"), what)
-            kinds = {name: KINDS.get(str(kind), list) for name, kind in cls.__annotations__.items()}
-            wrong = [name for name in {**kinds, **fields} if type(fields.get(name)) is not kinds.get(name)]
-            if wrong:
-                raise DataError(f"{what}: wrong or missing are {', '.join(wrong[:8])}")
-            manifest = cls(**fields)  # type: ignore[arg-type]
-            if not 1 <= len(manifest.done) <= max(1, manifest.examples) or not all(
-                map(_is_done, manifest.done)
-            ):
+            manifest = cls(**parse_object(read_text(path, "a manifest of shards"), what, MANIFEST))
+            shards: list[Any] = [shard for shard in manifest.done if shard is not None]
+            described = all(isinstance(shard, dict) and not wrong_fields(shard, DONE) for shard in shards)
+            if not described or not 1 <= len(manifest.done) <= max(1, manifest.examples):
                 raise DataError(f"{what}: `done` must describe each shard")
+            if not all(isinstance(broken, dict) for shard in shards for broken in shard["broken"]):
+                raise DataError(f"{what}: `broken` must list examples")
             if path.name != f".shard-{manifest.split}.json":
                 raise DataError(f"{path}: the manifest of another split, {manifest.split!r}")
             manifests.append(manifest)
         return manifests
-
-
-def _is_done(done: object) -> bool:
-    """Tell whether this describes one shard, or is None."""
-    if done is None:
-        return True
-    if not isinstance(done, dict) or {type(done.get(name)) for name in ("rows", "bytes")} != {int}:
-        return False
-    broken = done.get("broken")
-    return isinstance(broken, list) and all(isinstance(example, dict) for example in broken)
 
 
 def _plan(source: Source, folder: Path, split: str, shard_mb: int, check: bool) -> Manifest:
@@ -197,24 +190,20 @@ def _estimate_bytes(source: Source) -> float:
     sizes = []
     for index in np.unique(np.linspace(0, len(source) - 1, SAMPLED).astype(int)):
         try:
-            sizes.append(len(_encode(source.read(int(index)).image, source.key(int(index)))))
+            sizes.append(len(_encode(source.read(int(index)).image, source.key(int(index)), check=False)))
         except DataError:
             continue
     return float(np.mean(sizes)) * len(source) if sizes else 0.0
 
 
-def _encode(image: bytes | np.ndarray, key: str) -> bytes:
-    if isinstance(image, bytes):
-        return image
-    stream = BytesIO()
-    Image.fromarray(image).save(stream, "PNG")
-    return stream.getvalue()
-
-
-def _encode_checked(image: bytes | np.ndarray, key: str) -> bytes:
-    data = _encode(image, key)
-    decode(data, name=key)
-    return data
+def _encode(image: bytes | np.ndarray, key: str, *, check: bool) -> bytes:
+    if not isinstance(image, bytes):
+        stream = BytesIO()
+        Image.fromarray(image).save(stream, "PNG")
+        image = stream.getvalue()
+    if check:
+        decode(image, name=key)
+    return image
 
 
 def _write_shard(
@@ -275,6 +264,6 @@ def _check_contents(folder: Path) -> None:
     path = folder / LIST
     if path.exists() or path.is_symlink():
         for number, line in enumerate(filter(None, read_text(path, "broken examples").split("\n")), 1):
-            where = f"{path}: line {number} was not written by this command; choose another folder"
-            if set(parse_object(line, where)) != {"split", "index", "key", "reason"}:
-                raise DataError(where)
+            parse_object(
+                line, f"{path}: line {number} was not written by this command; choose another folder", LINE
+            )

@@ -15,6 +15,7 @@ import numpy as np
 
 from vitrail.data.readers.class_names import check_labels
 from vitrail.data.readers.fingerprint import digest
+from vitrail.data.readers.parquet import find_column
 from vitrail.data.sources import Example, Source, read_image_file, take_options
 from vitrail.data.splits import canonical, find_split, in_order
 from vitrail.errors import ConfigError, DataError
@@ -47,8 +48,11 @@ def open_hub(where: str, split: str, options: dict[str, str], *, download: bool 
     split = find_split(split, in_order(list(named)), where)
     rows = splits[named[split]]
     features = rows.features
-    image = _column(where, "image", options, features, datasets.Image, ("image", "img"))
-    label = _column(where, "label", options, features, datasets.ClassLabel, ("label", "fine_label"))
+    columns = {}
+    for role, kind in (("image", datasets.Image), ("label", datasets.ClassLabel)):
+        of_kind = [name for name, feature in features.items() if isinstance(feature, kind)]
+        columns[role] = find_column(role, options.get(role), of_kind, of_kind, repr(where))
+    image, label = columns["image"], columns["label"]
     class_names = list(features[label].names)
     labels = np.asarray(rows.with_format("numpy")[label], dtype=np.int64)
     check_labels(labels, class_names, f"{where}, split {split!r}")
@@ -84,19 +88,3 @@ def _load(where: str, *, download: bool) -> tuple[Any, Any]:
         raise DataError(f"{where!r} cannot be opened: {error}{hint}") from error
     finally:
         datasets.config.HF_HUB_OFFLINE = before
-
-
-def _column(
-    where: str, role: str, options: dict[str, str], features: Any, kind: type, usual: tuple[str, ...]
-) -> str:
-    """Return the column for `role`: the one requested, else the only one of its kind, else the usual name."""
-    named = [name for name, feature in features.items() if isinstance(feature, kind)]
-    requested = options.get(role)
-    candidates = [requested] if requested is not None else named if len(named) == 1 else list(usual)
-    for name in candidates:
-        if name in named:
-            return name
-    raise DataError(
-        f"{where!r}: cannot tell which column is the {role}. Columns of kind {kind.__name__}: "
-        f"{', '.join(named) or 'none'}; name one with ?{role}=NAME"
-    )

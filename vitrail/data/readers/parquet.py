@@ -44,13 +44,15 @@ from vitrail.errors import ConfigError, DataError, ImageError
 
 CACHE_BYTES = 128 << 20  # of row groups or places, in each process that reads
 OPEN_FILES = 64  # at a time, in each process that reads
-PAGE_HEADER_BYTES = (
-    64 << 10
-)  # how far apart two neighbours may lie where a page begins; headers have about 4 KB
+PAGE_HEADER_BYTES = 64 << 10  # most between two neighbours where a page begins; headers have about 4 KB
 # What a row group may unpack to: images hardly shrink, so a small file does not hold gigabytes.
 GROUP_BYTES, EXPANSION = 512 << 20, 16  # at most the first, or the second times the bytes of the file
 LABELS_AT_ONCE = 1 << 16
-
+STRINGS, BINARIES = (pa.string(), pa.large_string()), (pa.binary(), pa.large_binary(), pa.binary_view())
+USUAL = {
+    "image": ("Image", ("image", "img")),
+    "label": ("ClassLabel", ("label", "fine_label")),
+}  # feature, names
 DAMAGE = (pa.ArrowException, OSError, ValueError, OverflowError)  # raised by pyarrow for damaged files
 
 
@@ -161,22 +163,11 @@ def find_columns(schema: pa.Schema, image: str | None, label: str | None, file: 
         if isinstance(stored, dict):
             features = {name: feature for name, feature in stored.items() if isinstance(feature, dict)}
 
-    chosen, all_names = {"image": image, "label": label}, ", ".join(schema.names)
-    usual = {"image": ("Image", "image", "img"), "label": ("ClassLabel", "label", "fine_label")}
-    for role, (feature, *names) in usual.items():
-        if chosen[role] is None:
-            of_kind = [name for name in schema.names if features.get(name, {}).get("_type") == feature]
-            candidates = of_kind if len(of_kind) == 1 else [name for name in names if name in schema.names]
-            if not candidates:
-                raise DataError(
-                    f"{file}: cannot tell which column is the {role}, of {all_names}; name it after the path: "
-                    f"?{role}=NAME"
-                )
-            chosen[role] = candidates[0]
-        if chosen[role] not in schema.names:
-            raise ConfigError(f"{file}: no column {chosen[role]!r} for the {role}; columns: {all_names}")
+    def of_kind(role: str) -> list[str]:
+        return [name for name in schema.names if features.get(name, {}).get("_type") == USUAL[role][0]]
 
-    column, target = str(chosen["image"]), str(chosen["label"])
+    column = find_column("image", image, schema.names, of_kind("image"), str(file))
+    target = find_column("label", label, schema.names, of_kind("label"), str(file))
     feature = features.get(target, {})
     class_names = feature.get("names") if feature.get("_type") == "ClassLabel" else None
     if class_names is not None:
@@ -184,6 +175,19 @@ def find_columns(schema: pa.Schema, image: str | None, label: str | None, file: 
     return Columns(
         column, _find_leaf(schema, column, file), target, _is_text(schema, target, file), class_names
     )
+
+
+def find_column(role: str, asked: str | None, names: list[str], of_kind: list[str], where: str) -> str:
+    """Return the column for `role`: the one asked for, else the only one of its kind, else the usual name."""
+    candidates = of_kind if len(of_kind) == 1 else [name for name in USUAL[role][1] if name in names]
+    if asked is None and not candidates:
+        raise DataError(
+            f"{where}: cannot tell which column is the {role}, of {', '.join(names)}; name it after the path: "
+            f"?{role}=NAME"
+        )
+    if asked is not None and asked not in names:
+        raise ConfigError(f"{where}: no column {asked!r} for the {role}; columns: {', '.join(names)}")
+    return asked or candidates[0]
 
 
 class ParquetRows:
@@ -337,7 +341,7 @@ def _unpack(batches: Iterable[pa.RecordBatch], rows: int, column: str, file: Pat
         piece = batch.column(0)
         if pa.types.is_struct(piece.type):
             piece = pc.struct_field(piece, "bytes")
-        if pa.types.is_dictionary(piece.type) and not _is_string(piece.type.value_type):
+        if pa.types.is_dictionary(piece.type) and piece.type.value_type not in STRINGS:
             piece = piece.dictionary_decode()
         piece.validate(full=True)  # that text is UTF-8
         pieces.append(piece)
@@ -355,9 +359,7 @@ def _find_leaf(schema: pa.Schema, image: str, file: Path) -> str:
     """Return where the bytes of images are: in the column, or in its field `bytes`."""
     kind = _column_type(schema, image, file)
     within = pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0
-    stored = kind.field("bytes").type if within else kind
-    binary = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
-    if not any(is_it(stored) for is_it in binary):
+    if (kind.field("bytes").type if within else kind) not in BINARIES:
         raise DataError(f"{file}: column {image!r} is {kind}; images are a struct {{bytes, path}}, or binary")
     return f"{image}.bytes" if within else image
 
@@ -366,13 +368,9 @@ def _is_text(schema: pa.Schema, label: str, file: Path) -> bool:
     """Tell whether labels are strings; else they are integers."""
     stored = _column_type(schema, label, file)
     stored = stored.value_type if pa.types.is_dictionary(stored) else stored
-    if not _is_string(stored) and not pa.types.is_integer(stored):
+    if stored not in STRINGS and not pa.types.is_integer(stored):
         raise DataError(f"{file}: column {label!r} is {stored}; labels are integers or strings")
-    return _is_string(stored)
-
-
-def _is_string(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+    return stored in STRINGS
 
 
 def _column_type(schema: pa.Schema, column: str, file: Path) -> pa.DataType:
