@@ -90,7 +90,7 @@ def find_in_catalog(
     if theirs:
         splits = ["train", "validation", "test"] if entry.splits == _ONE else in_order(list(entry.splits))
         return Reader(
-            lambda: splits,
+            splits,
             lambda split: _open_torchvision(
                 name, find_split(split, splits, f"data set {name!r}"), options, folder, download=download
             ),

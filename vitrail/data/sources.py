@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
@@ -77,8 +77,7 @@ def open_source(
     download: bool = False,
     empty_classes: bool = False,
 ) -> Source:
-    """Open the part `split` (see splits.py) of the data set `where`; `where?exclude=FILE` leaves out the examples
-    that a file of exclusions (dedup.py) names. Keywords as for `DataSet`."""
+    """Open the part `split` (see splits.py) of the data set `where`. Keywords as for `DataSet`."""
     return DataSet(where, root=root, download=download, empty_classes=empty_classes).part(split)
 
 
@@ -87,24 +86,22 @@ def list_splits(where: str | Path, *, root: str | Path | None = None, download: 
     return DataSet(where, root=root, download=download).splits
 
 
+@dataclass(eq=False)
 class DataSet:
     """A data set of which each split is opened once, however many parts of it are taken.
 
-    `root` is where catalog names are looked up (else the variable VITRAIL_DATA, see catalog.py); nothing is fetched
-    from the network unless `download` is set. A class folder without an image is an error unless `empty_classes` is
-    set; ignored files are noted once.
+    A class folder without an image is an error unless `empty_classes` is set; ignored files are noted once.
+    `where?exclude=FILE` leaves out the examples that a file of exclusions (dedup.py) names.
     """
 
-    def __init__(
-        self,
-        where: str | Path,
-        *,
-        root: str | Path | None = None,
-        download: bool = False,
-        empty_classes: bool = False,
-    ) -> None:
-        self.base, self.options = split_options(str(where))
-        self.root, self.download, self.empty_classes = root, download, empty_classes
+    where: str | Path
+    _: KW_ONLY
+    root: str | Path | None = None  # where catalog names are looked up; None: see catalog.py
+    download: bool = False  # may fetch from the network
+    empty_classes: bool = False
+
+    def __post_init__(self) -> None:
+        self.base, self.options = split_options(str(self.where))
         self.excluded = self.options.pop("exclude", None)
         self._open: dict[str, Source] = {}
 
@@ -112,10 +109,10 @@ class DataSet:
     def reader(self) -> Reader:
         return find_reader(self.base, self.options, root=self.root, download=self.download)
 
-    @cached_property
+    @property
     def splits(self) -> list[str]:
         """Names of its splits, train first."""
-        return self.reader.splits()
+        return self.reader.splits
 
     def part(self, split: str) -> Source:
         """Return the part that a split string names."""
@@ -156,9 +153,9 @@ def find_test_split(where: str | Path, *seen: str) -> str:
 
 
 class Reader(NamedTuple):
-    """Access to one data set: `splits()` lists their names, train first; `open(name)` opens one."""
+    """Access to one data set: the names of its splits, train first; `open(name)` opens one."""
 
-    splits: Callable[[], list[str]]
+    splits: list[str]
     open: Callable[[str], Source]
 
 
@@ -169,14 +166,11 @@ def find_reader(
     if base == "shapes" or base.startswith("shapes:"):
         from vitrail.data.readers.shapes import SPLITS, open_shapes
 
-        return Reader(lambda: list(SPLITS), lambda split: open_shapes(base, split, options))
+        return Reader(list(SPLITS), lambda split: open_shapes(base, split, options))
     if base.startswith("hf:"):
-        from vitrail.data.readers.hub import hub_splits, open_hub
+        from vitrail.data.readers.hub import find_on_hub
 
-        return Reader(
-            lambda: hub_splits(base, download=download),
-            lambda split: open_hub(base, split, options, download=download),
-        )
+        return find_on_hub(base, options, download=download)
     path = Path(base).expanduser()
     if not path.exists():
         from vitrail.data.catalog import CATALOG, find_in_catalog
@@ -194,29 +188,25 @@ def find_reader(
             from vitrail.data.readers.arrays import find_pairs, open_arrays
 
             take_options(base, options, ())
-            return Reader(lambda: list(find_pairs(path)[0]), lambda split: open_arrays(path, split))
+            return Reader(list(find_pairs(path)[0]), lambda split: open_arrays(path, split))
         case "parquet":
             from vitrail.data.readers.file_names import find_shards
             from vitrail.data.readers.parquet import open_parquet
 
             take_options(base, options, ("image", "label"))
-            return Reader(
-                lambda: list(find_shards(path, ".parquet")),
-                lambda split: open_parquet(path, split, **options),
-            )
+            splits = list(find_shards(path, ".parquet"))
+            return Reader(splits, lambda split: open_parquet(path, split, **options))
         case "tar":
             from vitrail.data.readers.file_names import find_shards
             from vitrail.data.readers.tar import open_tar
 
             take_options(base, options, ())
-            return Reader(lambda: list(find_shards(path, ".tar")), lambda split: open_tar(path, split))
+            return Reader(list(find_shards(path, ".tar")), lambda split: open_tar(path, split))
         case _:
             from vitrail.data.readers.folder import find_layout, folder_splits, open_folder
 
-            return Reader(
-                lambda: folder_splits(find_layout(path), options),
-                lambda split: open_folder(path, split, options),
-            )
+            layout = find_layout(path)
+            return Reader(folder_splits(layout, options), lambda split: open_folder(layout, split, options))
 
 
 def find_kind(path: Path) -> str:

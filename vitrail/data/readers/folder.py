@@ -93,9 +93,9 @@ class FolderSource(Source):
         return digest(files, self.labels, *self.class_names)
 
 
-def open_folder(root: Path, split: str, options: dict[str, str]) -> FolderSource:
+def open_folder(layout: Layout, split: str, options: dict[str, str]) -> FolderSource:
     """Open one split of a folder of images."""
-    layout, skipped = find_layout(root), Counter[str]()
+    root, skipped = layout.root, Counter[str]()
     split = find_split(split, folder_splits(layout, options), str(root))
     # split -> {class name: folder}; files are counted of the split that is opened
     classes = {

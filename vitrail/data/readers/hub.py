@@ -16,7 +16,7 @@ import numpy as np
 from vitrail.data.readers.class_names import check_labels
 from vitrail.data.readers.fingerprint import digest
 from vitrail.data.readers.parquet import find_column
-from vitrail.data.sources import Example, Source, read_image_file, take_options
+from vitrail.data.sources import Example, Reader, Source, read_image_file, take_options
 from vitrail.data.splits import canonical, find_split, in_order
 from vitrail.errors import ConfigError, DataError
 
@@ -40,29 +40,26 @@ class HubSource(Source):
         return digest(self._rows._fingerprint, self.labels, *self.class_names)
 
 
-def open_hub(where: str, split: str, options: dict[str, str], *, download: bool = False) -> HubSource:
-    """Open one split of `hf:owner/name`."""
+def find_on_hub(where: str, options: dict[str, str], *, download: bool = False) -> Reader:
+    """Return the reader of `hf:owner/name`."""
     take_options(where, options, ("image", "label"))
     datasets, splits = _load(where, download=download)
-    named = {canonical(name): name for name in splits}
-    split = find_split(split, in_order(list(named)), where)
-    rows = splits[named[split]]
-    features = rows.features
-    columns = {}
-    for role, kind in (("image", datasets.Image), ("label", datasets.ClassLabel)):
-        of_kind = [name for name, feature in features.items() if isinstance(feature, kind)]
-        columns[role] = find_column(role, options.get(role), of_kind, of_kind, repr(where))
-    image, label = columns["image"], columns["label"]
-    class_names = list(features[label].names)
-    labels = np.asarray(rows.with_format("numpy")[label], dtype=np.int64)
-    check_labels(labels, class_names, f"{where}, split {split!r}")
-    rows = rows.select_columns([image]).cast_column(image, datasets.Image(decode=False))
-    return HubSource(f"{where.removeprefix('hf:')}:{split}", rows, image, labels, class_names)
+    named = {canonical(name): rows for name, rows in splits.items()}
 
+    def open_split(split: str) -> HubSource:
+        split = find_split(split, in_order(list(named)), where)
+        rows, columns = named[split], {}
+        for role, kind in (("image", datasets.Image), ("label", datasets.ClassLabel)):
+            of_kind = [name for name, feature in rows.features.items() if isinstance(feature, kind)]
+            columns[role] = find_column(role, options.get(role), of_kind, of_kind, repr(where))
+        image, label = columns["image"], columns["label"]
+        class_names = list(rows.features[label].names)
+        labels = np.asarray(rows.with_format("numpy")[label], dtype=np.int64)
+        check_labels(labels, class_names, f"{where}, split {split!r}")
+        rows = rows.select_columns([image]).cast_column(image, datasets.Image(decode=False))
+        return HubSource(f"{where.removeprefix('hf:')}:{split}", rows, image, labels, class_names)
 
-def hub_splits(where: str, *, download: bool = False) -> list[str]:
-    """List the splits of `hf:owner/name`."""
-    return in_order([canonical(name) for name in _load(where, download=download)[1]])
+    return Reader(in_order(list(named)), open_split)
 
 
 def _load(where: str, *, download: bool) -> tuple[Any, Any]:
