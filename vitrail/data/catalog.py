@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,9 @@ import numpy as np
 
 from vitrail.data.readers.arrays import ArraySource
 from vitrail.data.readers.file_names import Names
-from vitrail.data.readers.folder import FolderSource, read_split_options
+from vitrail.data.readers.folder import FolderSource, cut, read_split_options
 from vitrail.data.sources import Reader, find_reader, take_options
-from vitrail.data.splits import find_split, in_order, stratified
+from vitrail.data.splits import find_split, in_order
 from vitrail.errors import DataError
 
 
@@ -113,7 +113,7 @@ def _open_torchvision(
     entry, whole = CATALOG[name], CATALOG[name].splits == _ONE
     if not whole:
         take_options(name, options, ())
-    seed, validation, test = read_split_options(name, options)
+    parts = read_split_options(name, options)
     try:
         import torchvision.datasets
     except ModuleNotFoundError as error:
@@ -142,9 +142,7 @@ def _open_torchvision(
     source = _make_source(dataset, entry.holds, f"{name}:{split}", folder)
     if whole:
         assert isinstance(source, FolderSource)  # what comes in one piece comes as files
-        files = list(source.files)
-        chosen = stratified(files, source.labels, seed=seed, validation=validation, test=test)[split]
-        source = replace(source, files=Names([files[i] for i in chosen]), labels=source.labels[chosen])
+        return cut(source, split, parts)
     return source
 
 

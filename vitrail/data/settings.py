@@ -26,12 +26,13 @@ class DataSettings:
     fewshot: tuple[str, ...] = ()  # data sets to evaluate 5-shot during training
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise ConfigError(f"batch_size {self.batch_size}: must be at least 1")
-        if self.num_workers is not None and self.num_workers < 0:
-            raise ConfigError(f"num_workers {self.num_workers}: must not be negative")
-        for name in ("mixup", "cutmix"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ConfigError(f"{name} {getattr(self, name)}: must be finite and not negative")
-        if not 0 <= self.max_bad <= 1:
-            raise ConfigError(f"max_bad {self.max_bad}: must be in [0, 1]")
+        allowed = {
+            "batch_size": (self.batch_size >= 1, "be at least 1"),
+            "num_workers": (self.num_workers is None or self.num_workers >= 0, "not be negative"),
+            "mixup": (0 <= self.mixup < math.inf, "be finite and not negative"),
+            "cutmix": (0 <= self.cutmix < math.inf, "be finite and not negative"),
+            "max_bad": (0 <= self.max_bad <= 1, "be in [0, 1]"),
+        }
+        for name, (valid, rule) in allowed.items():
+            if not valid:
+                raise ConfigError(f"{name} {getattr(self, name)}: must {rule}")

@@ -38,7 +38,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -115,18 +115,23 @@ def open_folder(layout: Layout, split: str, options: dict[str, str]) -> FolderSo
     present = set(labels.tolist())
     empty = tuple(folder for label, folder in folders if label not in present)
     count_beside(layout, skipped)
-    if not layout.splits:
-        seed, validation, test = read_split_options(root, options, "classes")
-        chosen = stratified(files, labels, seed=seed, validation=validation, test=test)[split]
-        if not len(chosen):
-            raise DataError(
-                f"{root}: no images for {split!r}: {len(files)} images in {len(class_names)} classes, of each class "
-                f"{validation:g} for validation and {test:g} for test, rounded; options after the path, such as "
-                "?validation=0.2&test=0.2, change that"
-            )
-        files, labels = [files[i] for i in chosen], labels[chosen]
     name, titles = f"{root.resolve().name}:{split}", with_titles(class_names, root / layout.base)
-    return FolderSource(name, root, Names(files), labels, titles, skipped, empty)
+    source = FolderSource(name, root, Names(files), labels, titles, skipped, empty)
+    return source if layout.splits else cut(source, split, read_split_options(root, options, "classes"))
+
+
+def cut(whole: FolderSource, split: str, options: tuple[int, float, float]) -> FolderSource:
+    """Return one of the three splits of a set that comes in one piece."""
+    seed, validation, test = options
+    files = list(whole.files)
+    chosen = stratified(files, whole.labels, seed=seed, validation=validation, test=test)[split]
+    if not len(chosen):
+        raise DataError(
+            f"{whole.root}: no images for {split!r}: {len(files)} images in {len(whole.class_names)} classes, of "
+            f"each class {validation:g} for validation and {test:g} for test, rounded; options after the path, such "
+            "as ?validation=0.2&test=0.2, change that"
+        )
+    return replace(whole, files=Names([files[i] for i in chosen]), labels=whole.labels[chosen])
 
 
 def folder_splits(layout: Layout, options: dict[str, str]) -> list[str]:
