@@ -183,30 +183,27 @@ def find_reader(
             + (f" (did you mean {near[0]!r}?)" if near else "")
             + f". Names: shapes, {', '.join(CATALOG)}; hf:owner/name for the Hugging Face hub"
         )
-    match find_kind(path):
-        case "arrays":
-            from vitrail.data.readers.arrays import find_pairs, open_arrays
+    kind = find_kind(path)
+    if kind == "folder":
+        from vitrail.data.readers.folder import find_layout, folder_splits, open_folder
 
-            take_options(base, options, ())
-            return Reader(list(find_pairs(path)[0]), lambda split: open_arrays(path, split))
-        case "parquet":
-            from vitrail.data.readers.file_names import find_shards
-            from vitrail.data.readers.parquet import open_parquet
+        layout = find_layout(path)
+        return Reader(folder_splits(layout, options), lambda split: open_folder(layout, split, options))
+    take_options(base, options, ("image", "label") if kind == "parquet" else ())
+    if kind == "arrays":
+        from vitrail.data.readers.arrays import find_pairs, open_arrays
 
-            take_options(base, options, ("image", "label"))
-            splits = list(find_shards(path, ".parquet"))
-            return Reader(splits, lambda split: open_parquet(path, split, **options))
-        case "tar":
-            from vitrail.data.readers.file_names import find_shards
-            from vitrail.data.readers.tar import open_tar
+        return Reader(list(find_pairs(path)[0]), lambda split: open_arrays(path, split))
+    from vitrail.data.readers.file_names import find_shards
 
-            take_options(base, options, ())
-            return Reader(list(find_shards(path, ".tar")), lambda split: open_tar(path, split))
-        case _:
-            from vitrail.data.readers.folder import find_layout, folder_splits, open_folder
+    splits = list(find_shards(path, f".{kind}"))
+    if kind == "parquet":
+        from vitrail.data.readers.parquet import open_parquet
 
-            layout = find_layout(path)
-            return Reader(folder_splits(layout, options), lambda split: open_folder(layout, split, options))
+        return Reader(splits, lambda split: open_parquet(path, split, **options))
+    from vitrail.data.readers.tar import open_tar
+
+    return Reader(splits, lambda split: open_tar(path, split))
 
 
 def find_kind(path: Path) -> str:

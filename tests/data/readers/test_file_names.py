@@ -41,6 +41,8 @@ def test_hugging_face_layouts(tmp_path: Path) -> None:
     }
     data = touch(tmp_path / "data-below", "data/val-00000-of-00001-0a1b2c.parquet", "README.md")
     assert names(data) == {"validation": ["data/val-00000-of-00001-0a1b2c.parquet"]}
+    bare = touch(tmp_path / "bare", "00000-of-00002.parquet", "00001-of-00002.parquet")
+    assert names(bare) == {"train": ["00000-of-00002.parquet", "00001-of-00002.parquet"]}
     folders = touch(tmp_path / "folders", "train/0001.parquet", "train/0000.parquet", "test/0000.parquet")
     assert names(folders) == {
         "train": ["train/0000.parquet", "train/0001.parquet"],

@@ -86,7 +86,7 @@ class Shards:
     files: tuple[Path, ...]
 
 
-_SHARD = re.compile(r"((?P<stem>.+?)[-_])?(?P<number>\d+)(-of-(?P<total>\d+)(-[0-9a-f]+)?)?")
+_SHARD = re.compile(r"((?P<stem>.+?)[-_])??(?P<number>\d+)(-of-(?P<total>\d+)(-[0-9a-f]+)?)?")
 
 
 def find_shards(path: Path, suffix: str) -> dict[str, Shards]:
