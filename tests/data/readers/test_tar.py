@@ -112,7 +112,7 @@ def test_broken_examples_keep_their_place(tmp_path: Path, monkeypatch: pytest.Mo
         source.read(2)
     monkeypatch.undo()
     shard.write_bytes(shard.read_bytes()[: int(source.indexes[0].offsets[2]) + 50])  # cut after it was opened
-    with pytest.raises(DataError, match=r"train\.tar:2: the shard was changed since it was opened"):
+    with pytest.raises(DataError, match=r"train\.tar:2: cannot be read: it was changed since it was opened"):
         source.read(2)
     shard.unlink()
     with pytest.raises(DataError, match="cannot be read: No such file"):

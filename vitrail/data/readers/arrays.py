@@ -17,11 +17,11 @@ memory that an array may take is bounded before anything is unpacked.
 
 from __future__ import annotations
 
+import math
 import os
 import struct
 import zipfile
 from collections import Counter
-from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ import numpy as np
 
 from vitrail.data.decode import MAX_PIXELS
 from vitrail.data.readers.class_names import check_labels, number_labels, number_names
-from vitrail.data.readers.fingerprint import digest, digest_files, file_stamp
+from vitrail.data.readers.fingerprint import digest, digest_files, file_stamp, read_piece
 from vitrail.data.sources import Example, Source
 from vitrail.data.splits import WORDS, find_split, in_order
 from vitrail.errors import DataError
@@ -40,11 +40,8 @@ FREE_BYTES = 1 << 30  # that images of any file may unpack to; beyond that
 MAX_RATIO = 20  # they may be this many times the size of their file,
 MAX_BYTES = 8 << 30  # up to this
 PIECE = 1 << 20  # bytes read at a time for the checksum
-PAIRS = (
-    ("images", "labels"),
-    ("x", "y"),
-    ("data", "labels"),
-)  # names of arrays, with or without a split word
+# Names of arrays, with or without a split word.
+PAIRS = (("images", "labels"), ("x", "y"), ("data", "labels"))
 
 
 class ArraySource(Source):
@@ -71,11 +68,10 @@ class ArraySource(Source):
     def read(self, index: int) -> Example:
         key = self.key(index)
         pixels = self.images.read(index) if isinstance(self.images, ArrayFile) else self.images[index]
-        if pixels.ndim == 2:
-            pixels = pixels[:, :, None]  # (H, W, 1)
-        if not pixels.flags.owndata or pixels.shape[2] != 3:  # else it was read for this call alone
-            pixels = np.array(np.broadcast_to(pixels, (*pixels.shape[:2], 3)), order="C")  # (H, W, 3), a copy
-        return Example(pixels, int(self.labels[index]), key)
+        height, width = pixels.shape[:2]
+        channels = pixels.reshape(height, width, -1)  # (H, W, 1 or 3)
+        copied = np.array(np.broadcast_to(channels, (height, width, 3)), order="C")  # (H, W, 3)
+        return Example(copied, int(self.labels[index]), key)
 
     def fingerprint(self) -> str:
         if isinstance(self.images, ArrayFile):
@@ -126,24 +122,20 @@ class ArrayFile:
         return {**self.__dict__, "_array": None}
 
     def read(self, index: int) -> np.ndarray:
-        """Return the image `index`, 0 to n - 1: an array of its own, or a view of all where they are in memory."""
+        """Return a view of the image `index`, 0 to n - 1."""
         if self._broken is not None:
             raise DataError(self._broken)
         try:
-            if self._array is not None:
-                return self._array[index]
-            with FileIO(self.path) as file:
-                if file_stamp(os.fstat(file.fileno())) != self._stamp:
-                    raise ValueError("the file was changed since it was opened as a data set")
-                if self._start is None:
-                    with zipfile.ZipFile(file) as archive:
-                        self._array = read_member(archive, archive.getinfo(f"{self.member}.npy"))
-                    return self._array[index]
-                image = np.empty(self.shape[1:], self.dtype)
-                file.seek(self._start + index * image.nbytes)
-                if file.readinto(image.data) != image.nbytes:
-                    raise ValueError("the file ends inside this image")
-                return image
+            if self._start is not None:
+                size = math.prod(self.shape[1:]) * self.dtype.itemsize
+                piece = read_piece(self.path, self._start + index * size, size, self._stamp)
+                return np.frombuffer(piece, self.dtype).reshape(self.shape[1:])
+            if self._array is None:
+                with self.path.open("rb") as file, zipfile.ZipFile(file) as archive:
+                    if file_stamp(os.fstat(file.fileno())) != self._stamp:
+                        raise ValueError("it was changed since it was opened as a data set")
+                    self._array = read_member(archive, archive.getinfo(f"{self.member}.npy"))
+            return self._array[index]
         except DAMAGE as error:
             reason = f"{self.path}, array {self.member!r}: cannot be read: {error or 'no memory for it'}"
             self._broken = reason if self._start is None else None

@@ -1,7 +1,8 @@
-"""Short digests that tell whether data has changed: shards, caches and runs compare them."""
+"""Short digests and stamps that tell whether data has changed: shards, caches and runs compare them."""
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from collections.abc import Iterable
@@ -38,3 +39,14 @@ def digest_files(files: Iterable[tuple[str | bytes, Path | bytes]]) -> str:
 def file_stamp(stat: os.stat_result) -> tuple[int, int]:
     """Return size and modification time, which tell one state of a file from another."""
     return stat.st_size, stat.st_mtime_ns
+
+
+def read_piece(path: Path, start: int, size: int, stamp: tuple[int, int]) -> bytes:
+    """Read some bytes of a file; OSError unless it is in the state of `stamp`."""
+    with path.open("rb", buffering=0) as file:
+        if file_stamp(os.fstat(file.fileno())) != stamp:
+            raise OSError(errno.ESTALE, "it was changed since it was opened as a data set")
+        data = os.pread(file.fileno(), size, start)
+    if len(data) != size:
+        raise OSError(errno.EIO, "it ends inside of this image")
+    return data

@@ -41,7 +41,7 @@ from vitrail.data.readers.file_names import (
     is_image_name,
     printable,
 )
-from vitrail.data.readers.fingerprint import digest, digest_files, file_stamp
+from vitrail.data.readers.fingerprint import digest, digest_files, file_stamp, read_piece
 from vitrail.data.sources import MAX_FILE_BYTES, Example, Source
 from vitrail.data.splits import locate
 from vitrail.errors import DataError, ImageError
@@ -94,14 +94,9 @@ class TarSource(Source):
         if not 0 < size <= MAX_FILE_BYTES:
             raise ImageError(f"{key}: an image of {size:,} bytes; 1 to {MAX_FILE_BYTES:,} are read")
         try:
-            with self.files[f].open("rb", buffering=0) as file:
-                if file_stamp(os.fstat(file.fileno())) != self.indexes[f].stamp:
-                    raise DataError(f"{key}: the shard was changed since it was opened as a data set")
-                data = os.pread(file.fileno(), size, offset)
+            data = read_piece(self.files[f], offset, size, self.indexes[f].stamp)
         except OSError as error:
             raise DataError(f"{key}: cannot be read: {error.strerror}") from error
-        if len(data) != size:
-            raise DataError(f"{key}: the shard ends inside of this image")
         return Example(data, int(self.labels[index]), key)
 
     def fingerprint(self) -> str:
