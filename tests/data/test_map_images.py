@@ -10,7 +10,7 @@ from PIL import Image
 from vitrail.data.bad_files import BadExample
 from vitrail.data.decode import decode
 from vitrail.data.map_images import map_images
-from vitrail.data.readers.folder import find_layout, open_folder
+from vitrail.data.sources import open_source
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def source(tmp_path: Path):
         Image.new("RGB", (4 + k, 5)).save(tmp_path / "train" / "a" / f"{k}.png")
     (tmp_path / "train" / "a" / "3.png").write_bytes(b"")  # cannot be read
     (tmp_path / "train" / "a" / "5.png").write_bytes(b"no picture")  # cannot be decoded
-    return open_folder(find_layout(tmp_path), "train", {})
+    return open_source(tmp_path)
 
 
 def width(image, key):

@@ -22,8 +22,8 @@ import numpy as np
 
 from vitrail.data.readers.arrays import ArraySource
 from vitrail.data.readers.file_names import Names
-from vitrail.data.readers.folder import FolderSource, cut, read_split_options
-from vitrail.data.sources import Reader, find_reader, take_options
+from vitrail.data.readers.folder import FolderSource, cut_in_three
+from vitrail.data.sources import Reader, Source, find_reader, take_options
 from vitrail.data.splits import find_split, in_order
 from vitrail.errors import DataError
 
@@ -88,13 +88,22 @@ def find_in_catalog(
     if download and entry.torchvision and (not own or entry.found_by.split("/")[0] == name):
         theirs = True
     if theirs:
-        splits = ["train", "validation", "test"] if entry.splits == _ONE else in_order(list(entry.splits))
-        return Reader(
-            splits,
-            lambda split: _open_torchvision(
-                name, find_split(split, splits, f"data set {name!r}"), options, folder, download=download
-            ),
-        )
+        if entry.splits == _ONE:
+
+            def open_whole() -> FolderSource:
+                source = _open_torchvision(name, name, {}, folder, download=download)
+                assert isinstance(source, FolderSource)  # what comes in one piece comes as files
+                return source
+
+            return cut_in_three(name, open_whole, options)
+        take_options(name, options, ())
+        splits = in_order(list(entry.splits))
+
+        def open_split(split: str) -> Source:
+            split = find_split(split, splits, f"data set {name!r}")
+            return _open_torchvision(name, f"{name}:{split}", entry.splits[split], folder, download=download)
+
+        return Reader(splits, open_split)
     if own:
         return find_reader(str(folder / name), options)
     places = [f"{folder / name} (a folder of images, Parquet or tar shards)"]
@@ -107,13 +116,10 @@ def find_in_catalog(
 
 
 def _open_torchvision(
-    name: str, split: str, options: dict[str, str], folder: Path, *, download: bool
+    name: str, title: str, arguments: dict[str, Any], folder: Path, *, download: bool
 ) -> FolderSource | ArraySource:
-    """Open one split; what comes in one piece is split here."""
-    entry, whole = CATALOG[name], CATALOG[name].splits == _ONE
-    if not whole:
-        take_options(name, options, ())
-    parts = read_split_options(name, options)
+    """Open one of torchvision's data sets, given the arguments that choose the split."""
+    entry = CATALOG[name]
     try:
         import torchvision.datasets
     except ModuleNotFoundError as error:
@@ -129,7 +135,6 @@ def _open_torchvision(
             "from the index that torch came from"
         ) from error
 
-    arguments = {} if whole else entry.splits[split]
     if entry.holds == "files":
         arguments = {**arguments, "loader": str}  # paths in place of images
     try:
@@ -139,11 +144,7 @@ def _open_torchvision(
     except (RuntimeError, OSError, ValueError) as error:
         raise DataError(f"data set {name!r} under {folder}: torchvision failed: {error}") from error
 
-    source = _make_source(dataset, entry.holds, f"{name}:{split}", folder)
-    if whole:
-        assert isinstance(source, FolderSource)  # what comes in one piece comes as files
-        return cut(source, split, parts)
-    return source
+    return _make_source(dataset, entry.holds, title, folder)
 
 
 def _make_source(dataset: Any, holds: str, title: str, folder: Path) -> FolderSource | ArraySource:

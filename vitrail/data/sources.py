@@ -25,7 +25,7 @@ from urllib.parse import parse_qsl
 import numpy as np
 
 from vitrail.data.bounded_files import TooLargeError, read_file
-from vitrail.data.splits import assemble, parse_split
+from vitrail.data.splits import SPLITS, assemble, parse_split
 from vitrail.errors import ConfigError, DataError, ImageError
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def find_reader(
 ) -> Reader:
     """Return the reader of a data set, a `where` without its options."""
     if base == "shapes" or base.startswith("shapes:"):
-        from vitrail.data.readers.shapes import SPLITS, open_shapes
+        from vitrail.data.readers.shapes import open_shapes
 
         return Reader(list(SPLITS), lambda split: open_shapes(base, split, options))
     if base.startswith("hf:"):
@@ -185,10 +185,9 @@ def find_reader(
         )
     kind = find_kind(path)
     if kind == "folder":
-        from vitrail.data.readers.folder import find_layout, folder_splits, open_folder
+        from vitrail.data.readers.folder import find_folder
 
-        layout = find_layout(path)
-        return Reader(folder_splits(layout, options), lambda split: open_folder(layout, split, options))
+        return find_folder(path, options)
     take_options(base, options, ("image", "label") if kind == "parquet" else ())
     if kind == "arrays":
         from vitrail.data.readers.arrays import find_pairs, open_arrays

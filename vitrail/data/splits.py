@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from vitrail.data.sources import Example, Source
 
 FORMS = "name, name[a:b] with a and b counts or percentages, name[a:b per class, seed s], joined by +"
+SPLITS = ("train", "validation", "test")
 WORDS = {
     "train": "train", "training": "train",
     "validation": "validation", "valid": "validation", "val": "validation", "dev": "validation",
@@ -56,8 +57,7 @@ def find_split(asked: str, available: Sequence[str], where: str) -> str:
 
 def in_order(names: Sequence[str]) -> list[str]:
     """Sort names of splits: train, validation, test, then the others by name."""
-    first = ["train", "validation", "test"]
-    return [name for name in first if name in names] + sorted(name for name in names if name not in first)
+    return [name for name in SPLITS if name in names] + sorted(name for name in names if name not in SPLITS)
 
 
 def split_in_name(name: str) -> str | None:

@@ -10,6 +10,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,13 +20,19 @@ from vitrail.data.decode import decode
 from vitrail.data.readers.folder import (
     FolderSource,
     find_classes,
+    find_folder,
     find_layout,
     ignored_files,
     list_images,
-    open_folder,
 )
-from vitrail.data.sources import folder_layout, list_splits, open_source
+from vitrail.data.sources import DataSet, folder_layout, list_splits, open_source
 from vitrail.errors import ConfigError, DataError, ImageError
+
+
+def open_folder(root: Path, split: str, options: dict[str, str]) -> FolderSource:
+    source = find_folder(root, options).open(split)
+    assert isinstance(source, FolderSource)
+    return source
 
 
 def put(path: Path, level: int = 0) -> Path:
@@ -49,9 +56,7 @@ def keys(source: FolderSource) -> list[str]:
 
 def test_one_folder_is_split_by_a_seed_class_by_class(three_classes: Path) -> None:
     assert list_splits(three_classes) == ["train", "validation", "test"]
-    splits = {
-        split: open_folder(find_layout(three_classes), split, {}) for split in ("train", "validation", "test")
-    }
+    splits = {split: open_folder(three_classes, split, {}) for split in ("train", "validation", "test")}
     assert {split: np.bincount(source.labels).tolist() for split, source in splits.items()} == {
         "train": [16, 8, 24],
         "validation": [2, 1, 3],
@@ -64,6 +69,19 @@ def test_one_folder_is_split_by_a_seed_class_by_class(three_classes: Path) -> No
     assert len(open_source(f"{three_classes}?validation=0&test=0.5", "test")) == 30
     with pytest.raises(DataError, match=r"no images for 'validation': 60 images in 3 classes"):
         open_source(f"{three_classes}?validation=0", "validation")
+
+
+def test_a_folder_without_splits_is_listed_once(three_classes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed: list[Path] = []
+
+    def count(root: Path, *args: Any, **options: Any) -> Any:
+        listed.append(root)
+        return list_images(root, *args, **options)
+
+    monkeypatch.setattr("vitrail.data.readers.folder.list_images", count)
+    data = DataSet(three_classes)
+    assert sum(len(data.part(split)) for split in data.splits) == 60
+    assert listed == [three_classes]
 
 
 @pytest.mark.parametrize("place", ["{}", "train/{}"])
@@ -90,15 +108,15 @@ def test_splits_as_they_are_share_the_classes_of_train(tmp_path: Path) -> None:
     ):
         put(tmp_path / name)
     assert list_splits(tmp_path) == ["train", "validation", "test"]
-    validation = open_folder(find_layout(tmp_path), "validation", {})
+    validation = open_folder(tmp_path, "validation", {})
     assert keys(validation) == ["val/a/5.png", "val/c/4.png"]
     assert validation.labels.tolist() == [0, 2]
     assert validation.class_names == ["a", "b", "c"]
     with pytest.raises(ConfigError, match="has its own splits"):
-        open_folder(find_layout(tmp_path), "train", {"seed": "1"})
+        open_folder(tmp_path, "train", {"seed": "1"})
     put(tmp_path / "val/new/7.png")
     with pytest.raises(DataError, match="val: classes that train does not have: new"):
-        open_folder(find_layout(tmp_path), "train", {})
+        open_folder(tmp_path, "train", {})
 
 
 def test_missing_split_and_bad_options(three_classes: Path) -> None:
@@ -110,7 +128,7 @@ def test_missing_split_and_bad_options(three_classes: Path) -> None:
 
 
 def test_read_gives_the_bytes_and_the_key(three_classes: Path) -> None:
-    source = open_folder(find_layout(three_classes), "train", {})
+    source = open_folder(three_classes, "train", {})
     for index in (0, len(source) - 1):
         example = source.read(index)
         assert example.image == (three_classes / example.key).read_bytes()
@@ -126,7 +144,7 @@ def test_a_broken_file_is_an_error_when_it_is_read(tmp_path: Path) -> None:
     (tmp_path / "train/cat/empty.png").write_bytes(b"")
     (tmp_path / "train/cat/gone.png").symlink_to(tmp_path / "nowhere.png")
     (tmp_path / "train/cat/text.jpg").write_text("I am not an image")
-    source = open_folder(find_layout(tmp_path), "train", {})
+    source = open_folder(tmp_path, "train", {})
     index = {key: i for i, key in enumerate(keys(source))}
     with pytest.raises(ImageError, match=r"train/cat/empty\.png: the file is empty"):
         source.read(index["train/cat/empty.png"])
@@ -140,7 +158,7 @@ def test_a_broken_file_is_an_error_when_it_is_read(tmp_path: Path) -> None:
 
 def test_a_file_without_permission_keeps_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path / "train/cat/a.png").chmod(0)
-    source = open_folder(find_layout(tmp_path), "train", {})
+    source = open_folder(tmp_path, "train", {})
     if os.geteuid() == 0:  # the super-user reads everything: answer as the system would to others
 
         def refuse(*_: object, **__: object) -> None:
@@ -155,27 +173,27 @@ def test_an_endless_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
     put(tmp_path / "train/cat/a.png")
     monkeypatch.setattr("vitrail.data.sources.MAX_FILE_BYTES", 10)
     with pytest.raises(ImageError, match="bytes; at most 10 are read as one image"):
-        open_folder(find_layout(tmp_path), "train", {}).read(0)
+        open_folder(tmp_path, "train", {}).read(0)
 
 
 def test_titles_of_classes(tmp_path: Path) -> None:
     put(tmp_path / "train/n01/a.png")
     put(tmp_path / "train/n02/a.png")
     (tmp_path / "classes.txt").write_text("n02\tgoose\nn01\tcrane\n")
-    assert open_folder(find_layout(tmp_path), "train", {}).class_names == ["crane", "goose"]
+    assert open_folder(tmp_path, "train", {}).class_names == ["crane", "goose"]
 
 
 def test_fingerprint_follows_the_files(three_classes: Path) -> None:
-    first = open_folder(find_layout(three_classes), "train", {})
-    assert first.fingerprint() == open_folder(find_layout(three_classes), "train", {}).fingerprint()
-    assert first.fingerprint() != open_folder(find_layout(three_classes), "test", {}).fingerprint()
+    first = open_folder(three_classes, "train", {})
+    assert first.fingerprint() == open_folder(three_classes, "train", {}).fingerprint()
+    assert first.fingerprint() != open_folder(three_classes, "test", {}).fingerprint()
     before = first.fingerprint()
     (first.root / first.key(0)).write_bytes(b"other")
     assert first.fingerprint() != before
 
 
 def test_pickles(three_classes: Path) -> None:
-    source = open_folder(find_layout(three_classes), "train", {})
+    source = open_folder(three_classes, "train", {})
     again = pickle.loads(pickle.dumps(source))
     assert again.read(3) == source.read(3)
     assert again.fingerprint() == source.fingerprint()
@@ -278,7 +296,7 @@ def test_layouts_with_splits(tmp_path: Path, layout: str) -> None:
     assert find_layout(root).splits == splits
     assert set(list_splits(root)) == set(splits)
     for split, folder in splits.items():
-        source = open_folder(find_layout(root), split, {})
+        source = open_folder(root, split, {})
         assert source.class_names == ["cat", "dog"]
         assert [source.key(i) for i in range(3)] == [f"{folder}/{name}" for name in TWO]
         assert folder in str(find_layout(root))
@@ -303,7 +321,7 @@ def test_layouts_without_splits(tmp_path: Path, layout: str) -> None:
     names, base = CLASSES[layout]
     found = find_layout(plant(tmp_path / "photos", *names))
     assert (found.base, found.splits) == (base, {})
-    source = open_folder(find_layout(tmp_path / "photos"), "train", {"validation": "0", "test": "0"})
+    source = open_folder(tmp_path / "photos", "train", {"validation": "0", "test": "0"})
     assert (source.class_names, source.labels.tolist()) == (["cat", "dog"], [0, 0, 1])
     assert "2 class folders" in str(found)
 
@@ -318,9 +336,7 @@ def test_a_class_may_be_called_like_a_split(tmp_path: Path) -> None:
         root = plant(tmp_path / str(len(names)) / names[0][:5], *names)
         assert find_layout(root).splits == {}
         classes = sorted({name.split("/")[0] for name in names})
-        assert (
-            open_folder(find_layout(root), "train", {"validation": "0", "test": "0"}).class_names == classes
-        )
+        assert open_folder(root, "train", {"validation": "0", "test": "0"}).class_names == classes
 
 
 QUESTIONS = {
@@ -344,8 +360,8 @@ QUESTIONS = {
 def test_folders_that_hold_only_folders_are_a_question(tmp_path: Path, layout: str) -> None:
     root = plant(tmp_path / "photos", *QUESTIONS[layout])
     with pytest.raises(DataError, match=r"no images but \d folders of them .*\?classes=outer"):
-        open_folder(find_layout(root), "train", {})
-    answered = open_folder(find_layout(root), "train", {"classes": "outer"})
+        open_folder(root, "train", {})
+    answered = open_folder(root, "train", {"classes": "outer"})
     inside = find_layout(root).splits.get("train", "")
     assert answered.class_names == sorted(path.name for path in (root / inside).iterdir())
 
@@ -361,7 +377,7 @@ def test_folders_that_hold_only_folders_are_a_question(tmp_path: Path, layout: s
 )
 def test_splits_without_class_folders_say_what_is_missing(tmp_path: Path, names: list[str]) -> None:
     with pytest.raises(DataError, match=r"no class folders.*1 images lie in the folder itself"):
-        open_folder(find_layout(plant(tmp_path, *names)), "train", {})
+        open_folder(plant(tmp_path, *names), "train", {})
 
 
 def test_folders_called_like_images(tmp_path: Path) -> None:
@@ -393,13 +409,13 @@ def test_very_deep_folders_are_an_error(tmp_path: Path) -> None:
 
 def test_options(tmp_path: Path) -> None:
     root = plant(tmp_path, *each("train/", "test/"))
-    assert len(open_folder(find_layout(root), "train", {"classes": "outer"})) == 3
+    assert len(open_folder(root, "train", {"classes": "outer"})) == 3
     with pytest.raises(ConfigError, match="has its own splits"):
-        open_folder(find_layout(root), "train", {"classes": "outer", "seed": "1"})
+        open_folder(root, "train", {"classes": "outer", "seed": "1"})
     with pytest.raises(ConfigError, match="classes=inner"):
-        open_folder(find_layout(root), "train", {"classes": "inner"})
+        open_folder(root, "train", {"classes": "inner"})
     with pytest.raises(ConfigError, match="its options are: seed, validation, test, classes"):
-        open_folder(find_layout(root), "train", {"class": "outer"})
+        open_folder(root, "train", {"class": "outer"})
 
 
 def write(path: Path) -> None:

@@ -50,6 +50,33 @@ def scan_folder(folder: Path) -> Iterator[os.DirEntry[str]]:
         raise DataError(f"{folder}: cannot be listed: {error.strerror}") from error
 
 
+def walk_images(root: Path, folder: str, skipped: Counter[str]) -> dict[str, list[str]]:
+    """Return {folder that has images: their paths} for all folders from root/folder down."""
+    images: dict[str, list[str]] = {}
+    waiting = [folder]
+    while waiting:
+        place = waiting.pop()
+        here = []
+        for entry in scan_folder(root / place):
+            path = f"{place}{os.sep}{entry.name}"
+            if entry.is_dir(follow_symlinks=False):
+                waiting.append(path)
+                continue
+            # Plain files need no further look: a data set may have millions of them.
+            kind = "file" if entry.is_file(follow_symlinks=False) else entry_kind(entry)
+            if kind == "folder":
+                skipped[f"a link to a folder is not followed: {printable(path)}"] += 1
+            elif not is_image_name(entry.name):
+                skipped[why_not(entry.name)] += 1
+            elif kind == "other":
+                skipped[f"neither a file nor a folder: {printable(path)}"] += 1
+            else:
+                here.append(path)
+        if here:
+            images[place] = here
+    return images
+
+
 def entry_kind(entry: os.DirEntry[str]) -> str:
     """Return the kind of an entry, behind links: file, folder, other (a pipe), or nothing."""
     try:

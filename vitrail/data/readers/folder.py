@@ -36,9 +36,10 @@ from __future__ import annotations
 import os
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -53,11 +54,12 @@ from vitrail.data.readers.file_names import (
     is_image_name,
     printable,
     scan_folder,
+    walk_images,
     why_not,
 )
 from vitrail.data.readers.fingerprint import digest, digest_files
-from vitrail.data.sources import Example, Source, read_image_file, take_options
-from vitrail.data.splits import WORDS, find_split, in_order, split_in_name, stratified
+from vitrail.data.sources import Example, Reader, Source, read_image_file, take_options
+from vitrail.data.splits import SPLITS, WORDS, find_split, in_order, split_in_name, stratified
 from vitrail.errors import ConfigError, DataError
 from vitrail.runtime.log import note
 
@@ -93,10 +95,25 @@ class FolderSource(Source):
         return digest(files, self.labels, *self.class_names)
 
 
-def open_folder(layout: Layout, split: str, options: dict[str, str]) -> FolderSource:
-    """Open one split of a folder of images."""
+def find_folder(root: Path, options: dict[str, str]) -> Reader:
+    """Return the reader of a folder of images; ConfigError for options that do not apply to it."""
+    layout, outer = find_layout(root), "classes" in options
+    read_split_options(str(root), options, "classes")
+    if options.get("classes", "outer") != "outer":
+        raise ConfigError(f"{root}: option classes={options['classes']}; outer is allowed: see docs/data.md")
+    if not layout.splits:
+        return cut_in_three(str(root), lambda: open_folder(layout, "", outer=outer), options, "classes")
+    splits = list(layout.splits)
+    if parts := {name: options[name] for name in DEFAULTS if name in options}:
+        raise ConfigError(f"{root} has its own splits ({', '.join(splits)}): options {parts} do not apply")
+    return Reader(
+        splits, lambda split: open_folder(layout, find_split(split, splits, str(root)), outer=outer)
+    )
+
+
+def open_folder(layout: Layout, split: str, *, outer: bool) -> FolderSource:
+    """List the images of one split, or where there are none ("") of the whole folder."""
     root, skipped = layout.root, Counter[str]()
-    split = find_split(split, folder_splits(layout, options), str(root))
     # split -> {class name: folder}; files are counted of the split that is opened
     classes = {
         name: find_classes(root, folder, skipped if name == split else Counter())
@@ -111,55 +128,58 @@ def open_folder(layout: Layout, split: str, options: dict[str, str]) -> FolderSo
             )
     number = {name: label for label, name in enumerate(class_names)}
     folders = [(number[name], folder) for name, folder in classes[split].items()]
-    files, labels = list_images(root, folders, skipped, outer="classes" in options)
+    files, labels = list_images(root, folders, skipped, outer=outer)
     present = set(labels.tolist())
     empty = tuple(folder for label, folder in folders if label not in present)
     count_beside(layout, skipped)
     name, titles = f"{root.resolve().name}:{split}", with_titles(class_names, root / layout.base)
-    source = FolderSource(name, root, Names(files), labels, titles, skipped, empty)
-    return source if layout.splits else cut(source, split, read_split_options(root, options, "classes"))
+    return FolderSource(name.removesuffix(":"), root, Names(files), labels, titles, skipped, empty)
 
 
-def cut(whole: FolderSource, split: str, options: tuple[int, float, float]) -> FolderSource:
-    """Return one of the three splits of a set that comes in one piece."""
-    seed, validation, test = options
-    files = list(whole.files)
-    chosen = stratified(files, whole.labels, seed=seed, validation=validation, test=test)[split]
-    if not len(chosen):
-        raise DataError(
-            f"{whole.root}: no images for {split!r}: {len(files)} images in {len(whole.class_names)} classes, of "
-            f"each class {validation:g} for validation and {test:g} for test, rounded; options after the path, such "
-            "as ?validation=0.2&test=0.2, change that"
-        )
-    return replace(whole, files=Names([files[i] for i in chosen]), labels=whole.labels[chosen])
+def cut_in_three(
+    where: str, open_whole: Callable[[], FolderSource], options: dict[str, str], *others: str
+) -> Reader:
+    """Return the reader of a set in one piece: it is opened with its first split, and cut class by class."""
+    seed, validation, test = read_split_options(where, options, *others)
+
+    @cache
+    def parts() -> dict[str, FolderSource]:
+        whole = open_whole()
+        files = list(whole.files)
+        chosen = stratified(files, whole.labels, seed=seed, validation=validation, test=test)
+        cut = {
+            split: (Names([files[i] for i in those]), whole.labels[those]) for split, those in chosen.items()
+        }
+        return {
+            split: replace(whole, name=f"{whole.name}:{split}", files=names, labels=labels)
+            for split, (names, labels) in cut.items()
+        }
+
+    def open_part(split: str) -> FolderSource:
+        part = parts()[find_split(split, SPLITS, where)]
+        if not len(part):
+            count = sum(map(len, parts().values()))
+            raise DataError(
+                f"{where}: no images for {split!r}: {count} images in {len(part.class_names)} classes, of each class "
+                f"{validation:g} for validation and {test:g} for test, rounded; options after the path, such as "
+                "?validation=0.2&test=0.2, change that"
+            )
+        return part
+
+    return Reader(list(SPLITS), open_part)
 
 
-def folder_splits(layout: Layout, options: dict[str, str]) -> list[str]:
-    """List the splits of a folder of images; ConfigError for options that do not apply to it."""
-    read_split_options(layout.root, options, "classes")
-    if options.get("classes", "outer") != "outer":
-        raise ConfigError(
-            f"{layout.root}: option classes={options['classes']}; outer is allowed: see docs/data.md"
-        )
-    splits, cut = list(layout.splits), {name: options[name] for name in DEFAULTS if name in options}
-    if splits and cut:
-        raise ConfigError(
-            f"{layout.root} has its own splits ({', '.join(splits)}): options {cut} do not apply"
-        )
-    return splits or ["train", "validation", "test"]
-
-
-def read_split_options(root: Path | str, options: dict[str, str], *others: str) -> tuple[int, float, float]:
+def read_split_options(where: str, options: dict[str, str], *others: str) -> tuple[int, float, float]:
     """Return the seed and the fractions for validation and test; `others` are options that are read elsewhere."""
-    take_options(str(root), options, (*DEFAULTS, *others))
+    take_options(where, options, (*DEFAULTS, *others))
     values = DEFAULTS | options
     try:
         seed, validation, test = int(values["seed"]), float(values["validation"]), float(values["test"])
     except ValueError as error:
-        raise ConfigError(f"{root}: options {options}: {error}") from error
+        raise ConfigError(f"{where}: options {options}: {error}") from error
     if seed < 0 or validation < 0 or test < 0 or not validation + test < 1:
         raise ConfigError(
-            f"{root}: options {options}: seed >= 0, validation and test fractions whose sum is below 1"
+            f"{where}: options {options}: seed >= 0, validation and test fractions whose sum is below 1"
         )
     return seed, validation, test
 
@@ -342,7 +362,7 @@ def list_images(
     labels: list[int] = []
     unclear: dict[str, list[str]] = {}  # class folder -> the folders in it
     for label, folder in folders:
-        found = _walk(root, folder, skipped)
+        found = walk_images(root, folder, skipped)
         if found and not outer and (common := os.path.commonpath(found)) not in found:
             unclear[folder] = sorted({Path(place).relative_to(common).parts[0] for place in found})
         paths = sorted(os.fsencode(path) for here in found.values() for path in here)
@@ -362,33 +382,6 @@ def list_images(
     return images, np.array(labels, dtype=np.int64)
 
 
-def _walk(root: Path, folder: str, skipped: Counter[str]) -> dict[str, list[str]]:
-    """Return {folder that has images: their paths} for all folders from root/folder down."""
-    images: dict[str, list[str]] = {}
-    waiting = [folder]
-    while waiting:
-        place = waiting.pop()
-        here = []
-        for entry in scan_folder(root / place):
-            path = f"{place}{os.sep}{entry.name}"
-            if entry.is_dir(follow_symlinks=False):
-                waiting.append(path)
-                continue
-            # Plain files need no further look: a data set may have millions of them.
-            kind = "file" if entry.is_file(follow_symlinks=False) else entry_kind(entry)
-            if kind == "folder":
-                skipped[f"a link to a folder is not followed: {printable(path)}"] += 1
-            elif not is_image_name(entry.name):
-                skipped[why_not(entry.name)] += 1
-            elif kind == "other":
-                skipped[f"neither a file nor a folder: {printable(path)}"] += 1
-            else:
-                here.append(path)
-        if here:
-            images[place] = here
-    return images
-
-
 def count_beside(layout: Layout, skipped: Counter[str]) -> None:
     """Count the images beside the splits, which are not used: in no folder, and in folders that are no splits."""
     if not layout.splits:
@@ -399,7 +392,7 @@ def count_beside(layout: Layout, skipped: Counter[str]) -> None:
             continue
         reason = f"{printable(name)}, a folder beside {', '.join(map(printable, tops))}"
         try:
-            found = _walk(layout.root, str(Path(layout.base, name)), Counter())
+            found = walk_images(layout.root, str(Path(layout.base, name)), Counter())
         except DataError:
             skipped[f"{reason}, cannot be listed"] += 1
             continue

@@ -28,10 +28,9 @@ from PIL import Image, ImageDraw, ImageFilter
 
 from vitrail.data.readers.fingerprint import digest
 from vitrail.data.sources import Example, Source, take_options
-from vitrail.data.splits import find_split
+from vitrail.data.splits import SPLITS, find_split
 from vitrail.errors import ConfigError
 
-SPLITS = ("train", "validation", "test")
 OPTIONS = {  # name -> (default, least, most)
     "n": (4000, 4, 100_000_000),
     "image_size": (64, 8, 2048),
