@@ -1,10 +1,4 @@
-"""Files that may come from others: read within bounds, and never replaced.
-
-image files (sources.py)                                      ──► read_file
-dedup.py, bad_files.py, shard.py                              ──► read_text, parse_object
-class names, mappings, ReaL labels, VTAB manifests            ──► read_json, read_text
-contact_sheet.py, dedup.py      ──► check_replaceable ──► runtime.files.atomic_file
-"""
+"""Files that may come from others, as images, lists and class names: read within bounds, and never replaced."""
 
 from __future__ import annotations
 
