@@ -22,7 +22,7 @@ import numpy as np
 
 from vitrail.data.readers.arrays import ArraySource
 from vitrail.data.readers.file_names import Names
-from vitrail.data.readers.folder import FolderSource, cut_in_three
+from vitrail.data.readers.folder import FolderSource, cut_in_three, read_split_options
 from vitrail.data.sources import Reader, Source, find_reader, take_options
 from vitrail.data.splits import find_split, in_order
 from vitrail.errors import DataError
@@ -95,7 +95,7 @@ def find_in_catalog(
                 assert isinstance(source, FolderSource)  # what comes in one piece comes as files
                 return source
 
-            return cut_in_three(name, open_whole, options)
+            return cut_in_three(name, open_whole, read_split_options(name, options))
         take_options(name, options, ())
         splits = in_order(list(entry.splits))
 

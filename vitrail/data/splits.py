@@ -145,7 +145,9 @@ def parse_split(text: str) -> tuple[Part, ...]:
                 continue
             bound = Bound(Fraction(number.rstrip("% ").replace("_", "")), number.endswith("%"))
             if abs(bound.value) > 100 if bound.percent else bound.value.denominator != 1:
-                raise ConfigError(f"split {text!r}: {bound} is neither a whole number nor within 100%")
+                raise ConfigError(
+                    f"split {text!r}: {bound} is neither a whole number of examples nor a percentage up to 100%"
+                )
             ends.append(bound)
         start, stop = ends
         per_class = match["per_class"] is not None and ends != [None, None]

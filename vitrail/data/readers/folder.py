@@ -97,15 +97,15 @@ class FolderSource(Source):
 
 def find_folder(root: Path, options: dict[str, str]) -> Reader:
     """Return the reader of a folder of images; ConfigError for options that do not apply to it."""
+    parts = read_split_options(str(root), options, "classes")
     layout, outer = find_layout(root), "classes" in options
-    read_split_options(str(root), options, "classes")
     if options.get("classes", "outer") != "outer":
         raise ConfigError(f"{root}: option classes={options['classes']}; outer is allowed: see docs/data.md")
     if not layout.splits:
-        return cut_in_three(str(root), lambda: open_folder(layout, "", outer=outer), options, "classes")
+        return cut_in_three(str(root), lambda: open_folder(layout, "", outer=outer), parts)
     splits = list(layout.splits)
-    if parts := {name: options[name] for name in DEFAULTS if name in options}:
-        raise ConfigError(f"{root} has its own splits ({', '.join(splits)}): options {parts} do not apply")
+    if given := {name: options[name] for name in DEFAULTS if name in options}:
+        raise ConfigError(f"{root} has its own splits ({', '.join(splits)}): options {given} do not apply")
     return Reader(
         splits, lambda split: open_folder(layout, find_split(split, splits, str(root)), outer=outer)
     )
@@ -132,33 +132,32 @@ def open_folder(layout: Layout, split: str, *, outer: bool) -> FolderSource:
     present = set(labels.tolist())
     empty = tuple(folder for label, folder in folders if label not in present)
     count_beside(layout, skipped)
-    name, titles = f"{root.resolve().name}:{split}", with_titles(class_names, root / layout.base)
-    return FolderSource(name.removesuffix(":"), root, Names(files), labels, titles, skipped, empty)
+    name = f"{root.resolve().name}:{split}" if split else root.resolve().name
+    titles = with_titles(class_names, root / layout.base)
+    return FolderSource(name, root, Names(files), labels, titles, skipped, empty)
 
 
 def cut_in_three(
-    where: str, open_whole: Callable[[], FolderSource], options: dict[str, str], *others: str
+    where: str, open_whole: Callable[[], FolderSource], parts: tuple[int, float, float]
 ) -> Reader:
     """Return the reader of a set in one piece: it is opened with its first split, and cut class by class."""
-    seed, validation, test = read_split_options(where, options, *others)
+    seed, validation, test = parts
 
     @cache
-    def parts() -> dict[str, FolderSource]:
+    def cut() -> dict[str, FolderSource]:
         whole = open_whole()
-        files = list(whole.files)
+        files, splits = list(whole.files), {}
         chosen = stratified(files, whole.labels, seed=seed, validation=validation, test=test)
-        cut = {
-            split: (Names([files[i] for i in those]), whole.labels[those]) for split, those in chosen.items()
-        }
-        return {
-            split: replace(whole, name=f"{whole.name}:{split}", files=names, labels=labels)
-            for split, (names, labels) in cut.items()
-        }
+        for split, indices in chosen.items():
+            names = Names([files[i] for i in indices])
+            name = f"{whole.name}:{split}"
+            splits[split] = replace(whole, name=name, files=names, labels=whole.labels[indices])
+        return splits
 
     def open_part(split: str) -> FolderSource:
-        part = parts()[find_split(split, SPLITS, where)]
+        part = cut()[find_split(split, SPLITS, where)]
         if not len(part):
-            count = sum(map(len, parts().values()))
+            count = sum(map(len, cut().values()))
             raise DataError(
                 f"{where}: no images for {split!r}: {count} images in {len(part.class_names)} classes, of each class "
                 f"{validation:g} for validation and {test:g} for test, rounded; options after the path, such as "
