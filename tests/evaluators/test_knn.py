@@ -115,7 +115,7 @@ def test_accuracy_of_each_k_and_vote():
     x = np.array([[1, 0], [1, 0.1], [0, 1], [0.1, 1]], np.float16)
     train = Features(x, np.array([0, 0, 1, 0]), named(2), "four")
     queries = Features(x[[0, 2]], np.array([0, 1]), named(2), "two")
-    made = KNN(Split(2, named(2)), Split(2, named(2))).accuracies(train, queries, (1, 4), CPU)
+    made = KNN(Split(2, named(2)), Split(2, named(2)), (1,)).accuracies(train, queries, (1, 4), CPU)
     assert made["weighted", 1] == made["unweighted", 1] == 1.0
     assert made["unweighted", 4] == 0.5  # three of four are of class 0
 
@@ -153,7 +153,6 @@ def test_the_k_that_fit_leave_room_for_what_is_held_out():
 
 
 @pytest.mark.parametrize(("k", "most"), [((37,), 36), ((1, 36), 30), ((1, 0), None)])
-def test_a_k_that_is_too_large_is_refused_before_anything_is_computed(monkeypatch, k, most):
-    monkeypatch.setattr(knn, "train_and_test", None)  # would fail if it were called
+def test_a_k_that_is_too_large_is_refused_before_anything_is_computed(k, most):
     with pytest.raises(ConfigError, match="k .*at least 1" if most is None else rf"between 1 and {most}\b"):
-        KNN(Tinted(36), Tinted(6, seed=1), k).chosen(small_model())
+        KNN(Tinted(36), Tinted(6, seed=1), k)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
 from vitrail.cli.verb import COMMON, Common, ModelPath, Output
-from vitrail.evaluators.draws import Draws
 
 if TYPE_CHECKING:
     from vitrail.data.sources import Source
@@ -44,7 +43,7 @@ def fewshot(
     seeds: int = 3,
     l2: tuple[float, ...] = (1024.0,),
     sweep: bool = False,
-    draws: Draws = "vitrail",
+    draws: Literal["vitrail", "big_vision", "scenic"] = "vitrail",
     probing: Probing = PROBING,
     common: Common = COMMON,
 ) -> Output:

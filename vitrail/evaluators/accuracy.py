@@ -3,38 +3,81 @@
     evaluate(model, data)       everything at once, as an Evaluation; `vitrail evaluate` calls it
     Accuracy(source, ...)       an evaluator for the training loop: top1, top5, loss, ece, on any number of processes
 
-Every example counts once, the last batch included; broken ones are counted and named. Which answers are right is
-decided in class_mapping.py, what is measured of each in outcomes.py.
+    engine.outputs ──► score_logits, batch by batch ──► Predictions, a few numbers an example ──► Evaluation
+
+Every example counts once, the last batch included; broken ones are counted and named. Of the logits y (K,) of an
+example, with p = softmax(y) and R its right answers (right_answers.py; mostly one):
+    predicted    argmax y; of equals the first
+    confidence   max p
+    rank         how many classes come before the best of R: 0 is right, below 5 is right among the top 5
+    loss         -log sum_{k in R} p_k, which for one right answer is the cross-entropy
+
+Calibration: does a model that is 80% sure answer right in 80% of the cases? Answers are put into BINS bins of equal
+width by their confidence, bin b holding b / BINS < confidence <= (b + 1) / BINS:
+
+    ECE = sum_b  n_b / n  |right_b / n_b - mean confidence_b|        (Guo et al., arXiv:1706.04599)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from vitrail.checkpoints.formats import as_model
 from vitrail.data import preprocess as pp
-from vitrail.data.bad_files import BadExample
+from vitrail.data.bad_files import BadExample, BadFiles
+from vitrail.data.loader import Loader
 from vitrail.data.sources import Source, find_test_split, open_source
 from vitrail.data.splits import Subset
 from vitrail.errors import ConfigError, DataError
-from vitrail.evaluators.class_mapping import by_order, map_classes
-from vitrail.evaluators.outcomes import Predictions, expected_calibration_error, judge
-from vitrail.evaluators.real_labels import real_accuracy, real_sets
+from vitrail.evaluators.right_answers import ClassMapping, by_order, map_classes, real_sets
 from vitrail.evaluators.score import Score, wilson_interval
-from vitrail.inference.engine import ModelLike, Precision, evaluation_loader, evaluation_pipeline
+from vitrail.inference.engine import ModelLike, Precision, evaluation_loader, evaluation_pipeline, outputs
 from vitrail.models.names import Model
+from vitrail.runtime.distributed import gather
 
 TOP = 5
+BINS = 15
 SCORES = ("top1", "top5", "loss", "ece")
 ACCURACIES = ("top1", "top5", "real")
 MOST_MISTAKES = 1000  # listed by name
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """A few numbers for each example, (n,) each, in the order of the source."""
+
+    index: np.ndarray  # int64: in the source
+    label: np.ndarray  # int64: of the mapping's class_names
+    predicted: np.ndarray  # int64: of its model_class_names
+    confidence: np.ndarray  # float32
+    rank: np.ndarray  # int64
+    loss: np.ndarray  # float32
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @property
+    def right(self) -> np.ndarray:
+        """bool (n,)"""
+        return self.rank == 0
+
+    def mistakes(self) -> np.ndarray:
+        """Return the positions in these arrays of the wrong answers, the most confident first."""
+        wrong = np.flatnonzero(~self.right)
+        return wrong[np.argsort(-self.confidence[wrong], kind="stable")]
+
+    def pairs(self, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the pairs of label and predicted class that occur, (m, 2), sorted, and how often, (m,)."""
+        pairs = np.stack([self.label, self.predicted], axis=1)[which]  # (n, 2)
+        return np.unique(pairs, axis=0, return_counts=True)
 
 
 @dataclass(frozen=True)
@@ -61,13 +104,13 @@ class Evaluation:
     loss: float  # mean cross-entropy
     top1: float  # share of the n examples
     top5: float  # right among the first min(5, K)
-    ece: float  # expected calibration error (outcomes.py)
+    ece: float  # expected calibration error
     per_class: list[ClassScore]  # the classes that have examples
     predictions: Predictions
     bad: list[BadExample]  # the broken ones
     class_names: list[str]  # names of `label` in the predictions
     model_class_names: list[str]  # names of `predicted`
-    real: float | None = None  # accuracy on real_n examples by ReaL labels (real_labels.py)
+    real: float | None = None  # accuracy on real_n examples by ReaL labels (right_answers.py)
     real_n: int = 0
 
     @cached_property
@@ -98,33 +141,27 @@ class Evaluation:
 
     def worst_classes(self, most: int) -> list[ClassScore]:
         """Return the classes with mistakes, the lowest accuracy first."""
-        return sorted((one for one in self.per_class if one.correct < one.n), key=lambda one: one.accuracy)[
-            :most
-        ]
+        wrong = [one for one in self.per_class if one.correct < one.n]
+        return sorted(wrong, key=lambda one: one.accuracy)[:most]
 
     def confused_pairs(self, most: int) -> list[tuple[str, str, int, int]]:
         """Return (true class, predicted class, how often, of how many), the most frequent first, no single ones."""
-        p = self.predictions
-        totals = np.bincount(p.label, minlength=len(self.class_names))  # (C,)
-        pairs = np.stack([p.label, p.predicted], axis=1)[~p.right]  # (wrong, 2)
-        cells, counts = np.unique(pairs, axis=0, return_counts=True)
+        totals = np.bincount(self.predictions.label, minlength=len(self.class_names))  # (C,)
+        cells, counts = self.predictions.pairs(~self.predictions.right)
         order = [k for k in np.argsort(-counts, kind="stable")[:most] if counts[k] > 1]
         return [
-            (self.class_names[i], self.model_class_names[j], int(counts[k]), int(totals[i]))
-            for k, (i, j) in ((k, cells[k]) for k in order)
+            (self.class_names[i], self.model_class_names[j], int(n), int(totals[i]))
+            for (i, j), n in zip(cells[order], counts[order], strict=True)
         ]
 
     def as_json(self) -> dict[str, Any]:
         """Return all but the predictions, as fractions; of the confusion matrix the cells that are not 0."""
         names = ("data", "n", "broken", "left_out", *SCORES, "real", "real_n")
-        pairs = np.stack([self.predictions.label, self.predictions.predicted], axis=1)  # (n, 2)
-        cells, counts = np.unique(pairs, axis=0, return_counts=True)
+        cells, counts = self.predictions.pairs(np.ones(self.n, bool))
         return {
             **{name: getattr(self, name) for name in names},
             "interval": {  # 95%, Wilson
-                score.name: wilson_interval(score.value, score.n)
-                for score in self.scores()
-                if score.name in ACCURACIES
+                s.name: wilson_interval(s.value, s.n) for s in self.scores() if s.name in ACCURACIES
             },
             "per_class": [{**asdict(one), "accuracy": one.accuracy} for one in self.per_class],
             "confusion": [
@@ -153,9 +190,9 @@ def evaluate(
 
     `split`: the test split, else the validation split, where it is None. `batch_size`: images at a time, on each
     process. `num_workers`: processes that decode; None: as many as help. `mapping`: "order", or a file, where the
-    classes of the data are not the model's by name (class_mapping.py). `real`: the file of ReaL labels, for
-    ImageNet's validation images (real_labels.py). `max_bad`: share of the images that may be broken. A model
-    stays on its device and in its mode; one from a path goes to the GPU where there is one.
+    classes of the data are not the model's by name; `real`: the file of ReaL labels, for ImageNet's validation
+    images (right_answers.py). `max_bad`: share of the images that may be broken. A model stays on its device and in
+    its mode; one from a path goes to the GPU where there is one.
     """
     source = open_split(data, split)
     model = as_model(model)
@@ -166,21 +203,28 @@ def evaluate(
         raise DataError(f"{source.name}: none of its {len(source):,} examples is of a class in {mapping}")
     loader = evaluation_loader(Subset(source, kept), pipeline, batch_size, num_workers, max_bad)
     task = f"evaluate {source.name}" if progress else ""
-    predictions, bad = judge(model, loader, classes, precision, task)
-    predictions = replace(predictions, index=kept[predictions.index])
-    real_score, real_n = (None, 0) if sets is None else real_accuracy(predictions, sets)
+    p, bad = judge(model, loader, classes, precision, task)
+    p = replace(p, index=kept[p.index])
+    n = np.bincount(p.label, minlength=len(classes.class_names))  # (C,)
+    correct = np.bincount(p.label[p.right], minlength=len(classes.class_names))  # (C,)
+    by_class = zip(classes.class_names, n.tolist(), correct.tolist(), strict=True)
+    scored = (
+        [] if sets is None else [k in sets[i] for k, i in zip(p.predicted, p.index, strict=True) if sets[i]]
+    )
+    if sets is not None and not scored:
+        raise DataError("no example has a reassessed label: every set is empty")
     return Evaluation(
         data=source.name,
-        broken=len(kept) - len(predictions),
+        broken=len(kept) - len(p),
         left_out=len(source) - len(kept),
-        **measures(predictions),
-        per_class=by_class(predictions, classes.class_names),
-        predictions=predictions,
+        **measures(p),
+        per_class=[ClassScore(name, count, right) for name, count, right in by_class if count],
+        predictions=p,
         bad=[replace(one, index=int(kept[one.index])) for one in bad],
         class_names=classes.class_names,
         model_class_names=classes.model_class_names,
-        real=real_score,
-        real_n=real_n,
+        real=sum(scored) / len(scored) if scored else None,
+        real_n=len(scored),
     )
 
 
@@ -236,14 +280,65 @@ def measures(predictions: Predictions) -> dict[str, Any]:
     }
 
 
-def by_class(predictions: Predictions, names: list[str]) -> list[ClassScore]:
-    n = np.bincount(predictions.label, minlength=len(names))  # (C,)
-    correct = np.bincount(predictions.label[predictions.right], minlength=len(names))  # (C,)
-    return [
-        ClassScore(name, count, right)
-        for name, count, right in zip(names, n.tolist(), correct.tolist(), strict=True)
-        if count
-    ]
+def judge(
+    model: nn.Module, loader: Loader, mapping: ClassMapping, precision: Precision = "float32", task: str = ""
+) -> tuple[Predictions, list[BadExample]]:
+    """Return the predictions for every example of the loader's source, over all processes, and the broken ones.
+
+    `task` names a progress bar.
+    """
+    device = next(model.parameters()).device
+    row, right = (torch.from_numpy(a).to(device) for a in (mapping.row, mapping.right))  # (L,), (C, m)
+    most = int(mapping.right.max())
+    batches = []
+    for y, batch in outputs(model, loader, precision=precision, task=task):
+        if most >= y.shape[1]:
+            raise DataError(
+                f"the data has a class {most}, the model only {y.shape[1]}: 0 to {y.shape[1] - 1}"
+            )
+        label = row[batch["label"]]  # (b,)
+        columns = {"index": batch["index"], "label": label, **score_logits(y, right[label])}
+        batches.append(Predictions(**{name: t.cpu().numpy() for name, t in columns.items()}))
+    predictions = join(gather(join(batches)))
+    own = loader.bad_files
+    broken = BadFiles(own.n, own.max_bad)  # of all processes: together too many, where those of each are not
+    broken.add(bad for examples in gather(list(own.examples.values())) for bad in examples)
+    if not len(predictions):
+        raise DataError(f"no example could be used: {broken.summary()}")
+    return predictions, sorted(broken.examples.values(), key=lambda bad: bad.index)
+
+
+def score_logits(y: Tensor, right: Tensor) -> dict[str, Tensor]:
+    """Return the numbers above, (B,) each, for logits (B, K) and right answers (B, m), padded with -1."""
+    log_p = y.log_softmax(dim=1)  # (B, K)
+    padding, right = right < 0, right.clamp(min=0)
+    log_p_right = log_p.gather(1, right).masked_fill(padding, -torch.inf)  # (B, m)
+    best = right.gather(1, log_p_right.argmax(dim=1, keepdim=True))  # (B, 1)
+    y_best = y.gather(1, best)  # (B, 1)
+    before = torch.arange(y.shape[1], device=y.device) < best  # (B, K); of equals the first comes first
+    return {
+        "predicted": y.argmax(dim=1),
+        "confidence": log_p.amax(dim=1).exp(),
+        "rank": ((y > y_best) | ((y == y_best) & before)).sum(dim=1),
+        "loss": -log_p_right.logsumexp(dim=1),
+    }
+
+
+def join(pieces: Sequence[Predictions]) -> Predictions:
+    """Put the predictions of batches, or of processes, together in the order of the source, each example once."""
+    names = [field.name for field in fields(Predictions)]
+    arrays = {name: np.concatenate([getattr(piece, name) for piece in pieces]) for name in names}
+    order = np.argsort(arrays["index"])
+    assert (np.diff(arrays["index"][order]) > 0).all(), "an example was judged twice"
+    return Predictions(**{name: array[order] for name, array in arrays.items()})
+
+
+def expected_calibration_error(confidence: np.ndarray, right: np.ndarray) -> float:
+    """Return the ECE of n answers: confidence in (0, 1], float (n,); whether it was right, bool (n,)."""
+    confidence = confidence.astype(np.float64)
+    b = np.clip(np.ceil(confidence * BINS).astype(np.int64) - 1, 0, BINS - 1)  # (n,)
+    gap = np.bincount(b, right, BINS) - np.bincount(b, confidence, BINS)  # (BINS,)
+    return float(np.abs(gap).sum() / len(confidence))
 
 
 def open_split(data: Source | str | Path, split: str | None) -> Source:

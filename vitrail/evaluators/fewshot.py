@@ -12,33 +12,42 @@ deviation, with a constant feature of 100 for the bias (so large that it is hard
 One decomposition (e, L, R) serves every l2 and every class. All of it in float64. Since Y = 2 onehot - 1, a product
 with Y is two sums over classes, and Y is never made. Standardisation, constant and l2 = 2^10 are the published
 code's (big_vision, evaluators/fewshot_lsr.py).
+
+`draws`: the order of the examples of a class, of which the first `shots` are taken.
+
+    vitrail      shuffled by (seed, class), the same from one release of numpy to the next
+    big_vision   shuffled as big_vision does: its seeds are these seeds
+    scenic       in the order of the data, whatever the seed (train_lib/transfer/fewshot_utils.py)
+
+Their examples are drawn where the data is in their order, that of TFDS.
 """
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import get_args
+from typing import Literal, get_args
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitrail.data.splits import class_members, shuffled_classes
 from vitrail.data.sources import Source
 from vitrail.errors import ConfigError, DataError
-from vitrail.evaluators.draws import Draws, ordered_classes
-from vitrail.evaluators.score import Score
+from vitrail.evaluators.score import Score, mean_and_std
 from vitrail.inference.feature_cache import (
     EXTRACTION,
     MAX_HELD_OUT,
     Extraction,
     Features,
+    as_float64,
     float64_device,
     train_and_test,
 )
 
+Draws = Literal["vitrail", "big_vision", "scenic"]
 SHOTS = (1, 5, 10, 25)
 L2 = 2.0**10
 SWEEP = tuple(2.0**i for i in range(-10, 20))  # of scenic's transfer evaluation
@@ -119,10 +128,9 @@ class Run:
 
 
 def score(runs: Sequence[Run], name: str = "") -> Score:
-    """Return the mean over the seeds, and the standard deviation of a seed (n - 1)."""
-    values = [r.accuracy for r in runs]
-    std = statistics.stdev(values) if len(values) > 1 else None
-    return Score(f"{name}_{runs[0].shots}-shot".lstrip("_"), statistics.fmean(values), runs[0].n, std)
+    """Return the mean over the seeds, and its spread."""
+    mean, std = mean_and_std([r.accuracy for r in runs])
+    return Score(f"{name}_{runs[0].shots}-shot".lstrip("_"), mean, runs[0].n, std)
 
 
 def run(
@@ -134,10 +142,18 @@ def run(
     device: torch.device,
     draws: Draws = "vitrail",
 ) -> Run:
-    """Draw the examples, solve, choose l2 where there is a choice, test."""
+    """Draw the examples, solve, test; of several l2 take the best on examples not drawn, of equals the largest."""
     drawn, solution = draw_and_solve(train, shots, seed, device, draws)
-    chosen = l2[0] if len(l2) == 1 else choose(solution, train, drawn, l2)
-    return Run(shots, seed, chosen, accuracy(solution, test, chosen), len(test))
+    best = l2[0]
+    if len(l2) > 1:
+        rest = np.setdiff1d(np.arange(len(train)), drawn)
+        if not len(rest):
+            raise DataError(
+                f"{train.name}: every example is drawn, none is left to choose l2 on; pass one l2"
+            )
+        held_out = train.part(rest[:: -(-len(rest) // MAX_HELD_OUT)])  # evenly thinned where it is much
+        best = max(l2, key=lambda value: (accuracy(solution, held_out, value), value))
+    return Run(shots, seed, best, accuracy(solution, test, best), len(test))
 
 
 def draw_and_solve(
@@ -150,13 +166,15 @@ def draw_and_solve(
     return drawn, solve(few.x, few.labels, classes, device)
 
 
-def choose(solution: Solution, train: Features, drawn: np.ndarray, l2: Sequence[float]) -> float:
-    """Return the best l2 on what was not drawn, evenly thinned where it is much; of equals, the largest."""
-    rest = np.setdiff1d(np.arange(len(train)), drawn)
-    if not len(rest):
-        raise DataError(f"{train.name}: every example is drawn, none is left to choose l2 on; pass one l2")
-    held_out = train.part(rest[:: -(-len(rest) // MAX_HELD_OUT)])
-    return max(l2, key=lambda value: (accuracy(solution, held_out, value), value))
+def ordered_classes(labels: np.ndarray, classes: int, seed: int, draws: Draws) -> list[np.ndarray]:
+    """Return the examples of each class in the order in which they are taken."""
+    if draws == "vitrail":
+        return shuffled_classes(labels, classes, seed)
+    members = class_members(labels, classes)
+    if draws == "scenic":
+        return members
+    rng = np.random.default_rng(seed)  # one for all classes, in their order
+    return [rng.permutation(those) for those in members]
 
 
 def accuracy(solution: Solution, features: Features, l2: float) -> float:
@@ -209,11 +227,6 @@ def times_targets(a: Tensor, labels: Tensor, classes: int) -> Tensor:
     """a (N, m) -> a^T Y (m, K): for each class twice the sum of its rows, less the sum of all."""
     sums = a.new_zeros(classes, a.shape[1]).index_add_(0, labels, a)  # (K, m)
     return (2 * sums - a.sum(dim=0)).T  # (m, K)
-
-
-def as_float64(x: np.ndarray, device: torch.device | str) -> Tensor:
-    """Return a copy in float64."""
-    return torch.from_numpy(np.array(x)).to(device).to(torch.float64)
 
 
 def fitting_shots(train: Source) -> tuple[int, ...]:

@@ -24,7 +24,14 @@ from torch import Tensor, nn
 from vitrail.data.sources import Source
 from vitrail.errors import ConfigError
 from vitrail.evaluators.score import Score
-from vitrail.inference.feature_cache import EXTRACTION, Extraction, Features, float64_device, train_and_test
+from vitrail.inference.feature_cache import (
+    EXTRACTION,
+    Extraction,
+    Features,
+    as_float64,
+    float64_device,
+    train_and_test,
+)
 from vitrail.runtime.progress import progress
 
 TEMPERATURE = 0.07
@@ -51,6 +58,7 @@ class KNN:
             raise ConfigError(f"k must be one or more whole numbers of at least 1, not {list(self.k)}")
         if not 0 < self.temperature < float("inf"):
             raise ConfigError(f"temperature must be finite and above 0, not {self.temperature:g}")
+        check_k(max(self.k), searched(self.train, several=len(self.k) > 1))
 
     def __call__(self, model: nn.Module) -> Iterator[Score]:
         for vote, (_, value, n) in self.chosen(model).items():
@@ -59,7 +67,6 @@ class KNN:
 
     def chosen(self, model: nn.Module) -> dict[str, tuple[int, float, int]]:
         """Return for each vote the k, its accuracy on the test set, and the number of test examples."""
-        check_k(self.train, self.k)
         train, test = train_and_test(model, self.train, self.test, self.extraction)
         device = float64_device(model)
         best = dict.fromkeys(VOTES, self.k[0])
@@ -84,11 +91,9 @@ class KNN:
         return accuracies
 
 
-def check_k(train: Source, k: Sequence[int]) -> None:
-    """Raise ConfigError for a k larger than the set to search, before anything is computed."""
-    most = searched(train, several=len(k) > 1)
-    if max(k) > most:
-        raise too_large(max(k), most)
+def check_k(k: int, most: int) -> None:
+    if not 1 <= k <= most:
+        raise ConfigError(f"k = {k} is not between 1 and {most}, the number of features to search")
 
 
 def fitting_k(train: Source) -> tuple[int, ...]:
@@ -103,10 +108,6 @@ def searched(train: Source, *, several: bool) -> int:
         return len(train)
     unseen = Features(np.zeros((len(train), 0)), train.labels, train.class_names, train.name)
     return len(unseen.held_out()[0])
-
-
-def too_large(k: int, most: int) -> ConfigError:
-    return ConfigError(f"k = {k} is not between 1 and {most}, the number of features to search")
 
 
 def weights(s: np.ndarray, temperature: float | None) -> np.ndarray:
@@ -128,8 +129,7 @@ def neighbours(
     keys: np.ndarray, queries: np.ndarray, k: int, device: torch.device | str = "cpu"
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the k nearest keys (N, D) of each query (n, D), nearest first: s float64 (n, k), index int64 (n, k)."""
-    if not 1 <= k <= len(keys):
-        raise too_large(k, len(keys))
+    check_k(k, len(keys))
     device, results = torch.device(device), []
     blocks = range(0, len(queries), QUERIES)
     for i in progress(blocks, len(blocks), "neighbours"):
@@ -174,8 +174,8 @@ def ranked(
     s, at = np.empty((len(queries), k)), np.empty((len(queries), k), np.int64)
     for i in range(0, len(queries), step):
         here = slice(i, i + step)
-        q = torch.from_numpy(np.array(queries[here])).to(device).double()[:, None]  # (b, 1, D)
-        x = torch.from_numpy(keys[index[here]]).to(device).double()  # (b, m, D)
+        q = as_float64(queries[here], device)[:, None]  # (b, 1, D)
+        x = as_float64(keys[index[here]], device)  # (b, m, D)
         norms = q.square().sum(dim=2).sqrt() * x.square().sum(dim=2).sqrt()  # (b, m)
         cosine = (q * x).sum(dim=2) / torch.where(norms > 0, norms, 1)  # (b, m)
         high, order = cosine.sort(dim=1, descending=True, stable=True)
@@ -186,7 +186,7 @@ def ranked(
 
 def unit(x: np.ndarray, device: torch.device, dtype: torch.dtype) -> Tensor:
     """Return rows of length 1, rounded once."""
-    t = torch.from_numpy(np.array(x)).to(device).double()
+    t = as_float64(x, device)
     norms = t.square().sum(dim=1, keepdim=True).sqrt()
     return (t / torch.where(norms > 0, norms, 1)).to(dtype)
 

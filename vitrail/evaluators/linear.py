@@ -24,7 +24,14 @@ from torch import Tensor, nn
 from vitrail.data.sources import Source
 from vitrail.errors import ConfigError
 from vitrail.evaluators.score import Score
-from vitrail.inference.feature_cache import EXTRACTION, Extraction, Features, float64_device, train_and_test
+from vitrail.inference.feature_cache import (
+    EXTRACTION,
+    Extraction,
+    Features,
+    as_float64,
+    float64_device,
+    train_and_test,
+)
 from vitrail.runtime.log import note
 from vitrail.runtime.progress import progress
 
@@ -88,7 +95,7 @@ class Probe:
 
     def inputs(self, x: np.ndarray) -> Tensor:
         """(n, D), standardised."""
-        return (torch.from_numpy(np.array(x)).to(self.mean.device).double() - self.mean) / self.std
+        return (as_float64(x, self.mean.device) - self.mean) / self.std
 
 
 def fit(

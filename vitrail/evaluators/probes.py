@@ -14,8 +14,7 @@ from pathlib import Path
 from vitrail.checkpoints.formats import as_model
 from vitrail.data.sources import Source, find_test_split, open_source
 from vitrail.data.splits import check_apart
-from vitrail.evaluators.draws import Draws
-from vitrail.evaluators.fewshot import L2, FewShot, fitting_shots
+from vitrail.evaluators.fewshot import L2, Draws, FewShot, fitting_shots
 from vitrail.evaluators.knn import KNN, TEMPERATURE
 from vitrail.evaluators.linear import SWEEP, LinearProbe
 from vitrail.evaluators.score import Score

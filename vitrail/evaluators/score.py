@@ -9,7 +9,8 @@ An evaluator of a training run may also yield galleries, which the caller draws,
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+import statistics
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,11 @@ class Gallery:
 
     name: str
     rows: dict[str, np.ndarray]  # caption: uint8 (n, H, W, 3)
+
+
+def mean_and_std(values: Sequence[float]) -> tuple[float, float | None]:
+    """Return the mean of some runs, and the standard deviation of one (n - 1), None where there is only one."""
+    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
 
 
 Evaluator = Callable[["nn.Module"], "Iterator[Score | Gallery]"]

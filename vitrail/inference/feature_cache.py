@@ -26,7 +26,7 @@ from typing import BinaryIO
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from vitrail.data.readers.fingerprint import digest
 from vitrail.data.sources import Source
@@ -166,6 +166,11 @@ def float64_device(model: nn.Module) -> torch.device:
     """Return where to solve on features in float64: the model's GPU, or the CPU (MPS has no float64)."""
     device = next(model.parameters()).device
     return device if device.type == "cuda" else torch.device("cpu")
+
+
+def as_float64(x: np.ndarray, device: torch.device | str) -> Tensor:
+    """Return a copy in float64."""
+    return torch.from_numpy(np.array(x)).to(device).to(torch.float64)
 
 
 def model_digest(model: Model) -> str:

@@ -3,7 +3,7 @@
     for each data set, for each method:  OUT/DATA/METHOD/ (a run)  ──►  OUT/results.md, .csv, .json
 
 Few-shot draws its examples anew for each seed, fine-tuning trains anew. A linear probe and kNN depend on no seed:
-they are one number (n 1, no std). Features are computed once (evaluators/feature_cache.py), below OUT. The same call
+they are one number (n 1, no std). Features are computed once (inference/feature_cache.py), below OUT. The same call
 continues; several at once share the work (claim.py). The paper's numbers are of fine-tuning on the whole data set.
 
 Few-shot uses big_vision's L2, or, as scenic's train_lib/transfer/fewshot_utils.py, one that the data sets choose
@@ -19,22 +19,23 @@ fewer data sets there are, and comparable only with numbers chosen the same way.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, get_args
 
 import numpy as np
 
 from vitrail.checkpoints.formats import load
 from vitrail.checkpoints.json_files import Count, check_kind
-from vitrail.data.sources import Source, find_test_split, open_source, split_options
-from vitrail.data.splits import check_apart
+from vitrail.data.sources import Source, find_test_split, split_options
 from vitrail.errors import CheckpointError, ConfigError
-from vitrail.evaluators.draws import Draws
-from vitrail.evaluators.fewshot import L2, SWEEP, FewShot, check_shots, fitting_shots
-from vitrail.evaluators.knn import KNN, check_k, fitting_k
+from vitrail.evaluators.fewshot import L2, SWEEP, Draws, FewShot, fitting_shots
+from vitrail.evaluators.knn import KNN, fitting_k
 from vitrail.evaluators.linear import LinearProbe
+from vitrail.evaluators.probes import open_probe_splits
+from vitrail.evaluators.score import mean_and_std
 from vitrail.inference.engine import ModelLike
 from vitrail.inference.feature_cache import Extraction, model_digest
 from vitrail.models.names import Model
@@ -51,10 +52,10 @@ from vitrail.transfer.protocols import Finetuning, check_counts
 from vitrail.transfer.tables import accuracy_cell, std_cell, write_tables
 
 Method = Literal["fewshot", "linear", "knn", "finetune"]
+METHODS = get_args(Method)
 FEATURES = "features"  # folder of the feature cache
-Entry = dict[
-    str, Any
-]  # a score: score, mean, std, n (runs), test_examples, and the settings that were chosen
+# A score: score, mean, std, n (runs), test_examples, and the settings that were chosen.
+Entry = dict[str, Any]
 Finished = dict[tuple[str, str], list[Entry] | None]  # (data set, method) -> its scores; None: unfinished
 
 
@@ -81,8 +82,6 @@ class SuiteSettings:
     def __post_init__(self) -> None:
         if self.seeds < 1:
             raise ConfigError(f"seeds {self.seeds}: must be at least 1")
-        if self.fewshot_l2 not in ("fixed", "test-rank"):
-            raise ConfigError(f"fewshot_l2 {self.fewshot_l2!r}: must be fixed or test-rank")
 
 
 SUITE = SuiteSettings()
@@ -117,6 +116,10 @@ class PieceResults(TypedDict):
     scores: list[ScoreEntry | L2Entry]
 
 
+class Top1(TypedDict):
+    top1: Scored
+
+
 def transfer(
     model: ModelLike,
     data: Sequence[str],
@@ -143,24 +146,35 @@ def transfer(
     named = name_data(data)
     check_results_folder(folder, (FEATURES, START, *named))
     row = paper_model(paper, str(model) if isinstance(model, str | Path) else "")
-    datasets = {name: SuiteData.open(where, settings, methods) for name, where in named.items()}
+    extraction = Extraction(
+        cache=folder / FEATURES, num_workers=loading.num_workers or 0, max_bad=loading.max_bad
+    )
+    datasets = {
+        name: SuiteData.open(where, settings, methods, extraction, finetuning)
+        for name, where in named.items()
+    }
     path = model_path(model, folder)
     loaded = load(path).to(pick(device))
     about = {"model": path, "weights": model_digest(loaded), "preprocess": loaded.preprocess}
-    cache, num_workers = folder / FEATURES, loading.num_workers or 0
-    extraction = Extraction(cache=cache, num_workers=num_workers, max_bad=loading.max_bad)
-    suite = Suite(path, loaded, settings, finetuning, extraction, device, figures)
-    for name, dataset in datasets.items():
-        for method in methods:
-            config = {**about, "method": method, **identity(dataset, method, settings, finetuning)}
-            with claim(folder / name / method, config) as piece:
-                if piece is None:
-                    continue  # another process is at it
-                if piece.results(PieceResults) is None or lacks_model(piece.path / "run"):
-                    note(f"{name}: {method}")
-                    piece.finish({"scores": METHODS[method](suite, dataset, piece.path / "run")})
+    for (name, dataset), method in product(datasets.items(), methods):
+        config = {**about, "method": method, **dataset.identity(method)}
+        with claim(folder / name / method, config) as piece:
+            if piece is None:
+                continue  # another process is at it
+            run = piece.path / "run"
+            if piece.results(PieceResults) is None or lacks_model(run):
+                note(f"{name}: {method}")
+                if method == "finetune":
+                    entries = run_finetune(dataset, path, run, device, figures)
+                else:
+                    entries = run_probe(dataset.probes[method], loaded)
+                piece.finish({"scores": entries})
     with results_lock(folder):
-        scores, chosen = read_scores(folder, list(datasets), methods), None
+        scores: Finished = {}
+        chosen = None
+        for name, method in product(datasets, methods):
+            results = read_piece(folder / name / method, PieceResults)
+            scores[name, method] = None if results is None else results["scores"]
         if settings.fewshot_l2 == "test-rank" and "fewshot" in methods:
             scores, chosen = choose_l2(scores)
         rows = collect(folder, scores, datasets, row)
@@ -187,112 +201,55 @@ def name_data(data: Sequence[str]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class SuiteData:
-    """One data set, opened, with the settings that depend on it."""
+    """One data set, opened, with the methods' settings for it."""
 
     where: str
     train: Source
     test: Source
     test_split: str
-    shots: tuple[int, ...]
-    k: tuple[int, ...]  # of kNN; empty where that is not a method
-
-    @classmethod
-    def open(cls, where: str, settings: SuiteSettings, methods: Sequence[str]) -> SuiteData:
-        """Open and check a data set, before anything is computed."""
-        split = settings.test_split or find_test_split(where, settings.train_split)
-        train, test = open_source(where, settings.train_split), open_source(where, split)
-        check_apart(train, test)
-        shots = settings.shots or fitting_shots(train)
-        k: tuple[int, ...] = ()
-        if "fewshot" in methods:
-            check_shots(train, max(shots))
-        if "knn" in methods:
-            k = settings.k or fitting_k(train)
-            check_k(train, KNN(train, test, k).k)
-        if "finetune" in methods:
-            check_counts(train)
-        return cls(where, train, test, split, shots, k)
-
-
-def identity(
-    dataset: SuiteData, method: str, settings: SuiteSettings, finetuning: dict[str, Any]
-) -> dict[str, Any]:
-    """Return the data and settings that must be equal for a method to count as done."""
-    values = asdict(settings) | {"shots": dataset.shots, "k": dataset.k}
-    values["finetuning"] = {name: value for name, value in finetuning.items() if name not in INCIDENTAL}
-    fingerprint = f"{dataset.train.fingerprint()} {dataset.test.fingerprint()}"
-    about = {"data": dataset.where, "test": dataset.test_split, "fingerprint": fingerprint}
-    return about | {name: values[name] for name in ("train_split", *FIELDS[method])}
-
-
-@dataclass(frozen=True)
-class Suite:
-    """Arguments of every method on every data set."""
-
-    model: str
-    loaded: Model
+    probes: dict[str, FewShot | LinearProbe | KNN]  # by method
     settings: SuiteSettings
     finetuning: dict[str, Any]  # settings by keyword
-    extraction: Extraction
-    device: Device
-    figures: Figures | None
+
+    @classmethod
+    def open(
+        cls,
+        where: str,
+        settings: SuiteSettings,
+        methods: Sequence[str],
+        extraction: Extraction,
+        finetuning: dict[str, Any],
+    ) -> SuiteData:
+        """Open and check a data set, before anything is computed."""
+        split = settings.test_split or find_test_split(where, settings.train_split)
+        train, test = open_probe_splits(where, settings.train_split, split)
+        probes: dict[str, FewShot | LinearProbe | KNN] = {}
+        if "fewshot" in methods:
+            shots, l2 = (
+                settings.shots or fitting_shots(train),
+                SWEEP if settings.fewshot_l2 == "test-rank" else (L2,),
+            )
+            few = FewShot(train, test, shots, settings.seeds, l2, extraction, draws=settings.draws)
+            probes["fewshot"] = few
+        if "linear" in methods:
+            probes["linear"] = LinearProbe(train, test, settings.l2, extraction)
+        if "knn" in methods:
+            probes["knn"] = KNN(train, test, settings.k or fitting_k(train), extraction=extraction)
+        if "finetune" in methods:
+            check_counts(train)
+        return cls(where, train, test, split, probes, settings, finetuning)
+
+    def identity(self, method: str) -> dict[str, Any]:
+        """Return the data and settings that must be equal for a method to count as done."""
+        fingerprint = f"{self.train.fingerprint()} {self.test.fingerprint()}"
+        about = {"data": self.where, "test": self.test_split, "fingerprint": fingerprint}
+        settings = asdict(self.settings)
+        for probe in self.probes.values():  # with what is chosen for this data set: shots, k
+            settings |= {name: value for name, value in vars(probe).items() if name in ("shots", "k")}
+        settings["finetuning"] = {n: value for n, value in self.finetuning.items() if n not in INCIDENTAL}
+        return about | {name: settings[name] for name in ("train_split", *FIELDS[method])}
 
 
-def run_fewshot(suite: Suite, data: SuiteData, folder: Path) -> list[Entry]:
-    """Return a score for each number of shots; with test-rank, the accuracies of every L2."""
-    settings, ranked = suite.settings, suite.settings.fewshot_l2 == "test-rank"
-    l2s = SWEEP if ranked else (L2,)
-    evaluator = FewShot(
-        data.train, data.test, data.shots, settings.seeds, l2s, suite.extraction, draws=settings.draws
-    )
-    entries = []
-    for by_l2 in evaluator.runs_by_l2(suite.loaded):
-        first = by_l2[0][0]
-        entry: Entry = {"score": f"{first.shots}-shot", "test_examples": first.n}
-        values = [[run.accuracy for run in runs] for runs in by_l2]
-        if ranked:
-            entry["by_l2"] = [{"l2": l2, "values": each} for l2, each in zip(l2s, values, strict=True)]
-        else:
-            entry |= {**summarise(values[0]), "l2": L2}
-        entries.append(entry)
-    return entries
-
-
-def run_linear(suite: Suite, data: SuiteData, folder: Path) -> list[Entry]:
-    probe = LinearProbe(data.train, data.test, suite.settings.l2, suite.extraction)
-    l2, score = probe.chosen(suite.loaded)
-    return [{"score": "linear", **summarise([score.value]), "test_examples": score.n, "l2": l2}]
-
-
-def run_knn(suite: Suite, data: SuiteData, folder: Path) -> list[Entry]:
-    evaluator = KNN(data.train, data.test, data.k, extraction=suite.extraction)
-    k, value, n = evaluator.chosen(suite.loaded)["weighted"]
-    return [{"score": "knn", **summarise([value]), "test_examples": n, "k": k}]
-
-
-class Top1(TypedDict):
-    top1: Scored
-
-
-def run_finetune(suite: Suite, data: SuiteData, folder: Path) -> list[Entry]:
-    settings = suite.settings
-    changes = {"train": settings.train_split, "test": data.test_split, "seeds": settings.seeds}
-    changes |= suite.finetuning
-    prepared = prepare(data.where, suite.model, protocol=settings.protocol, device=suite.device, **changes)
-    results = run_finetuning(prepared, folder, device=suite.device, figures=suite.figures).results
-    check_kind(results["scores"], Top1, f"{folder}: scores")
-    top1 = results["scores"]["top1"]
-    entry = {"score": "finetune", "mean": top1["mean"], "std": top1["std"], "n": settings.seeds}
-    entry |= {"test_examples": results["test_examples"], "lr": results["lr"], "steps": results["steps"]}
-    return [entry]
-
-
-METHODS: dict[str, Callable[[Suite, SuiteData, Path], list[Entry]]] = {
-    "fewshot": run_fewshot,
-    "linear": run_linear,
-    "knn": run_knn,
-    "finetune": run_finetune,
-}
 # Settings that the scores of each method depend on.
 FIELDS: dict[str, tuple[str, ...]] = {
     "fewshot": ("seeds", "shots", "draws", "fewshot_l2"),
@@ -302,18 +259,44 @@ FIELDS: dict[str, tuple[str, ...]] = {
 }
 
 
+def run_probe(probe: FewShot | LinearProbe | KNN, model: Model) -> list[Entry]:
+    """Return the scores; of few-shot one for each number of shots, with the accuracies of every L2 of several."""
+    if isinstance(probe, LinearProbe):
+        l2, score = probe.chosen(model)
+        return [{"score": "linear", **summarise([score.value]), "test_examples": score.n, "l2": l2}]
+    if isinstance(probe, KNN):
+        k, value, n = probe.chosen(model)["weighted"]
+        return [{"score": "knn", **summarise([value]), "test_examples": n, "k": k}]
+    entries = []
+    for by_l2 in probe.runs_by_l2(model):
+        first = by_l2[0][0]
+        entry: Entry = {"score": f"{first.shots}-shot", "test_examples": first.n}
+        values = [[run.accuracy for run in runs] for runs in by_l2]
+        if len(probe.l2) > 1:
+            entry["by_l2"] = [{"l2": l2, "values": each} for l2, each in zip(probe.l2, values, strict=True)]
+        else:
+            entry |= {**summarise(values[0]), "l2": probe.l2[0]}
+        entries.append(entry)
+    return entries
+
+
+def run_finetune(
+    data: SuiteData, model: str, folder: Path, device: Device, figures: Figures | None
+) -> list[Entry]:
+    settings = data.settings
+    changes = {"train": settings.train_split, "test": data.test_split, "seeds": settings.seeds}
+    changes |= data.finetuning
+    prepared = prepare(data.where, model, protocol=settings.protocol, device=device, **changes)
+    results = run_finetuning(prepared, folder, device=device, figures=figures).results
+    check_kind(results["scores"], Top1, f"{folder}: scores")
+    top1 = results["scores"]["top1"]
+    entry = {"score": "finetune", "mean": top1["mean"], "std": top1["std"], "n": settings.seeds}
+    return [entry | {name: results[name] for name in ("test_examples", "lr", "steps")}]
+
+
 def summarise(values: list[float]) -> Entry:
-    std = statistics.stdev(values) if len(values) > 1 else None
-    return {"mean": statistics.fmean(values), "std": std, "n": len(values), "values": values}
-
-
-def read_scores(folder: Path, names: Sequence[str], methods: Sequence[str]) -> Finished:
-    scores: Finished = {}
-    for name in names:
-        for method in methods:
-            results = read_piece(folder / name / method, PieceResults)
-            scores[name, method] = None if results is None else results["scores"]
-    return scores
+    mean, std = mean_and_std(values)
+    return {"mean": mean, "std": std, "n": len(values), "values": values}
 
 
 def choose_l2(scores: Finished) -> tuple[Finished, dict[str, float] | None]:
@@ -357,8 +340,8 @@ def collect(
         if entries is None:
             unfinished = {"score": method, "mean": None, "std": None, "n": 0}
             entries = [{**unfinished, "test_examples": len(dataset.test)}]
-        elif method == "fewshot":
-            examples = [shots * len(dataset.train.class_names) for shots in dataset.shots]
+        elif isinstance(probe := dataset.probes.get(method), FewShot):
+            examples = [shots * len(dataset.train.class_names) for shots in probe.shots]
         if len(examples) != len(entries):
             raise CheckpointError(f"{folder / name / method}: {len(entries)} scores, not {len(examples)}")
         paper = paper_score(paper_row, name) if method == "finetune" else None
