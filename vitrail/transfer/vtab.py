@@ -4,7 +4,7 @@
 
 The paper's protocol: 384 px, 2,500 steps of 512 images, SGD, lr 0.01 with a cosine schedule. Its warmup on VTAB is
 not stated: here it is a fifth, the 500 steps of its other runs. Images are resized to a square; crops and flips
-are used where they keep the label true, as BiT does (`crop` and `flip` in vtab_tasks.py). Pixel values are scaled as
+are used where they keep the label true, as BiT does (see `run_task`). Pixel values are scaled as
 the model's own preprocessing line says, and the result records how.
 
 OUT/ holds data/ (labels that had to be computed), manifests/ (the examples used), tasks/TASK/ (a run each) and
@@ -27,6 +27,7 @@ from vitrail.data import preprocess as pp
 from vitrail.data.readers.fingerprint import digest_files
 from vitrail.data.settings import DataSettings
 from vitrail.errors import CheckpointError, ConfigError, DataError
+from vitrail.evaluators.score import mean_and_std
 from vitrail.inference.engine import ModelLike
 from vitrail.inference.feature_cache import model_digest
 from vitrail.models.vit import ViTConfig
@@ -144,15 +145,20 @@ def vtab(
         with claim(folder / "tasks" / name, identity(start, settings, source)) as task_run:
             if task_run is None:
                 continue  # another process is at it
+            place, protocol = task_run.path, settings.protocol
             if task_run.results(TaskResults) is None:
                 note(f"{name}: task {number} of {len(folders)}")
                 examples = prepare_task(source, name, settings.sizes, folder, expected.get(name))
-                task_run.finish(
-                    run_task(name, examples, start, settings.protocol, task_run.path, device, figures)
-                )
-            else:
-                check_finished(folder, name, settings, expected.get(name))
-        remove_checkpoints(folder / "tasks" / name, keep_models=settings.protocol.keep_models)
+                task_run.finish(run_task(name, examples, start, protocol, place, device, figures))
+            elif name in expected:
+                check_manifest(read_manifest(manifest_path(folder, name)), expected[name])
+            for each in [*place.glob("choices/*"), *sorted(place.glob("final/*"))]:
+                # 19 times the checkpoints of a large model fill a disk.
+                shutil.rmtree(each / "checkpoints", ignore_errors=True)
+                if not protocol.keep_models:
+                    shutil.rmtree(each / MODEL, ignore_errors=True)
+                elif lacks_model(each):
+                    note(f"{each / MODEL} is missing or damaged; to train it again, remove {place}")
     with results_lock(folder):
         result = {
             "model": start.experiment.model.model,
@@ -209,11 +215,12 @@ def run_task(
     figures: Figures | None,
 ) -> dict[str, Any]:
     """Choose lr on val, train on all examples with each seed, test."""
-    (data, manifest), task, augment = examples, TASKS[name], protocol.augment == "by-task"
-    size = start.experiment.model.image_size or 0
-    crop = f"resize({round(size * 7 / 6)})|random_crop({size})|"
-    line = crop if augment and task.crop else f"resize({size})|"
-    line += f"flip_lr|{start.value_op}" if augment and task.flip else start.value_op
+    (data, manifest), task, size = examples, TASKS[name], start.experiment.model.image_size or 0
+    line = f"resize({size})|{start.value_op}"
+    # Labels of structured tasks are places, distances, numbers of objects: other pixels would make them wrong.
+    if protocol.augment == "by-task" and task.group != "structured":
+        flip = "flip_lr|" if task.flip else ""
+        line = f"resize({round(size * 7 / 6)})|random_crop({size})|{flip}{start.value_op}"
     line = start.experiment.data.preprocess or line
     experiment = override(start.experiment, {"data": data.where, "preprocess": line})
     inputs = Inputs(open_data(experiment.data), start.checkpoint)
@@ -231,9 +238,10 @@ def run_task(
     seeds = range(experiment.seed, experiment.seed + protocol.seeds)
     runs = [train(f"final/{seed}", seed=seed, **everything) for seed in seeds]
     values = [read_score(results, "test", "top1", folder) for results in runs]
+    mean, std = mean_and_std(values)
     return {
-        "accuracy": statistics.fmean(values),
-        "std": statistics.stdev(values) if len(values) > 1 else None,
+        "accuracy": mean,
+        "std": std,
         "values": values,
         "lr": best,
         "val": {f"{lr:g}": accuracy for lr, accuracy in val.items()},
@@ -249,24 +257,6 @@ def read_score(results: dict[str, Any], split: str, name: str, folder: Path) -> 
     if value is None:
         raise CheckpointError(f"a run in {folder} has no {name} on {split}; remove {folder} to train again")
     return value
-
-
-def check_finished(folder: Path, name: str, settings: VTABSettings, expected: Path | None) -> None:
-    """Check a finished task's examples, and note kept models that are not as written: no checkpoint is left."""
-    task_folder = folder / "tasks" / name
-    if expected is not None:
-        check_manifest(read_manifest(manifest_path(folder, name)), expected)
-    for place in sorted(task_folder.glob("final/*")) if settings.protocol.keep_models else ():
-        if lacks_model(place):
-            note(f"{place / MODEL} is missing or damaged; to train it again, remove {task_folder}")
-
-
-def remove_checkpoints(folder: Path, *, keep_models: bool) -> None:
-    """Remove the checkpoints of a finished task: 19 times those of a large model fill a disk."""
-    for place in [*folder.glob("choices/*"), *folder.glob("final/*")]:
-        shutil.rmtree(place / "checkpoints", ignore_errors=True)
-        if not keep_models:
-            shutil.rmtree(place / MODEL, ignore_errors=True)
 
 
 def collect(

@@ -42,6 +42,7 @@ from vitrail.data.shard import shard
 from vitrail.data.sources import Example, Source, open_source
 from vitrail.data.splits import Subset, parse_split
 from vitrail.errors import DataError
+from vitrail.inference.images import decode_example
 from vitrail.runtime.files import atomic_file
 from vitrail.runtime.progress import progress
 from vitrail.transfer.vtab_tasks import TASKS, Task
@@ -147,13 +148,10 @@ def slice_splits(
 
 def write_cut(folder: Path, name: str, sizes: Sizes, out: Path) -> None:
     """Write the cut form of a task whose labels are computed; keep what is there already."""
-    task = TASKS[name]
-    whole = {split: open_labelled(folder, split, task) for split in whole_splits(task)}
-    lengths = {split: len(source) for split, source in whole.items()}
-    slices = slice_splits(task, lengths, folder, sizes)
+    whole = {split: open_labelled(folder, split, TASKS[name]) for split in whole_splits(TASKS[name])}
+    slices = slice_splits(TASKS[name], {split: len(whole[split]) for split in whole}, folder, sizes)
     for cut, (split, start, stop) in zip(cut_splits(sizes), slices, strict=True):
-        part = Subset(whole[split], np.arange(start, stop))
-        report = shard(part, out, split=cut, check=False)
+        report = shard(Subset(whole[split], np.arange(start, stop)), out, split=cut, check=False)
         if report.broken:
             raise DataError(
                 f"{folder}: {report.broken} examples cannot be read; see {out / 'bad_files.jsonl'}"
@@ -162,11 +160,27 @@ def write_cut(folder: Path, name: str, sizes: Sizes, out: Path) -> None:
 
 def open_labelled(folder: Path, split: str, task: Task) -> ParquetSource:
     """Open a split of a whole data set, with labels computed from annotations."""
-    assert task.column is not None
+    assert task.column is not None and task.rule is not None
     split, shards = find_split_shards(folder, ".parquet", split)
     name, class_names = f"{folder.name}:{split}", [str(k) for k in range(task.classes)]
     columns = Columns("image", find_image_column(shards.files[0], task), task.column, False, None)
-    labels = compute_labels(shards.files, task, name)
+    annotations = (
+        value
+        for file in shards.files
+        for batch in pq.ParquetFile(file).iter_batches(ANNOTATIONS, columns=[task.column], use_threads=False)
+        for value in batch.column(0).to_pylist()
+    )
+    n = sum(pq.read_metadata(file).num_rows for file in shards.files)
+    numbers: list[int] = []
+    for annotation in progress(annotations, n, f"labels of {name}"):
+        try:
+            numbers.append(task.rule(annotation))
+        except (TypeError, ValueError, LookupError) as error:
+            raise DataError(
+                f"{name}: row {len(numbers)}, column {task.column!r}: {type(error).__name__}: {error}; expected "
+                f"annotations as in TFDS's {task.tfds}"
+            ) from error
+    labels = np.array(numbers, dtype=np.int64)  # (n,)
     check_labels(labels, class_names, name)
     kind = BinaryPixels if task.binary else ParquetSource
     return kind(name, folder, shards.files, columns, class_names, labels)
@@ -180,28 +194,6 @@ class BinaryPixels(ParquetSource):
         assert isinstance(example.image, bytes)
         pixels = decode(example.image, name=example.key)  # (H, W, 3)
         return replace(example, image=pixels * np.uint8(255)) if pixels.max() <= 1 else example
-
-
-def compute_labels(files: tuple[Path, ...], task: Task, name: str) -> np.ndarray:
-    """Return int64 (n,)."""
-    assert task.rule is not None
-    annotations = (
-        value
-        for file in files
-        for batch in pq.ParquetFile(file).iter_batches(ANNOTATIONS, columns=[task.column], use_threads=False)
-        for value in batch.column(0).to_pylist()
-    )
-    n = sum(pq.read_metadata(file).num_rows for file in files)
-    labels: list[int] = []
-    for annotation in progress(annotations, n, f"labels of {name}"):
-        try:
-            labels.append(task.rule(annotation))
-        except (TypeError, ValueError, LookupError) as error:
-            raise DataError(
-                f"{name}: row {len(labels)}, column {task.column!r}: {type(error).__name__}: {error}; expected "
-                f"annotations as in TFDS's {task.tfds}"
-            ) from error
-    return np.array(labels, dtype=np.int64)
 
 
 def find_image_column(file: Path, task: Task) -> str:
@@ -251,12 +243,8 @@ def list_examples(sources: dict[str, Source]) -> Manifest:
 
 
 def hash_pixels(source: Source, index: int) -> str:
-    example = source.read(index)
-    image = example.image
-    pixels = decode(image, name=example.key) if isinstance(image, bytes) else image  # (H, W, 3)
-    state = hashlib.sha256(b"%d %d\n" % pixels.shape[:2])
-    state.update(pixels.tobytes())
-    return state.hexdigest()[:16]
+    pixels = decode_example(source, index)  # (H, W, 3)
+    return hashlib.sha256(b"%d %d\n" % pixels.shape[:2] + pixels.tobytes()).hexdigest()[:16]
 
 
 def write_manifest(manifest: Manifest, path: Path) -> None:

@@ -14,6 +14,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from vitrail.errors import ConfigError
@@ -42,8 +43,7 @@ class Task:
     test: str = "test"
     column: str | None = None  # column of the annotation; None: the label column
     rule: Rule | None = None  # computes the label; None: the annotation is the label
-    crop: bool = True  # a random crop keeps the label true
-    flip: bool = True  # a mirror image keeps the label true
+    flip: bool = True  # a mirror image keeps the label true, unless the task is structured
     binary: bool = False  # TFDS stores pixels as 0 and 1
 
 
@@ -63,16 +63,6 @@ def kitti_distance(objects: Any) -> int:
     return interval(
         min((float(item["location"][2]) for item in vehicles), default=NO_VEHICLE), KITTI_DISTANCES
     )
-
-
-def dsprites_x(position: Any) -> int:
-    """Map 32 positions to 16 classes."""
-    return coarse(position, 32)
-
-
-def dsprites_orientation(orientation: Any) -> int:
-    """Map 40 orientations to 16 classes, alternately three and two to a class."""
-    return coarse(orientation, 40)
 
 
 def records(objects: Any) -> list[Mapping[str, Any]]:
@@ -97,6 +87,10 @@ def coarse(value: int, values: int) -> int:
     return math.floor(value / (values / DSPRITES_CLASSES))
 
 
+dsprites_x = partial(coarse, values=32)  # two positions to a class
+dsprites_orientation = partial(coarse, values=40)  # alternately three and two orientations to a class
+
+
 TASKS: dict[str, Task] = {
     "caltech101": Task("natural", 102, "caltech101:3.*", "caltech101", "train[90%:]"),
     "cifar100": Task("natural", 100, "cifar100:3.*", "cifar100", "train[90%:]"),
@@ -112,32 +106,26 @@ TASKS: dict[str, Task] = {
         "specialized", 5, "diabetic_retinopathy_detection/btgraham-300:3.*", "diabetic_retinopathy_detection"
     ),
     "clevr_count": Task(
-        "structured", 8, "clevr:3.*", "clevr", "train[90%:]", "validation", "objects", clevr_count,
-        crop=False, flip=False,
+        "structured", 8, "clevr:3.*", "clevr", "train[90%:]", "validation", "objects", clevr_count
     ),
     "clevr_distance": Task(
-        "structured", 6, "clevr:3.*", "clevr", "train[90%:]", "validation", "objects", clevr_distance,
-        crop=False, flip=False,
+        "structured", 6, "clevr:3.*", "clevr", "train[90%:]", "validation", "objects", clevr_distance
     ),
-    "dmlab": Task("structured", 6, "dmlab:2.0.1", "dmlab", crop=False, flip=False),
+    "dmlab": Task("structured", 6, "dmlab:2.0.1", "dmlab"),
     "dsprites_location": Task(
         "structured", 16, "dsprites:2.*", "dsprites", "train[80%:]", "train[90%:]", "label_x_position",
-        dsprites_x, crop=False, flip=False, binary=True,
+        dsprites_x, binary=True,
     ),
     "dsprites_orientation": Task(
         "structured", 16, "dsprites:2.*", "dsprites", "train[80%:]", "train[90%:]", "label_orientation",
-        dsprites_orientation, crop=False, flip=False, binary=True,
+        dsprites_orientation, binary=True,
     ),
-    "kitti_distance": Task(
-        "structured", 4, "kitti:3.1.0", "kitti", column="objects", rule=kitti_distance, crop=False, flip=False
-    ),
+    "kitti_distance": Task("structured", 4, "kitti:3.1.0", "kitti", column="objects", rule=kitti_distance),
     "smallnorb_azimuth": Task(
-        "structured", 18, "smallnorb:2.*", "smallnorb", "test", "test[50%:]", "label_azimuth",
-        crop=False, flip=False,
+        "structured", 18, "smallnorb:2.*", "smallnorb", "test", "test[50%:]", "label_azimuth"
     ),
     "smallnorb_elevation": Task(
-        "structured", 9, "smallnorb:2.*", "smallnorb", "test", "test[50%:]", "label_elevation",
-        crop=False, flip=False,
+        "structured", 9, "smallnorb:2.*", "smallnorb", "test", "test[50%:]", "label_elevation"
     ),
 }  # fmt: skip
 
