@@ -16,7 +16,7 @@ from vitrail.checkpoints.run.folder import START, check_own
 from vitrail.checkpoints.run.run_json import RUN_JSON
 from vitrail.checkpoints.run.state import fail_together
 from vitrail.errors import ConfigError
-from vitrail.inference.feature_cache import model_digest
+from vitrail.inference.features import model_digest
 from vitrail.inspection import figures
 from vitrail.models.names import Model
 from vitrail.objectives.objective import Objective

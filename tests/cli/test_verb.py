@@ -15,7 +15,7 @@ from vitrail.cli import evaluate_verbs, model_verbs, probe_verbs
 from vitrail.cli.verb import Common, Device, Format, Output, show
 from vitrail.data.bad_files import BadFiles
 from vitrail.evaluators import accuracy, fewshot, knn, linear
-from vitrail.inference.feature_cache import Extraction
+from vitrail.inference.features import Extraction
 from vitrail.runtime import device
 from vitrail.train import estimate
 from vitrail.transfer import protocols, suite

@@ -9,7 +9,7 @@ from tests.evaluators.tinted import Tinted
 from vitrail.errors import ConfigError, DataError
 from vitrail.evaluators import fewshot
 from vitrail.evaluators.fewshot import FewShot, Run, ordered_classes, run, score, solve
-from vitrail.inference.feature_cache import Features
+from vitrail.inference.features import Features
 
 CPU = torch.device("cpu")
 

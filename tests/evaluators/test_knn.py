@@ -9,7 +9,7 @@ from tests.evaluators.tinted import Tinted
 from vitrail.errors import ConfigError
 from vitrail.evaluators import knn
 from vitrail.evaluators.knn import KNN, elect, fitting_k, neighbours, weights
-from vitrail.inference.feature_cache import Features
+from vitrail.inference.features import Features
 
 CPU = torch.device("cpu")
 

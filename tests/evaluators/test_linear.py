@@ -8,7 +8,7 @@ from tests.evaluators.tinted import Tinted
 from vitrail.errors import ConfigError
 from vitrail.evaluators import linear
 from vitrail.evaluators.linear import LinearProbe, accuracy, choose, fit
-from vitrail.inference.feature_cache import Features
+from vitrail.inference.features import Features
 
 CPU = torch.device("cpu")
 

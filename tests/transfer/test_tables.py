@@ -1,10 +1,105 @@
 import csv
 import json
 import os
+import subprocess
+import sys
 
 import pytest
 
-from vitrail.transfer.tables import escape_csv, write_tables
+from vitrail.errors import ConfigError
+from vitrail.transfer.tables import (
+    check_results_folder,
+    claim,
+    escape_csv,
+    read_piece,
+    results_lock,
+    write_tables,
+)
+
+HOLD = """
+import sys, pathlib
+from vitrail.transfer.tables import claim
+with claim(pathlib.Path(sys.argv[1]), {"a": 1}) as piece:
+    print("mine" if piece else "taken", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_piece_is_done_once(tmp_path):
+    with claim(tmp_path / "piece", {"a": 1}) as piece:
+        assert piece.results() is None
+        piece.finish({"score": 0.5})
+    with claim(tmp_path / "piece", {"a": 1}) as piece:
+        assert piece.results() == {"score": 0.5}
+    assert read_piece(tmp_path / "piece") == {"score": 0.5}
+    assert read_piece(tmp_path / "another") is None
+
+
+def test_another_process_is_at_it_until_it_ends(tmp_path):
+    command = [sys.executable, "-c", HOLD, str(tmp_path / "piece")]
+    other = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert other.stdout.readline() == "mine\n"
+    with claim(tmp_path / "piece", {"a": 1}) as piece:
+        assert piece is None
+    other.kill()
+    other.communicate()
+    with claim(tmp_path / "piece", {"a": 1}) as piece:
+        assert piece is not None
+
+
+def test_other_settings_are_refused(tmp_path):
+    with claim(tmp_path / "piece", {"a": 1}):
+        pass
+    with pytest.raises(ConfigError, match="a is 1 there, 2 here"), claim(tmp_path / "piece", {"a": 2}):
+        pass
+
+
+def test_an_error_frees_the_piece(tmp_path):
+    with pytest.raises(ZeroDivisionError), claim(tmp_path / "piece", {}):
+        _ = 1 / 0
+    with claim(tmp_path / "piece", {}) as piece:
+        assert piece is not None
+
+
+def test_a_wrong_setting_leaves_nothing_new(tmp_path):
+    with pytest.raises(ConfigError, match="wrong"), claim(tmp_path / "piece", {"a": 1}):
+        raise ConfigError("wrong")
+    with claim(tmp_path / "piece", {"a": 2}):
+        pass
+    with pytest.raises(ConfigError, match="wrong"), claim(tmp_path / "piece", {"a": 2}):
+        raise ConfigError("wrong")
+    assert (tmp_path / "piece" / "run.json").exists()  # it was there before
+
+
+def test_not_under_torchrun(tmp_path, monkeypatch):
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.setenv(name, "0")
+    with pytest.raises(ConfigError, match="once for each device"), claim(tmp_path / "piece", {}):
+        pass
+
+
+def test_the_lock_of_the_results_is_no_link(tmp_path):
+    """What it leads to would be emptied."""
+    (tmp_path / "thesis.tex").write_text("years of work")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / ".results.lock").symlink_to(tmp_path / "thesis.tex")
+    with pytest.raises(OSError, match="a link"), results_lock(tmp_path / "out"):
+        pass
+    with pytest.raises(ConfigError, match="is a link"):
+        check_results_folder(tmp_path / "out")
+    assert (tmp_path / "thesis.tex").read_text() == "years of work"
+
+
+def test_results_are_written_over_our_own_only(tmp_path):
+    check_results_folder(tmp_path / "new")
+    with results_lock(tmp_path):
+        (tmp_path / "results.md").touch()
+    check_results_folder(tmp_path)
+    (tmp_path / "theirs").mkdir()
+    for name in ("results.md", "results.csv", "results.json"):
+        (tmp_path / "theirs" / name).symlink_to("elsewhere")
+        with pytest.raises(ConfigError, match=f"{name} of something else"):
+            check_results_folder(tmp_path / "theirs")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from vitrail.cli.verb import COMMON, Common, ModelPath, Output
 if TYPE_CHECKING:
     from vitrail.data.sources import Source
     from vitrail.evaluators.score import Score
-    from vitrail.inference.feature_cache import Extraction
+    from vitrail.inference.features import Extraction
     from vitrail.models.names import Model
 
 DataPath = Annotated[Positional[str], arg(metavar="DATA")]
@@ -134,7 +134,7 @@ def open_probe(
     """Open both splits, then load the model onto its device."""
     from vitrail.checkpoints.formats import load
     from vitrail.evaluators.probes import open_probe_splits
-    from vitrail.inference.feature_cache import Extraction, cache_folder
+    from vitrail.inference.features import Extraction, cache_folder
     from vitrail.runtime.device import pick
 
     train, test = open_probe_splits(data, probing.train_split, probing.test_split)

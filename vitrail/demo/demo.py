@@ -29,7 +29,7 @@ from vitrail.demo.settings import DEMO, Demo
 from vitrail.demo.summary import draw_summary
 from vitrail.errors import CheckpointError, Interrupted
 from vitrail.evaluators.fewshot import FewShot
-from vitrail.inference.feature_cache import Extraction, model_digest
+from vitrail.inference.features import Extraction, model_digest
 from vitrail.inference.predict import predict
 from vitrail.inspection import figures, report
 from vitrail.inspection.inspect import inspect

@@ -228,28 +228,20 @@ def evaluate(
     )
 
 
+@dataclass(frozen=True)
 class Accuracy:
     """The evaluator of a training run, for a model whose classes are those of the source.
 
-    `line` is the preprocessing, the model's own where it is None; `batch_size` images at a time on each process.
     All processes call it; each judges its share, and each gets the scores of the whole.
     """
 
-    def __init__(
-        self,
-        source: Source,
-        line: str | None,
-        batch_size: int = 64,
-        num_workers: int | None = None,
-        name: str = "val",
-        *,
-        precision: Precision = "float32",
-        max_bad: float = 0.01,
-    ) -> None:
-        self.source, self.max_bad = source, max_bad
-        self.batch_size, self.num_workers = batch_size, num_workers
-        self.name, self.precision = name, precision
-        self.pipeline = None if line is None else pp.parse(line)
+    source: Source
+    line: str | None  # preprocessing; None: the model's own
+    batch_size: int = 64  # images at a time on each process
+    num_workers: int | None = None
+    name: str = "val"
+    precision: Precision = "float32"
+    max_bad: float = 0.01
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -257,11 +249,12 @@ class Accuracy:
         return tuple(f"{self.name}_{score}" for score in SCORES)
 
     def __call__(self, model: nn.Module) -> Iterator[Score]:
-        pipeline = self.pipeline
-        if pipeline is None:
-            if not isinstance(model, Model):
-                raise ConfigError(f"a {type(model).__name__} has no preprocessing line of its own: pass one")
+        if self.line is not None:
+            pipeline = pp.parse(self.line)
+        elif isinstance(model, Model):
             pipeline = evaluation_pipeline(model)
+        else:
+            raise ConfigError(f"a {type(model).__name__} has no preprocessing line of its own: pass one")
         loader = evaluation_loader(self.source, pipeline, self.batch_size, self.num_workers, self.max_bad)
         predictions, _ = judge(model, loader, by_order(self.source.class_names), self.precision)
         measured = measures(predictions)

@@ -37,7 +37,7 @@ from vitrail.data.splits import class_members, shuffled_classes
 from vitrail.data.sources import Source
 from vitrail.errors import ConfigError, DataError
 from vitrail.evaluators.score import Score, mean_and_std
-from vitrail.inference.feature_cache import (
+from vitrail.inference.features import (
     EXTRACTION,
     MAX_HELD_OUT,
     Extraction,

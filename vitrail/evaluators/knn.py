@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from vitrail.data.sources import Source
 from vitrail.errors import ConfigError
 from vitrail.evaluators.score import Score
-from vitrail.inference.feature_cache import (
+from vitrail.inference.features import (
     EXTRACTION,
     Extraction,
     Features,

@@ -2,7 +2,7 @@
 
     J(W, b) = mean over examples of cross-entropy(softmax(x W + b), y) + l2 / 2 ||W||^2
 
-x (N, D) are the features of a split (inference/feature_cache.py), standardised by the mean and standard deviation of
+x (N, D) are the features of a split (inference/features.py), standardised by the mean and standard deviation of
 those that are fitted to; W (D, K), b (K,). J is convex: the answer does not depend on a learning rate, an order or a
 seed. Of several l2 the best on a held-out part of the training set is taken, and fitted again to all of it; the test
 set is used once. float64, in blocks, so that the features may stay on the disk.
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from vitrail.data.sources import Source
 from vitrail.errors import ConfigError
 from vitrail.evaluators.score import Score
-from vitrail.inference.feature_cache import (
+from vitrail.inference.features import (
     EXTRACTION,
     Extraction,
     Features,

@@ -19,7 +19,7 @@ from vitrail.evaluators.knn import KNN, TEMPERATURE
 from vitrail.evaluators.linear import SWEEP, LinearProbe
 from vitrail.evaluators.score import Score
 from vitrail.inference.engine import ModelLike
-from vitrail.inference.feature_cache import Extraction
+from vitrail.inference.features import Extraction
 
 
 def fewshot(

@@ -1,24 +1,63 @@
-"""Images -> features (n, D): what the classifier sees, or the tokens of any layer.
+"""Images -> features: what the classifier sees, or the tokens of any layer; of whole splits kept on disk.
 
-Features of whole splits, for probes, are kept on disk by feature_cache.py.
+    images ──► features ──► float32 (n, D)
+    source ──► extract_features ──► Features: x float16 (n, D), labels (n,)        what probes work on
+
+Features of a split are float16, whether they come from the model or from a cache, so that both give the same scores.
+In a cache, an entry is a folder named by a digest of everything that the features depend on:
+
+    features.npy    float16 (n, D), written batch by batch and mapped into memory: it may be larger than that
+    index.npy       int64 (n,), which examples of the source they are: broken ones are left out
+    about.json      what the name is a digest of, and a checksum of both files
+
+Another model, preprocessing line or state of the data has another name. An entry is written whole or not at all; a
+damaged one is computed again. The device is not in the name: it changes a feature by less than the rounding.
+
 B images, T tokens, D width, z_l (B, T, D) the tokens after layer l.
 """
 
 from __future__ import annotations
 
+import errno
+import hashlib
+import json
+import os
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from vitrail.checkpoints.formats import as_model
-from vitrail.errors import ConfigError
-from vitrail.inference.engine import BATCH_SIZE, Call, ModelLike, image_outputs
+from vitrail.data.readers.fingerprint import digest
+from vitrail.data.splits import stratified
+from vitrail.data.sources import Source
+from vitrail.errors import ConfigError, DataError
+from vitrail.inference.engine import (
+    BATCH_SIZE,
+    Call,
+    ModelLike,
+    evaluation_loader,
+    evaluation_pipeline,
+    image_outputs,
+    outputs,
+)
 from vitrail.inference.images import Images
 from vitrail.models.names import Model
 from vitrail.models.vit import ViT
+from vitrail.runtime.distributed import gather
+from vitrail.runtime.files import HOUR, atomic_folder, remove_unfinished
+from vitrail.runtime.log import note
 
 WHICH = "pre_logits, token, mean, layer3 (any layer), layer3.token, layer3.mean"
+VERSION = 1  # of an entry's contents, and of how features are made
+HELD_OUT = 0.2  # share of a training set that settings are chosen on
+MAX_HELD_OUT = 10_000  # examples: more do not make the choice better
+Rows = tuple[np.ndarray, np.ndarray]  # x float16 (b, D), index int64 (b,)
 
 
 def features(
@@ -87,3 +126,200 @@ class OneEntry(dict[str, Tensor]):
     def __setitem__(self, name: str, t: Tensor) -> None:
         if name == self.name:
             super().__setitem__(name, t)
+
+
+@dataclass(frozen=True)
+class Extraction:
+    """Settings of a pass over a split for its features."""
+
+    which: str = "pre_logits"  # see `representation`
+    cache: str | Path | None = None  # folder to keep features in; None: keep nothing, as in a training loop
+    batch_size: int = 64
+    num_workers: int = 0  # processes that decode
+    max_bad: float = 0.01  # share of the examples that may be broken
+
+
+EXTRACTION = Extraction()
+
+
+@dataclass(frozen=True)
+class Features:
+    """Features of a split, or of a part of one."""
+
+    x: np.ndarray  # float16 (n, D); from a cache, mapped from the disk
+    labels: np.ndarray  # int64 (n,)
+    class_names: list[str]
+    name: str  # of the source
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def part(self, index: np.ndarray) -> Features:
+        return replace(self, x=self.x[index], labels=self.labels[index])
+
+    def held_out(self) -> tuple[Features, Features]:
+        """Return (the rest, a part of each class): settings are chosen on the part, never on a test set."""
+        keys = [str(i).encode() for i in range(len(self))]
+        size = min(HELD_OUT, MAX_HELD_OUT / len(self))
+        split = stratified(keys, self.labels, seed=0, validation=size, test=0.0)
+        if not len(split["validation"]):
+            raise DataError(
+                f"{self.name}: {len(self)} examples of {len(self.class_names)} classes are too few to hold "
+                f"out {size:.0%} of each class for choosing among values; pass a single value"
+            )
+        return self.part(split["train"]), self.part(split["validation"])
+
+
+def train_and_test(
+    model: nn.Module, train: Source, test: Source, extraction: Extraction
+) -> tuple[Features, Features]:
+    """Return the features of two splits that have the same classes."""
+    if train.class_names != test.class_names:
+        raise DataError(f"{train.name} and {test.name} do not have the same classes in the same order")
+    assert isinstance(model, Model)
+    return extract_features(model, train, extraction), extract_features(model, test, extraction)
+
+
+def extract_features(model: Model, source: Source, extraction: Extraction = EXTRACTION) -> Features:
+    """Return the features of every readable example of a source; a note counts those left out."""
+    if extraction.cache is None:
+        rows = gather(list(extract_rows(model, source, extraction, shared=True)))
+        x, index = (np.concatenate(a) for a in zip(*(row for own in rows for row in own), strict=True))
+        order = np.argsort(index)
+        x, index = x[order], index[order]  # (n, D), (n,)
+    else:
+        x, index = cached_rows(model, source, extraction)
+    if not len(index):
+        raise DataError(f"{source.name}: none of its {len(source):,} examples can be read")
+    if broken := len(source) - len(index):
+        count = f"{source.name}: {broken:,} of {len(source):,} examples are broken"
+        if broken > max(1, extraction.max_bad * len(source)):  # cached when more were allowed
+            raise DataError(f"{count}, more than the {extraction.max_bad:.1%} that --max-bad allows")
+        note(f"{count}, and left out")
+    return Features(x, source.labels[index], source.class_names, source.name)
+
+
+def cached_rows(model: Model, source: Source, extraction: Extraction) -> Rows:
+    """Return an entry of the cache, which is computed first where there is none."""
+    assert extraction.cache is not None
+    about = {
+        "version": str(VERSION),
+        "model": model_digest(model),
+        "preprocess": model.preprocess,
+        "data": source.fingerprint(),
+        "which": extraction.which,
+    }
+    folder = Path(extraction.cache).expanduser() / f"features-{digest(*about.values())}"
+    rows = read_entry(folder, about)
+    if rows is None:
+        remove_unfinished(folder.parent, r"features-[0-9a-f]+", HOUR)
+        try:
+            write_entry(folder, about, extract_rows(model, source, extraction))
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise  # else another process was quicker: its entry is as good
+        rows = read_entry(folder, about)
+        assert rows is not None, folder
+    return rows
+
+
+def extract_rows(
+    model: Model, source: Source, extraction: Extraction, *, shared: bool = False
+) -> Iterator[Rows]:
+    """Yield the features batch by batch; `shared`: processes that train together each make a part."""
+    loader = evaluation_loader(
+        source,
+        evaluation_pipeline(model),
+        extraction.batch_size,
+        extraction.num_workers,
+        extraction.max_bad,
+        shared=shared,
+    )
+    call = representation(model, extraction.which)
+    for y, batch in outputs(model, loader, call, task=f"features of {source.name}"):
+        x = y.to(torch.float16).cpu().numpy()  # (b, D)
+        if not np.isfinite(x).all():
+            raise DataError(
+                f"features {extraction.which!r} of {source.name} are not finite in float16 (at most 65,504)"
+            )
+        yield x, batch["index"].cpu().numpy()  # (b, D), (b,)
+
+
+def float64_device(model: nn.Module) -> torch.device:
+    """Return where to solve on features in float64: the model's GPU, or the CPU (MPS has no float64)."""
+    device = next(model.parameters()).device
+    return device if device.type == "cuda" else torch.device("cpu")
+
+
+def as_float64(x: np.ndarray, device: torch.device | str) -> Tensor:
+    """Return a copy in float64."""
+    return torch.from_numpy(np.array(x)).to(device).to(torch.float64)
+
+
+def model_digest(model: Model) -> str:
+    """Return a digest of the architecture and of every weight, bit by bit."""
+    state = hashlib.blake2b(repr(model.config).encode(), digest_size=16)
+    for name, w in model.state_dict().items():
+        state.update(f"{name} {w.dtype} {tuple(w.shape)};".encode())
+        state.update(w.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return state.hexdigest()
+
+
+def read_entry(folder: Path, about: dict[str, str]) -> Rows | None:
+    """Return the contents of an entry; None where there is none, or it is damaged."""
+    if not folder.exists():
+        return None
+    try:
+        with (folder / "about.json").open(encoding="utf-8") as file:
+            card = json.loads(file.read(1 << 20))
+        if any(card[name] != value for name, value in about.items()):
+            differs = ", ".join(name for name, value in about.items() if card[name] != value)
+            raise DataError(f"{folder} holds features of another {differs}: remove it, or use another cache")
+        if checksum(folder) != card["checksum"]:
+            raise ValueError("the checksum differs")
+        x = np.load(folder / "features.npy", mmap_mode="r", allow_pickle=False)  # (n, D)
+        index = np.load(folder / "index.npy", allow_pickle=False)  # (n,)
+        if x.dtype != np.float16 or x.ndim != 2 or index.dtype != np.int64 or index.shape != x.shape[:1]:
+            raise ValueError(f"{x.dtype} {x.shape} with an index of {index.dtype} {index.shape}")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        note(f"the cached features in {folder} are damaged ({error}): computing them again")
+        return None
+    return x, index
+
+
+def write_entry(folder: Path, about: dict[str, str], rows: Iterator[Rows]) -> None:
+    index, width, begins = [np.zeros(0, np.int64)], 0, 0
+    with atomic_folder(folder) as temporary:
+        with (temporary / "features.npy").open("wb") as file:
+            for x, at in rows:
+                if not begins:
+                    width = x.shape[1]
+                    begins = write_header(file, 0, width)
+                file.write(x.tobytes())
+                index.append(at)
+            # The number of rows is known now; numpy leaves room for it to grow.
+            file.seek(0)
+            assert begins == write_header(file, sum(map(len, index)), width)
+        np.save(temporary / "index.npy", np.concatenate(index))
+        card = {**about, "checksum": checksum(temporary)}
+        (temporary / "about.json").write_text(json.dumps(card, indent=1), encoding="utf-8")
+
+
+def write_header(file: BinaryIO, n: int, width: int) -> int:
+    """Write the header of a .npy file of float16 (n, width); return its length."""
+    header = {"descr": "<f2", "fortran_order": False, "shape": (n, width)}
+    np.lib.format.write_array_header_1_0(file, header)
+    return file.tell()
+
+
+def checksum(folder: Path) -> str:
+    digests = []
+    for name in ("features.npy", "index.npy"):
+        with (folder / name).open("rb") as file:
+            digests.append(hashlib.file_digest(file, "blake2b").hexdigest())
+    return digest(*digests)
+
+
+def cache_folder(folder: str | Path | None = None) -> Path:
+    """Return where features are kept: `folder`, else the variable VITRAIL_CACHE, else ~/.cache/vitrail."""
+    return Path(folder or os.environ.get("VITRAIL_CACHE") or Path.home() / ".cache" / "vitrail")

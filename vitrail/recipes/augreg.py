@@ -17,8 +17,8 @@ from functools import partial
 from vitrail.data.preprocess import PRESETS
 from vitrail.data.settings import DataSettings
 from vitrail.objectives.classification import Classification
+from vitrail.recipes.pretraining import ADAM, BATCH_SIZE, HEAD_BIAS
 from vitrail.recipes.recipe import I1K, I21K, PublishedData, Recipe
-from vitrail.recipes.table_3 import ADAM, BATCH_SIZE, HEAD_BIAS
 from vitrail.train.settings import Experiment, ModelSettings, TrainingSettings
 
 # level: (the training line, alpha of mixup)
@@ -65,9 +65,7 @@ SETTINGS: dict[str, Setting] = {
 }
 
 
-def augreg(name: str) -> Experiment:
-    """Return the experiment of a setting."""
-    setting = SETTINGS[name]
+def augreg(setting: Setting) -> Experiment:
     line, mixup = LEVELS[setting.level]
     return Experiment(
         model=ModelSettings(
@@ -96,5 +94,5 @@ def claim(setting: Setting) -> str:
 
 
 AUGREG = tuple(
-    Recipe(name, partial(augreg, name), setting.data, claim(setting)) for name, setting in SETTINGS.items()
+    Recipe(name, partial(augreg, setting), setting.data, claim(setting)) for name, setting in SETTINGS.items()
 )

@@ -8,15 +8,14 @@ from typing import TypeVar
 
 from vitrail.errors import ConfigError
 from vitrail.recipes.augreg import AUGREG
-from vitrail.recipes.masked_patches import MASKED
+from vitrail.recipes.finetuning import FINETUNING, FinetuningRecipe
+from vitrail.recipes.pretraining import MASKED, PRETRAINING, SMALL
 from vitrail.recipes.recipe import Recipe
-from vitrail.recipes.table_3 import PRETRAINING, SMALL
-from vitrail.recipes.table_4 import FINETUNING, FinetuningRecipe
 from vitrail.recipes.tiny_imagenet import TINY_IMAGENET
 
 T = TypeVar("T")
 
-RECIPES: dict[str, Recipe] = {r.name: r for r in (SMALL, *PRETRAINING, *AUGREG, *MASKED, *TINY_IMAGENET)}
+RECIPES: dict[str, Recipe] = {r.name: r for r in (SMALL, *PRETRAINING, *AUGREG, MASKED, *TINY_IMAGENET)}
 FINETUNING_RECIPES: dict[str, FinetuningRecipe] = {r.name: r for r in FINETUNING}
 
 

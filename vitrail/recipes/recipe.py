@@ -8,12 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from vitrail.models.cost import accelerator_days
 from vitrail.runtime.device import PEAK_FLOPS
-from vitrail.train.estimate import TPU_V3_CORE, UTILISATION, Accelerators, Estimate, estimate, model_config
+from vitrail.train.estimate import UTILISATION, Estimate, estimate, model_config
 from vitrail.train.settings import Experiment
-
-H200 = PEAK_FLOPS["H200"]
-DERIVED = f"derived, at {UTILISATION:.0%} of the peak"
 
 
 @dataclass(frozen=True)
@@ -44,21 +42,24 @@ class Recipe:
         begin = f" --model runs/DATA-{self.start}/model" if self.start else ""
         return f"vitrail pretrain --recipe {self.name} --data PATH{begin}"
 
-    def estimate(self, on: Accelerators | None = None) -> Estimate:
+    def estimate(self) -> Estimate:
+        """Estimate the run on one TPUv3 core."""
         experiment = self.make()
-        return estimate(experiment, model_config(experiment, self.data.classes), self.data.examples, on)
+        return estimate(experiment, model_config(experiment, self.data.classes), self.data.examples)
 
     @property
     def cost(self) -> str:
         """Return compute and time in words, which say what is derived."""
-        on_tpu = self.estimate(Accelerators(peak_flops=TPU_V3_CORE))
-        hours = self.estimate(Accelerators(peak_flops=H200)).seconds / 3600
-        days = (
-            f"{self.core_days:,} TPUv3-core-days (Table 2);"
-            if self.core_days
-            else f"{rounded(on_tpu.accelerator_days)} TPUv3-core-days or"
-        )
-        return f"{rounded(on_tpu.exaflops)} exaFLOPs; {days} {rounded(hours)} hours of one H200 ({DERIVED})"
+        on_tpu = self.estimate()
+        days = f"{rounded(on_tpu.accelerator_days)} TPUv3-core-days or"
+        if self.core_days:
+            days = f"{self.core_days:,} TPUv3-core-days (Table 2);"
+        return f"{rounded(on_tpu.exaflops)} exaFLOPs; {days} {hours_of_h200(on_tpu.flops)}"
+
+
+def hours_of_h200(flops: float, of: str = "") -> str:
+    hours = 24 * accelerator_days(flops, PEAK_FLOPS["H200"], UTILISATION)
+    return f"{rounded(hours)} hours of one H200{of} (derived, at {UTILISATION:.0%} of the peak)"
 
 
 def rounded(value: float) -> str:

@@ -16,8 +16,8 @@ from dataclasses import replace
 from vitrail.data.settings import DataSettings
 from vitrail.objectives.classification import Classification
 from vitrail.objectives.masked_patches import MaskedPatches
+from vitrail.recipes.pretraining import ADAM
 from vitrail.recipes.recipe import PublishedData, Recipe
-from vitrail.recipes.table_3 import ADAM
 from vitrail.train.settings import Experiment, ModelSettings, TrainingSettings
 
 TINY = PublishedData("Tiny-ImageNet", 95_000, 200)  # what is trained on, of 100,000

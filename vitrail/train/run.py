@@ -28,7 +28,7 @@ from vitrail.data.sources import Source
 from vitrail.errors import CheckpointError, Interrupted
 from vitrail.evaluators.accuracy import Evaluation, evaluate
 from vitrail.evaluators.score import Gallery
-from vitrail.inference.feature_cache import model_digest
+from vitrail.inference.features import model_digest
 from vitrail.models.cost import cost
 from vitrail.models.names import Model
 from vitrail.objectives.objective import backbone

@@ -3,8 +3,8 @@
     for each data set, for each method:  OUT/DATA/METHOD/ (a run)  ──►  OUT/results.md, .csv, .json
 
 Few-shot draws its examples anew for each seed, fine-tuning trains anew. A linear probe and kNN depend on no seed:
-they are one number (n 1, no std). Features are computed once (inference/feature_cache.py), below OUT. The same call
-continues; several at once share the work (claim.py). The paper's numbers are of fine-tuning on the whole data set.
+they are one number (n 1, no std). Features are computed once (inference/features.py), below OUT. The same call
+continues; several at once share the work (tables.py). The paper's numbers are of fine-tuning on the whole data set.
 
 Few-shot uses big_vision's L2, or, as scenic's train_lib/transfer/fewshot_utils.py, one that the data sets choose
 together for each number of shots:
@@ -37,7 +37,7 @@ from vitrail.evaluators.linear import LinearProbe
 from vitrail.evaluators.probes import open_probe_splits
 from vitrail.evaluators.score import mean_and_std
 from vitrail.inference.engine import ModelLike
-from vitrail.inference.feature_cache import Extraction, model_digest
+from vitrail.inference.features import Extraction, model_digest
 from vitrail.models.names import Model
 from vitrail.runtime.device import Device, pick
 from vitrail.runtime.log import note
@@ -45,11 +45,20 @@ from vitrail.train.keywords import override, override_known
 from vitrail.train.results import lacks_model
 from vitrail.train.run import Figures
 from vitrail.train.settings import INCIDENTAL
-from vitrail.transfer.claim import START, check_results_folder, claim, model_path, read_piece, results_lock
 from vitrail.transfer.finetune import Scored, prepare, run_finetuning
 from vitrail.transfer.paper_scores import paper_model, paper_score
 from vitrail.transfer.protocols import Finetuning, check_counts
-from vitrail.transfer.tables import accuracy_cell, std_cell, write_tables
+from vitrail.transfer.tables import (
+    START,
+    accuracy_cell,
+    check_results_folder,
+    claim,
+    model_path,
+    read_piece,
+    results_lock,
+    std_cell,
+    write_tables,
+)
 
 Method = Literal["fewshot", "linear", "knn", "finetune"]
 METHODS = get_args(Method)

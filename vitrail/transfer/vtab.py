@@ -8,7 +8,7 @@ are used where they keep the label true, as BiT does (see `run_task`). Pixel val
 the model's own preprocessing line says, and the result records how.
 
 OUT/ holds data/ (labels that had to be computed), manifests/ (the examples used), tasks/TASK/ (a run each) and
-results.md, .csv, .json. The same call continues; several at once share the tasks (claim.py). A task that is absent
+results.md, .csv, .json. The same call continues; several at once share the tasks (tables.py). A task that is absent
 or unfinished enters no mean; a group with such a task has no mean.
 """
 
@@ -29,7 +29,7 @@ from vitrail.data.settings import DataSettings
 from vitrail.errors import CheckpointError, ConfigError, DataError
 from vitrail.evaluators.score import mean_and_std
 from vitrail.inference.engine import ModelLike
-from vitrail.inference.feature_cache import model_digest
+from vitrail.inference.features import model_digest
 from vitrail.models.vit import ViTConfig
 from vitrail.runtime.device import Device
 from vitrail.runtime.log import note
@@ -40,9 +40,18 @@ from vitrail.train.optim import OptimizerSettings
 from vitrail.train.results import MODEL, lacks_model
 from vitrail.train.run import Figures, run
 from vitrail.train.settings import Experiment, TrainingSettings
-from vitrail.transfer.claim import START, check_results_folder, claim, model_path, read_piece, results_lock
 from vitrail.transfer.protocols import round_to
-from vitrail.transfer.tables import accuracy_cell, std_cell, write_tables
+from vitrail.transfer.tables import (
+    START,
+    accuracy_cell,
+    check_results_folder,
+    claim,
+    model_path,
+    read_piece,
+    results_lock,
+    std_cell,
+    write_tables,
+)
 from vitrail.transfer.vtab_data import (
     Sizes,
     TaskData,

@@ -1,4 +1,4 @@
-"""Table 3 of the paper, every row: supervised pre-training on JFT-300M, ImageNet-21k and ImageNet.
+"""The paper's pre-training: every row of Table 3, on JFT-300M, ImageNet-21k and ImageNet; and masked patches (B.1.2).
 
 All: Adam (0.9, 0.999), batch 4,096, warmup of 10,000 steps, 224 pixels, inception crop and flip; the linear schedule
 ends at 1e-5; ViTs and hybrids have a tanh layer of width D before the classifier; clipping at norm 1 on ImageNet
@@ -7,7 +7,8 @@ of is not stated), and top-1 on held-out images of the pre-training set itself, 
 
 Not in the paper: the loss is the sigmoid cross-entropy that the authors named for ImageNet-21k and ImageNet, here for
 JFT too, whose images have several labels; the classifier's initial bias is theirs for ImageNet-21k (-10, here for JFT
-too) and that of their later code for ImageNet (-6.9).
+too) and that of their later code for ImageNet (-6.9); the weight decay of masked patches is 0.1, which section 4.1
+has for all models.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from vitrail.data.settings import DataSettings
 from vitrail.models.names import make_config
 from vitrail.models.vit import ViTConfig
 from vitrail.objectives.classification import Classification
+from vitrail.objectives.masked_patches import MaskedPatches
 from vitrail.recipes.recipe import I1K, I21K, JFT, PublishedData, Recipe
 from vitrail.train.optim import OptimizerSettings
 from vitrail.train.settings import Experiment, ModelSettings, TrainingSettings
@@ -76,9 +78,7 @@ TABLE_3: dict[str, Row] = {
 }
 
 
-def table_3(name: str) -> Experiment:
-    """Return the experiment of a row."""
-    row = TABLE_3[name]
+def table_3(row: Row) -> Experiment:
     # A BiT ResNet has neither dropout nor a layer before its classifier.
     transformer = isinstance(make_config(row.model), ViTConfig)
     return Experiment(
@@ -110,7 +110,27 @@ def claim(row: Row) -> str:
 
 
 PRETRAINING = tuple(
-    Recipe(name, partial(table_3, name), row.data, claim(row), row.core_days) for name, row in TABLE_3.items()
+    Recipe(name, partial(table_3, row), row.data, claim(row), row.core_days) for name, row in TABLE_3.items()
+)
+
+
+def masked_b16() -> Experiment:
+    """B/16, a million steps (14 epochs): half of the patches corrupted, their 3-bit mean colours predicted."""
+    return Experiment(
+        model=ModelSettings("B/16"),
+        data=DataSettings(batch_size=BATCH_SIZE),
+        objective=MaskedPatches(target="mean", corrupted=0.5, masked=0.8, replaced=0.1),
+        optimizer=replace(ADAM, lr=2e-4, schedule="cosine", weight_decay=0.1, grad_clip=0.0),
+        training=TrainingSettings(steps=1_000_000),
+    )
+
+
+MASKED = Recipe(
+    "masked-b16",
+    masked_b16,
+    JFT,
+    "B.1.2: B/16 by masked patches on JFT-300M, 14 epochs. Fine-tuned: ImageNet 79.9%, 2 above no pre-training, "
+    "4 below labels; gains diminish after 100,000 steps",
 )
 
 

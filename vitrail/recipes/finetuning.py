@@ -17,8 +17,7 @@ from typing import Any
 
 from vitrail.models.cost import cost
 from vitrail.models.names import make_config
-from vitrail.recipes.recipe import DERIVED, H200, rounded
-from vitrail.train.estimate import UTILISATION
+from vitrail.recipes.recipe import hours_of_h200, rounded
 from vitrail.train.keywords import override
 from vitrail.transfer.protocols import GRID, IMAGENET_GRID, Facts, Finetuning, bit, paper
 from vitrail.transfer.protocols import augreg as augreg_protocol
@@ -42,11 +41,7 @@ class FinetuningRecipe:
             return "steps by the size of the data"
         experiment = self.make(Facts(examples=1_000_000)).experiment
         flops = cost(make_config(self.model)).training_flops * 512 * int(experiment.training.steps)
-        hours = flops / (H200 * UTILISATION * 3600)
-        return (
-            f"{self.model}: {rounded(flops / 1e18)} exaFLOPs, {rounded(hours)} hours of one H200 for one run "
-            f"({DERIVED})"
-        )
+        return f"{self.model}: {rounded(flops / 1e18)} exaFLOPs, {hours_of_h200(flops, ' for one run')}"
 
 
 @dataclass(frozen=True)
@@ -80,26 +75,17 @@ TABLE_4: dict[str, Row] = {
 }
 
 
-def table_4(name: str, facts: Facts, **settings: Any) -> Finetuning:
+def table_4(row: Row, facts: Facts, **settings: Any) -> Finetuning:
     """Return the fine-tuning of a row, with other settings where they are given."""
-    row = TABLE_4[name]
     sweep = {} if row.dev is None else {"lrs": row.lrs, "dev": row.dev}
     protocol = paper(replace(facts, sweep=facts.sweep or row.dev is not None))
     return override(protocol, {"steps": row.steps, "lr": row.lr, "warmup": row.warmup, **sweep, **settings})
 
 
-def imagenet_512(facts: Facts) -> Finetuning:
-    """Return Table 2's ImageNet for L/16: 512 pixels, Polyak averaging by 0.9999 from the first step, three runs."""
-    return at_size(facts, 512)
-
-
-def imagenet_518(facts: Facts) -> Finetuning:
-    """Return Table 2's ImageNet for H/14: 518 pixels, 37 patches of 14."""
-    return at_size(facts, 518)
-
-
-def at_size(facts: Facts, size: int) -> Finetuning:
-    return table_4("imagenet", replace(facts, image_size=facts.image_size or size), ema=0.9999, seeds=3)
+def table_2(size: int, facts: Facts) -> Finetuning:
+    """Return Table 2's ImageNet: a higher resolution, Polyak averaging by 0.9999 from the first step, three runs."""
+    facts = replace(facts, image_size=facts.image_size or size)
+    return table_4(TABLE_4["imagenet"], facts, ema=0.9999, seeds=3)
 
 
 def augreg(facts: Facts) -> Finetuning:
@@ -111,7 +97,7 @@ FINETUNING = (
     *(
         FinetuningRecipe(
             name,
-            partial(table_4, name),
+            partial(table_4, row),
             f"Table 4. {row.model} from ImageNet-21k: {row.result}",
             f"{row.model}@384",
         )
@@ -119,12 +105,15 @@ FINETUNING = (
     ),
     FinetuningRecipe(
         "imagenet-512",
-        imagenet_512,
+        partial(table_2, 512),
         "Table 2, n = 3. L/16: ImageNet 87.76% from JFT-300M, 85.30% from ImageNet-21k",
         "L/16@512",
     ),
     FinetuningRecipe(
-        "imagenet-518", imagenet_518, "Table 2, n = 3. H/14 from JFT-300M: ImageNet 88.55%", "H/14@518"
+        "imagenet-518",
+        partial(table_2, 518),  # 37 patches of 14
+        "Table 2, n = 3. H/14 from JFT-300M: ImageNet 88.55%",
+        "H/14@518",
     ),
     FinetuningRecipe(
         "augreg",
