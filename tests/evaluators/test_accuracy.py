@@ -143,26 +143,17 @@ def test_processes_share_the_examples(source, world):
 
 def test_the_training_loops_evaluator_says_the_same(source):
     made = evaluate(MODEL, source)
-    scores = list(Accuracy(source, None, 16, 0)(MODEL))
+    evaluator = Accuracy(source, 16, 0)
+    scores = list(evaluator(MODEL))
+    assert tuple(s.name for s in scores) == evaluator.names == ("val_top1", "val_top5", "val_loss", "val_ece")
     assert {s.name.removeprefix("val_"): s.value for s in scores} == pytest.approx(numbers(made), rel=1e-5)
     assert {s.n for s in scores} == {41}
-    assert next(s.name for s in Accuracy(source, MODEL.preprocess, 16, 0, name="dev")(MODEL)) == "dev_top1"
-
-
-def test_the_evaluator_takes_a_wrapped_model_if_it_is_told_the_preprocessing(source):
-    wrapped = nn.Sequential(MODEL)
-    told, own = Accuracy(source, MODEL.preprocess, 16, 0), Accuracy(source, None, 16, 0)
-    for one, other in zip(told(wrapped), own(MODEL), strict=True):
-        assert (one.name, one.n) == (other.name, other.n)
-        assert one.value == pytest.approx(other.value, rel=1e-4)
-    with pytest.raises(ConfigError, match="Sequential has no preprocessing line"):
-        list(own(wrapped))
 
 
 def test_a_source_with_more_classes_than_the_model(source):
     more = Split(41, named(9))
     with pytest.raises(DataError, match="class 8, the model only 7"):
-        list(Accuracy(more, None, 16, 0)(MODEL))
+        list(Accuracy(more, 16, 0)(MODEL))
 
 
 def test_broken_examples_are_counted_and_named_not_dropped():

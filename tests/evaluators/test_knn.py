@@ -122,9 +122,9 @@ def test_accuracy_of_each_k_and_vote():
 
 def test_the_evaluator_chooses_k_on_the_training_split():
     train, test, model = Tinted(120), Tinted(30, seed=1), small_model()
-    evaluator = KNN(train, test, k=(1, 3, 90), name="tinted")
+    evaluator = KNN(train, test, k=(1, 3, 90))
     scores = list(evaluator(model))
-    assert [(s.name, s.n) for s in scores] == [("tinted_knn", 30), ("tinted_knn_unweighted", 30)]
+    assert [(s.name, s.n) for s in scores] == [("knn", 30), ("knn_unweighted", 30)]
     assert min(s.value for s in scores) > 0.8
     chosen = evaluator.chosen(model)
     assert chosen["unweighted"][0] in (1, 3)  # 90 of 96 neighbours say little

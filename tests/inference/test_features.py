@@ -15,7 +15,6 @@ from vitrail.data.preprocess import parse
 from vitrail.errors import ConfigError, DataError
 from vitrail.inference.engine import image_outputs
 from vitrail.inference.features import (
-    EXTRACTION,
     Extraction,
     Features,
     cache_folder,
@@ -96,7 +95,7 @@ def test_every_part_is_in_the_mode_in_which_it_was(model):
     model.encoder.eval()  # frozen, say
     image = np.zeros((16, 16, 3), np.uint8)
     vitrail.features(model, [image])
-    list(extract_rows(model, Split(3, ["a"]), EXTRACTION))
+    list(extract_rows(model, Split(3, ["a"]), Extraction()))
     assert model.training and model.head.training
     assert not any(part.training for part in model.encoder.modules())
 

@@ -12,6 +12,9 @@ from vitrail.cli.verb import COMMON, Common, ModelPath, Output
 
 if TYPE_CHECKING:
     from vitrail.data.sources import Source
+    from vitrail.evaluators.fewshot import FewShot
+    from vitrail.evaluators.knn import KNN
+    from vitrail.evaluators.linear import LinearProbe
     from vitrail.evaluators.score import Score
     from vitrail.inference.features import Extraction
     from vitrail.models.names import Model
@@ -61,16 +64,15 @@ def fewshot(
     from vitrail.evaluators.fewshot import SWEEP, FewShot, fitting_shots, score
     from vitrail.evaluators.score import format_accuracy
 
-    loaded, train, test, extraction = open_probe(model, data, probing, common)
-    evaluator = FewShot(
-        train, test, shots or fitting_shots(train), seeds, SWEEP if sweep else l2, extraction, draws=draws
-    )
-    output = begin_table(model, loaded, train, test, probing, common, ["std", "each seed", "l2"])
+    train, test, extraction = open_probe(data, probing)
+    l2 = SWEEP if sweep else l2
+    evaluator = FewShot(train, test, shots or fitting_shots(train), seeds, l2, extraction, draws=draws)
+    loaded, output = begin_table(model, evaluator, common, ["std", "each seed", "l2"])
     output.result["draws"] = draws
     for runs in evaluator.runs(loaded):
         mean, l2s, values = score(runs), sorted({run.l2 for run in runs}), [run.accuracy for run in runs]
-        std = "-" if mean.std is None else format_accuracy(mean.std)
-        cells = [std, " ".join(map(format_accuracy, values)), " ".join(f"{value:g}" for value in l2s)]
+        each = " ".join(map(format_accuracy, values))
+        cells = [format_accuracy(mean.std), each, " ".join(f"{value:g}" for value in l2s)]
         add_row(output, mean, cells, l2=l2s, seeds=len(runs), values=values)
     return output
 
@@ -95,9 +97,9 @@ def knn(
     from vitrail.evaluators.knn import KNN
     from vitrail.evaluators.score import Score
 
-    loaded, train, test, extraction = open_probe(model, data, probing, common)
+    train, test, extraction = open_probe(data, probing)
     evaluator = KNN(train, test, k, temperature, extraction)
-    output = begin_table(model, loaded, train, test, probing, common, ["k"])
+    loaded, output = begin_table(model, evaluator, common, ["k"])
     for vote, (best, value, n) in evaluator.chosen(loaded).items():
         add_row(output, Score(f"knn {vote}", value, n), [str(best)], k=best)
     return output
@@ -120,38 +122,41 @@ def linear(
     """
     from vitrail.evaluators.linear import LinearProbe
 
-    loaded, train, test, extraction = open_probe(model, data, probing, common)
+    train, test, extraction = open_probe(data, probing)
     evaluator = LinearProbe(train, test, l2, extraction)
-    output = begin_table(model, loaded, train, test, probing, common, ["l2"])
+    loaded, output = begin_table(model, evaluator, common, ["l2"])
     best, score = evaluator.chosen(loaded)
     add_row(output, score, [f"{best:g}"], l2=best)
     return output
 
 
-def open_probe(
-    model: str, data: str, probing: Probing, common: Common
-) -> tuple[Model, Source, Source, Extraction]:
-    """Open both splits, then load the model onto its device."""
-    from vitrail.checkpoints.formats import load
+def open_probe(data: str, probing: Probing) -> tuple[Source, Source, Extraction]:
     from vitrail.evaluators.probes import open_probe_splits
     from vitrail.inference.features import Extraction, cache_folder
-    from vitrail.runtime.device import pick
 
     train, test = open_probe_splits(data, probing.train_split, probing.test_split)
     cache = cache_folder(probing.cache)
-    extraction = Extraction(probing.which, cache, probing.batch_size, probing.num_workers, probing.max_bad)
-    return load(model).to(pick(common.device)), train, test, extraction
+    return (
+        train,
+        test,
+        Extraction(probing.which, cache, probing.batch_size, probing.num_workers, probing.max_bad),
+    )
 
 
 def begin_table(
-    name: str, model: Model, train: Source, test: Source, probing: Probing, common: Common, columns: list[str]
-) -> Output:
-    """Return a table without rows, and the line below it."""
-    result: dict[str, Any] = {"model": name, "preprocess": model.preprocess, "which": probing.which}
+    name: str, probe: FewShot | KNN | LinearProbe, common: Common, columns: list[str]
+) -> tuple[Model, Output]:
+    """Load the model onto its device; return it, and a table without rows."""
+    from vitrail.checkpoints.formats import load
+    from vitrail.runtime.device import pick
+
+    model = load(name).to(pick(common.device))
+    train, test, which = probe.train, probe.test, probe.extraction.which
+    result: dict[str, Any] = {"model": name, "preprocess": model.preprocess, "which": which}
     result |= {"train": train.name, "test": test.name, "scores": []}
     line = f"Learned from {len(train):,} images ({train.name}), tested on {len(test):,} ({test.name}); "
     headings = ["", ">accuracy", *(f">{column}" for column in columns)]
-    return Output(common, headings, [], result, after=[f"{line}features: {probing.which}"])
+    return model, Output(common, headings, [], result, after=[f"{line}features: {which}"])
 
 
 def add_row(output: Output, score: Score, cells: list[str], **details: Any) -> None:

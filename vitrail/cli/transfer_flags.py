@@ -5,7 +5,7 @@ Apart from transfer_verbs.py because settings import torch; this file is importe
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from tyro import MISSING
@@ -13,7 +13,7 @@ from tyro.conf import Fixed
 
 from vitrail.cli.verb import ModelPath
 from vitrail.data.settings import DataSettings
-from vitrail.train.settings import ModelSettings
+from vitrail.train.settings import Experiment, ModelSettings
 from vitrail.transfer.protocols import Sweep
 from vitrail.transfer.suite import Method
 
@@ -59,6 +59,12 @@ class TaskData(DataSettings):
 @dataclass(frozen=True)
 class TaskSweep(Sweep):
     seeds: Fixed[int] = 1  # a flag of the suite
+
+
+def hide_own(experiment: Experiment) -> Experiment:
+    """Return the experiment without flags for what each data set has of its own."""
+    model = TaskModel(**vars(experiment.model) | {"model": ""})
+    return replace(experiment, model=model, data=TaskData(**vars(experiment.data)))
 
 
 def find_changes(words: list[str], *groups: Any) -> dict[str, Any]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from vitrail.cli.verb import Output
+from vitrail.cli.verb import Common, Output
 
 
 def vtab_command(words: list[str]) -> Output:
@@ -13,20 +13,15 @@ def vtab_command(words: list[str]) -> Output:
     once on one --out share the tasks. Left unset, the image size is 384 or the nearest that the patches divide,
     dropout is 0, and the preprocessing depends on the task."""
     from vitrail.cli.train_flags import parse
-    from vitrail.cli.transfer_flags import TaskData, TaskModel, VTABOptions
+    from vitrail.cli.transfer_flags import VTABOptions, hide_own
     from vitrail.inspection import figures
     from vitrail.train.folders import default_folder
     from vitrail.transfer.vtab import VTAB, VTABSettings, remarks, table, vtab
 
-    experiment = VTAB.experiment
-    experiment = replace(
-        experiment,
-        model=TaskModel(**vars(experiment.model) | {"model": ""}),
-        data=TaskData(**vars(experiment.data)),
-    )
     text = " ".join((vtab_command.__doc__ or "").split())
+    own = hide_own(VTAB.experiment)
     options, experiment, more, common = parse(
-        words, VTABOptions(), experiment, {"protocol": VTAB.protocol}, "vitrail vtab", text
+        words, VTABOptions(), own, {"protocol": VTAB.protocol}, "vitrail vtab", text
     )
     folder = Path(options.out) if options.out else default_folder("vtab", options.model)
     result = vtab(
@@ -40,8 +35,7 @@ def vtab_command(words: list[str]) -> Output:
         figures=figures,
         settings=VTABSettings(experiment, more["protocol"]),
     )
-    columns, rows = table(result)
-    return Output(common, align(columns), rows, result, after=[*remarks(result), name_results(folder)])
+    return show_results(common, *table(result), result, remarks(result), folder)
 
 
 def transfer_command(words: list[str]) -> Output:
@@ -49,7 +43,7 @@ def transfer_command(words: list[str]) -> Output:
     continue. Settings of fine-tuning that are left unset are chosen by --protocol for each data set; the values below
     are for 1,000 photographs."""
     from vitrail.cli.train_flags import facts_in, parse, word_after
-    from vitrail.cli.transfer_flags import TaskData, TaskModel, TaskSweep, TransferOptions, find_changes
+    from vitrail.cli.transfer_flags import TaskSweep, TransferOptions, find_changes, hide_own
     from vitrail.inspection import figures
     from vitrail.train.folders import default_folder
     from vitrail.transfer.protocols import PROTOCOLS, Facts
@@ -57,19 +51,13 @@ def transfer_command(words: list[str]) -> Output:
 
     protocol = PROTOCOLS.get(word_after("--protocol", words), PROTOCOLS["default"])
     finetuning = protocol(Facts(**facts_in(words)))
-    experiment = replace(
-        finetuning.experiment,
-        model=TaskModel(**vars(finetuning.experiment.model) | {"model": ""}),
-        data=TaskData(**vars(finetuning.experiment.data)),
-    )
-    sweep = TaskSweep(**vars(finetuning.sweep) | {"sweep": False})
+    groups = {"suite": SUITE, "sweep": TaskSweep(**vars(finetuning.sweep) | {"sweep": False})}
     text = " ".join((transfer_command.__doc__ or "").split())
-    options, experiment, more, common = parse(
-        words, TransferOptions(), experiment, {"suite": SUITE, "sweep": sweep}, "vitrail transfer", text
+    options, e, more, common = parse(
+        words, TransferOptions(), hide_own(finetuning.experiment), groups, "vitrail transfer", text
     )
-    e = experiment
-    groups = (e.model, e.data, e.optimizer, e.training, e.objective, more["sweep"])
-    changes = find_changes(words, *groups) | ({"seed": e.seed} if word_after("--seed", words) else {})
+    settings = (e.model, e.data, e.optimizer, e.training, e.objective, more["sweep"])
+    changes = find_changes(words, *settings) | ({"seed": e.seed} if word_after("--seed", words) else {})
     folder = Path(options.out) if options.out else default_folder("transfer", options.model)
     result = transfer(
         options.model,
@@ -82,14 +70,18 @@ def transfer_command(words: list[str]) -> Output:
         settings=more["suite"],
         **changes,
     )
-    columns, rows = table(result["rows"])
-    return Output(common, align(columns), rows, result, after=[*remarks(result), name_results(folder)])
+    return show_results(common, *table(result["rows"]), result, remarks(result), folder)
 
 
-def align(columns: list[str]) -> list[str]:
-    """Mark all columns but the first two as numbers, which are right-aligned."""
-    return [*columns[:2], *(f">{column}" for column in columns[2:])]
-
-
-def name_results(folder: Path) -> str:
-    return f"Results written to {folder / 'results.md'}, results.csv and results.json"
+def show_results(
+    common: Common,
+    columns: list[str],
+    rows: list[list[str]],
+    result: dict[str, Any],
+    remarks: list[str],
+    folder: Path,
+) -> Output:
+    """Return the table; all columns but the first two are numbers, which are right-aligned."""
+    headings = [*columns[:2], *(f">{column}" for column in columns[2:])]
+    files = f"Results written to {folder / 'results.md'}, results.csv and results.json"
+    return Output(common, headings, rows, result, after=[*remarks, files])

@@ -24,14 +24,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from vitrail.checkpoints.formats import as_model
-from vitrail.data import preprocess as pp
 from vitrail.data.bad_files import BadExample, BadFiles
 from vitrail.data.loader import Loader
 from vitrail.data.sources import Source, find_test_split, open_source
@@ -236,30 +235,19 @@ class Accuracy:
     """
 
     source: Source
-    line: str | None  # preprocessing; None: the model's own
     batch_size: int = 64  # images at a time on each process
     num_workers: int | None = None
-    name: str = "val"
-    precision: Precision = "float32"
     max_bad: float = 0.01
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of its scores."""
-        return tuple(f"{self.name}_{score}" for score in SCORES)
+    names: ClassVar = tuple(f"val_{score}" for score in SCORES)
 
     def __call__(self, model: nn.Module) -> Iterator[Score]:
-        if self.line is not None:
-            pipeline = pp.parse(self.line)
-        elif isinstance(model, Model):
-            pipeline = evaluation_pipeline(model)
-        else:
-            raise ConfigError(f"a {type(model).__name__} has no preprocessing line of its own: pass one")
+        assert isinstance(model, Model)
+        pipeline = evaluation_pipeline(model)
         loader = evaluation_loader(self.source, pipeline, self.batch_size, self.num_workers, self.max_bad)
-        predictions, _ = judge(model, loader, by_order(self.source.class_names), self.precision)
+        predictions, _ = judge(model, loader, by_order(self.source.class_names))
         measured = measures(predictions)
         for name in SCORES:
-            yield Score(f"{self.name}_{name}", measured[name], len(predictions))
+            yield Score(f"val_{name}", measured[name], len(predictions))
 
 
 def measures(predictions: Predictions) -> dict[str, Any]:

@@ -25,7 +25,7 @@ Their examples are drawn where the data is in their order, that of TFDS.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 import numpy as np
@@ -37,15 +37,7 @@ from vitrail.data.splits import class_members, shuffled_classes
 from vitrail.data.sources import Source
 from vitrail.errors import ConfigError, DataError
 from vitrail.evaluators.score import Score, mean_and_std
-from vitrail.inference.features import (
-    EXTRACTION,
-    MAX_HELD_OUT,
-    Extraction,
-    Features,
-    as_float64,
-    float64_device,
-    train_and_test,
-)
+from vitrail.inference.features import MAX_HELD_OUT, Extraction, Features, as_float64, train_and_test
 
 Draws = Literal["vitrail", "big_vision", "scenic"]
 SHOTS = (1, 5, 10, 25)
@@ -66,7 +58,7 @@ class FewShot:
     shots: Sequence[int] = SHOTS
     seeds: int = 3  # number of seeds: 0, 1, ... each draw other examples of each class
     l2: Sequence[float] = (L2,)  # of several, the best on the examples of `train` that were not drawn
-    extraction: Extraction = EXTRACTION
+    extraction: Extraction = field(default_factory=Extraction)
     name: str = ""  # of the data, before the name of the score: pets -> pets_5-shot
     draws: Draws = "vitrail"  # order of the examples; scenic's depends on no seed: one run
 
@@ -110,10 +102,10 @@ class FewShot:
 
     def extract(self, model: nn.Module) -> tuple[Features, Features, torch.device]:
         """Return the features of train and test, and the device to solve on: a GPU for large problems."""
-        train, test = train_and_test(model, self.train, self.test, self.extraction)
+        train, test, device = train_and_test(model, self.train, self.test, self.extraction)
         check_shots(train, max(self.shots))
-        classes, D = len(train.class_names), train.x.shape[1]
-        return train, test, float64_device(model) if classes * D >= LARGE else torch.device("cpu")
+        large = len(train.class_names) * train.x.shape[1] >= LARGE
+        return train, test, device if large else torch.device("cpu")
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ n queries, N features to search, D width, m candidates of each query, K classes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -24,14 +24,7 @@ from torch import Tensor, nn
 from vitrail.data.sources import Source
 from vitrail.errors import ConfigError
 from vitrail.evaluators.score import Score
-from vitrail.inference.features import (
-    EXTRACTION,
-    Extraction,
-    Features,
-    as_float64,
-    float64_device,
-    train_and_test,
-)
+from vitrail.inference.features import Extraction, Features, as_float64, train_and_test
 from vitrail.runtime.progress import progress
 
 TEMPERATURE = 0.07
@@ -50,8 +43,7 @@ class KNN:
     test: Source
     k: Sequence[int] = (20,)  # of several, the best for each vote on a held-out part of `train`
     temperature: float = TEMPERATURE
-    extraction: Extraction = EXTRACTION
-    name: str = ""  # of the data, before the names of the scores: pets -> pets_knn
+    extraction: Extraction = field(default_factory=Extraction)
 
     def __post_init__(self) -> None:
         if not self.k or min(self.k) < 1:
@@ -62,13 +54,11 @@ class KNN:
 
     def __call__(self, model: nn.Module) -> Iterator[Score]:
         for vote, (_, value, n) in self.chosen(model).items():
-            score = "knn" if vote == "weighted" else f"knn_{vote}"
-            yield Score(f"{self.name}_{score}".lstrip("_"), value, n)
+            yield Score("knn" if vote == "weighted" else f"knn_{vote}", value, n)
 
     def chosen(self, model: nn.Module) -> dict[str, tuple[int, float, int]]:
         """Return for each vote the k, its accuracy on the test set, and the number of test examples."""
-        train, test = train_and_test(model, self.train, self.test, self.extraction)
-        device = float64_device(model)
+        train, test, device = train_and_test(model, self.train, self.test, self.extraction)
         best = dict.fromkeys(VOTES, self.k[0])
         if len(self.k) > 1:
             held_out = self.accuracies(*train.held_out(), self.k, device)

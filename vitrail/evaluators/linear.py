@@ -14,7 +14,7 @@ correlations C = Q diag(e) Q^T, the second derivative of J at W = 0 is near C / 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -24,14 +24,7 @@ from torch import Tensor, nn
 from vitrail.data.sources import Source
 from vitrail.errors import ConfigError
 from vitrail.evaluators.score import Score
-from vitrail.inference.features import (
-    EXTRACTION,
-    Extraction,
-    Features,
-    as_float64,
-    float64_device,
-    train_and_test,
-)
+from vitrail.inference.features import Extraction, Features, as_float64, train_and_test
 from vitrail.runtime.log import note
 from vitrail.runtime.progress import progress
 
@@ -50,7 +43,7 @@ class LinearProbe:
     train: Source
     test: Source
     l2: Sequence[float] = SWEEP  # of several, the best on a held-out part of `train`
-    extraction: Extraction = EXTRACTION
+    extraction: Extraction = field(default_factory=Extraction)
 
     def __post_init__(self) -> None:
         if not self.l2 or not all(0 < value < float("inf") for value in self.l2):
@@ -62,8 +55,7 @@ class LinearProbe:
 
     def chosen(self, model: nn.Module) -> tuple[float, Score]:
         """Return the l2, and the score with it."""
-        train, test = train_and_test(model, self.train, self.test, self.extraction)
-        device = float64_device(model)
+        train, test, device = train_and_test(model, self.train, self.test, self.extraction)
         l2 = self.l2[0] if len(self.l2) == 1 else choose(*train.held_out(), self.l2, device)
         return l2, Score("linear", accuracy(fit(train, l2, device), test), len(test))
 

@@ -55,8 +55,10 @@ def wilson_interval(accuracy: float, n: int) -> tuple[float, float]:
     return max(0.0, (centre - half) / scale), min(1.0, (centre + half) / scale)
 
 
-def format_accuracy(accuracy: float, n: int | None = None) -> str:
-    """Return an accuracy as people read it, with its interval where n is known."""
+def format_accuracy(accuracy: float | None, n: int | None = None) -> str:
+    """Return an accuracy as people read it, with its interval where n is known; "-" for None."""
+    if accuracy is None:
+        return "-"
     if not n or not 0 <= accuracy <= 1:  # outside only in a file that somebody edited
         return f"{accuracy:.1%}"
     low, high = wilson_interval(accuracy, n)
@@ -70,8 +72,6 @@ def score_label(name: str) -> str:
 
 def format_score(name: str, value: float | None, n: int | None = None) -> str:
     """Return an accuracy as 78.3%, with its interval where n is known, any other score as a number; "-" for None."""
-    if value is None:
-        return "-"
-    if name.endswith(("top1", "top5", "shot", "real", "linear", "knn")):
+    if value is None or name.endswith(("top1", "top5", "shot", "real", "linear", "knn")):
         return format_accuracy(value, n)
     return f"{value:.4f}"

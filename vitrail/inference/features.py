@@ -172,12 +172,15 @@ class Features:
 
 def train_and_test(
     model: nn.Module, train: Source, test: Source, extraction: Extraction
-) -> tuple[Features, Features]:
-    """Return the features of two splits that have the same classes."""
+) -> tuple[Features, Features, torch.device]:
+    """Return the features of two splits that have the same classes, and the device to solve on in float64: the
+    model's GPU, or the CPU (MPS has no float64)."""
     if train.class_names != test.class_names:
         raise DataError(f"{train.name} and {test.name} do not have the same classes in the same order")
     assert isinstance(model, Model)
-    return extract_features(model, train, extraction), extract_features(model, test, extraction)
+    device = next(model.parameters()).device
+    device = device if device.type == "cuda" else torch.device("cpu")
+    return extract_features(model, train, extraction), extract_features(model, test, extraction), device
 
 
 def extract_features(model: Model, source: Source, extraction: Extraction = EXTRACTION) -> Features:
@@ -188,7 +191,7 @@ def extract_features(model: Model, source: Source, extraction: Extraction = EXTR
         order = np.argsort(index)
         x, index = x[order], index[order]  # (n, D), (n,)
     else:
-        x, index = cached_rows(model, source, extraction)
+        x, index = cached_rows(model, source, extraction, Path(extraction.cache).expanduser())
     if not len(index):
         raise DataError(f"{source.name}: none of its {len(source):,} examples can be read")
     if broken := len(source) - len(index):
@@ -199,9 +202,8 @@ def extract_features(model: Model, source: Source, extraction: Extraction = EXTR
     return Features(x, source.labels[index], source.class_names, source.name)
 
 
-def cached_rows(model: Model, source: Source, extraction: Extraction) -> Rows:
+def cached_rows(model: Model, source: Source, extraction: Extraction, cache: Path) -> Rows:
     """Return an entry of the cache, which is computed first where there is none."""
-    assert extraction.cache is not None
     about = {
         "version": str(VERSION),
         "model": model_digest(model),
@@ -209,17 +211,17 @@ def cached_rows(model: Model, source: Source, extraction: Extraction) -> Rows:
         "data": source.fingerprint(),
         "which": extraction.which,
     }
-    folder = Path(extraction.cache).expanduser() / f"features-{digest(*about.values())}"
+    folder = cache / f"features-{digest(*about.values())}"
+    if (rows := read_entry(folder, about)) is not None:
+        return rows
+    remove_unfinished(cache, r"features-[0-9a-f]+", HOUR)
+    try:
+        write_entry(folder, about, extract_rows(model, source, extraction))
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise  # else another process was quicker: its entry is as good
     rows = read_entry(folder, about)
-    if rows is None:
-        remove_unfinished(folder.parent, r"features-[0-9a-f]+", HOUR)
-        try:
-            write_entry(folder, about, extract_rows(model, source, extraction))
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise  # else another process was quicker: its entry is as good
-        rows = read_entry(folder, about)
-        assert rows is not None, folder
+    assert rows is not None, folder
     return rows
 
 
@@ -227,14 +229,8 @@ def extract_rows(
     model: Model, source: Source, extraction: Extraction, *, shared: bool = False
 ) -> Iterator[Rows]:
     """Yield the features batch by batch; `shared`: processes that train together each make a part."""
-    loader = evaluation_loader(
-        source,
-        evaluation_pipeline(model),
-        extraction.batch_size,
-        extraction.num_workers,
-        extraction.max_bad,
-        shared=shared,
-    )
+    e, pipeline = extraction, evaluation_pipeline(model)
+    loader = evaluation_loader(source, pipeline, e.batch_size, e.num_workers, e.max_bad, shared=shared)
     call = representation(model, extraction.which)
     for y, batch in outputs(model, loader, call, task=f"features of {source.name}"):
         x = y.to(torch.float16).cpu().numpy()  # (b, D)
@@ -243,12 +239,6 @@ def extract_rows(
                 f"features {extraction.which!r} of {source.name} are not finite in float16 (at most 65,504)"
             )
         yield x, batch["index"].cpu().numpy()  # (b, D), (b,)
-
-
-def float64_device(model: nn.Module) -> torch.device:
-    """Return where to solve on features in float64: the model's GPU, or the CPU (MPS has no float64)."""
-    device = next(model.parameters()).device
-    return device if device.type == "cuda" else torch.device("cpu")
 
 
 def as_float64(x: np.ndarray, device: torch.device | str) -> Tensor:

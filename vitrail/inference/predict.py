@@ -13,7 +13,6 @@ from pathlib import Path
 from vitrail.checkpoints.formats import as_model
 from vitrail.checkpoints.included import ASSETS
 from vitrail.data.bounded_files import read_json, read_text
-from vitrail.data.loader import Loader
 from vitrail.errors import ConfigError, DataError, ImageError
 from vitrail.inference.engine import (
     BATCH_SIZE,
@@ -67,19 +66,14 @@ def predict_each(
     names, pipeline = class_names(model), evaluation_pipeline(model)
     for source in as_sources(images):
         loader = evaluation_loader(source, pipeline, batch_size, num_workers, max_bad=1.0, shared=False)
-        done = 0
+        bad, done = loader.bad_files.examples, 0
         for logits, batch in outputs(model, loader, task=task):
             p, k = logits.softmax(dim=1).topk(min(top, len(names)))  # (b, top) each
             for i, values, classes in zip(batch["index"].tolist(), p.tolist(), k.tolist(), strict=True):
-                yield from unreadable(loader, range(done, i))
+                yield from (ImageError(bad[source.key(j)].reason) for j in range(done, i))
                 yield [(names[c], value) for c, value in zip(classes, values, strict=True)]
                 done = i + 1
-        yield from unreadable(loader, range(done, len(source)))
-
-
-def unreadable(loader: Loader, places: range) -> Iterator[ImageError]:
-    for i in places:
-        yield ImageError(loader.bad_files.examples[loader.stream.source.key(i)].reason)
+        yield from (ImageError(bad[source.key(j)].reason) for j in range(done, len(source)))
 
 
 def class_names(model: Model) -> list[str]:

@@ -47,7 +47,7 @@ class Classification:
         return CrossEntropy(model, self)
 
     def evaluators(self, module: Any, val: Source, data: DataSettings) -> list[Evaluator]:
-        return [Accuracy(val, None, data.batch_size, data.num_workers, name="val", max_bad=data.max_bad)]
+        return [Accuracy(val, data.batch_size, data.num_workers, data.max_bad)]
 
 
 class CrossEntropy(nn.Module):

@@ -35,7 +35,7 @@ from vitrail.evaluators.fewshot import L2, SWEEP, Draws, FewShot, fitting_shots
 from vitrail.evaluators.knn import KNN, fitting_k
 from vitrail.evaluators.linear import LinearProbe
 from vitrail.evaluators.probes import open_probe_splits
-from vitrail.evaluators.score import mean_and_std
+from vitrail.evaluators.score import format_accuracy, mean_and_std
 from vitrail.inference.engine import ModelLike
 from vitrail.inference.features import Extraction, model_digest
 from vitrail.models.names import Model
@@ -45,20 +45,10 @@ from vitrail.train.keywords import override, override_known
 from vitrail.train.results import lacks_model
 from vitrail.train.run import Figures
 from vitrail.train.settings import INCIDENTAL
+from vitrail.transfer import tables
 from vitrail.transfer.finetune import Scored, prepare, run_finetuning
 from vitrail.transfer.paper_scores import paper_model, paper_score
 from vitrail.transfer.protocols import Finetuning, check_counts
-from vitrail.transfer.tables import (
-    START,
-    accuracy_cell,
-    check_results_folder,
-    claim,
-    model_path,
-    read_piece,
-    results_lock,
-    std_cell,
-    write_tables,
-)
 
 Method = Literal["fewshot", "linear", "knn", "finetune"]
 METHODS = get_args(Method)
@@ -153,7 +143,7 @@ def transfer(
     if unknown := sorted(set(methods) - set(METHODS)):
         raise ConfigError(f"unknown method {', '.join(unknown)}; methods: {', '.join(METHODS)}")
     named = name_data(data)
-    check_results_folder(folder, (FEATURES, START, *named))
+    tables.check_results_folder(folder, (FEATURES, tables.START, *named))
     row = paper_model(paper, str(model) if isinstance(model, str | Path) else "")
     extraction = Extraction(
         cache=folder / FEATURES, num_workers=loading.num_workers or 0, max_bad=loading.max_bad
@@ -162,12 +152,12 @@ def transfer(
         name: SuiteData.open(where, settings, methods, extraction, finetuning)
         for name, where in named.items()
     }
-    path = model_path(model, folder)
+    path = tables.model_path(model, folder)
     loaded = load(path).to(pick(device))
     about = {"model": path, "weights": model_digest(loaded), "preprocess": loaded.preprocess}
     for (name, dataset), method in product(datasets.items(), methods):
         config = {**about, "method": method, **dataset.identity(method)}
-        with claim(folder / name / method, config) as piece:
+        with tables.claim(folder / name / method, config) as piece:
             if piece is None:
                 continue  # another process is at it
             run = piece.path / "run"
@@ -178,18 +168,18 @@ def transfer(
                 else:
                     entries = run_probe(dataset.probes[method], loaded)
                 piece.finish({"scores": entries})
-    with results_lock(folder):
+    with tables.results_lock(folder):
         scores: Finished = {}
         chosen = None
         for name, method in product(datasets, methods):
-            results = read_piece(folder / name / method, PieceResults)
+            results = tables.read_piece(folder / name / method, PieceResults)
             scores[name, method] = None if results is None else results["scores"]
         if settings.fewshot_l2 == "test-rank" and "fewshot" in methods:
             scores, chosen = choose_l2(scores)
         rows = collect(folder, scores, datasets, row)
         values = {**asdict(settings), "finetuning": finetuning}
         result = {**about, "paper": row, "rows": rows, "settings": values, "fewshot_l2": chosen}
-        write_tables(folder, *table(rows), result, remarks(result))
+        tables.write_tables(folder, *table(rows), result, remarks(result))
     return result
 
 
@@ -234,10 +224,8 @@ class SuiteData:
         train, test = open_probe_splits(where, settings.train_split, split)
         probes: dict[str, FewShot | LinearProbe | KNN] = {}
         if "fewshot" in methods:
-            shots, l2 = (
-                settings.shots or fitting_shots(train),
-                SWEEP if settings.fewshot_l2 == "test-rank" else (L2,),
-            )
+            shots = settings.shots or fitting_shots(train)
+            l2 = SWEEP if settings.fewshot_l2 == "test-rank" else (L2,)
             few = FewShot(train, test, shots, settings.seeds, l2, extraction, draws=settings.draws)
             probes["fewshot"] = few
         if "linear" in methods:
@@ -366,11 +354,11 @@ def table(rows: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
         [
             row["data"],
             row["score"],
-            "unfinished" if row["mean"] is None else accuracy_cell(row["mean"], row["test_examples"]),
-            std_cell(row["std"]),
+            "unfinished" if row["mean"] is None else format_accuracy(row["mean"], row["test_examples"]),
+            tables.std_cell(row["std"]),
             str(row["n"]),
             f"{row['train_examples']:,}",
-            accuracy_cell(row["paper"]),
+            format_accuracy(row["paper"]),
         ]
         for row in rows
     ]

@@ -26,7 +26,6 @@ from vitrail.checkpoints.run import Run
 from vitrail.checkpoints.run.folder import lock
 from vitrail.checkpoints.run.run_json import RUN_JSON, read_results
 from vitrail.errors import ConfigError
-from vitrail.evaluators.score import format_accuracy
 from vitrail.inference.engine import ModelLike
 from vitrail.inference.features import model_digest
 from vitrail.runtime.distributed import launched
@@ -150,11 +149,6 @@ def escape_csv(value: Any) -> Any:
         float(text)
         return text
     return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
-
-
-def accuracy_cell(value: float | None, n: int | None = None) -> str:
-    """Return an accuracy with its interval where n, the number of test images, is given; a dash for none."""
-    return "-" if value is None else format_accuracy(value, n)
 
 
 def std_cell(value: float | None) -> str:

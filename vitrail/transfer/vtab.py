@@ -27,7 +27,7 @@ from vitrail.data import preprocess as pp
 from vitrail.data.readers.fingerprint import digest_files
 from vitrail.data.settings import DataSettings
 from vitrail.errors import CheckpointError, ConfigError, DataError
-from vitrail.evaluators.score import mean_and_std
+from vitrail.evaluators.score import format_accuracy, mean_and_std
 from vitrail.inference.engine import ModelLike
 from vitrail.inference.features import model_digest
 from vitrail.models.vit import ViTConfig
@@ -40,28 +40,8 @@ from vitrail.train.optim import OptimizerSettings
 from vitrail.train.results import MODEL, lacks_model
 from vitrail.train.run import Figures, run
 from vitrail.train.settings import Experiment, TrainingSettings
+from vitrail.transfer import tables, vtab_data
 from vitrail.transfer.protocols import round_to
-from vitrail.transfer.tables import (
-    START,
-    accuracy_cell,
-    check_results_folder,
-    claim,
-    model_path,
-    read_piece,
-    results_lock,
-    std_cell,
-    write_tables,
-)
-from vitrail.transfer.vtab_data import (
-    Sizes,
-    TaskData,
-    check_manifest,
-    check_task,
-    find_folder,
-    manifest_path,
-    prepare_task,
-    read_manifest,
-)
 from vitrail.transfer.vtab_tasks import GROUPS, TASKS, paper_accuracies, select_tasks
 
 
@@ -110,7 +90,7 @@ class VTABSettings:
     protocol: VTABProtocol = VTABProtocol()
 
     @property
-    def sizes(self) -> Sizes:
+    def sizes(self) -> vtab_data.Sizes:
         return self.protocol.train_examples, self.protocol.val_examples
 
 
@@ -137,9 +117,9 @@ def vtab(
     """
     settings = override(settings, keywords)
     root, folder, names = Path(data).expanduser(), Path(out).expanduser(), select_tasks(tasks)
-    check_results_folder(folder, ("data", "manifests", "tasks", START))
+    tables.check_results_folder(folder, ("data", "manifests", "tasks", tables.START))
     paper_scores = {} if paper is None else paper_accuracies(paper)
-    folders = {name: place for name in names if (place := find_folder(root, name)) is not None}
+    folders = {name: place for name in names if (place := vtab_data.find_folder(root, name)) is not None}
     if not folders:
         known = ", ".join(dict.fromkeys(f for name in names for f in (name, TASKS[name].folder)))
         raise DataError(f"{root} holds the data of none of the tasks; their folders are called: {known}")
@@ -148,19 +128,20 @@ def vtab(
         if not path.exists():
             raise DataError(f"{path}: no such manifest")
     for name, source in folders.items():
-        check_task(source, name, settings.sizes)
-    start = Start.read(model_path(model, folder), settings.experiment)
+        vtab_data.check_task(source, name, settings.sizes)
+    start = Start.read(tables.model_path(model, folder), settings.experiment)
     for number, (name, source) in enumerate(folders.items(), 1):
-        with claim(folder / "tasks" / name, identity(start, settings, source)) as task_run:
+        with tables.claim(folder / "tasks" / name, identity(start, settings, source)) as task_run:
             if task_run is None:
                 continue  # another process is at it
             place, protocol = task_run.path, settings.protocol
             if task_run.results(TaskResults) is None:
                 note(f"{name}: task {number} of {len(folders)}")
-                examples = prepare_task(source, name, settings.sizes, folder, expected.get(name))
+                examples = vtab_data.prepare_task(source, name, settings.sizes, folder, expected.get(name))
                 task_run.finish(run_task(name, examples, start, protocol, place, device, figures))
             elif name in expected:
-                check_manifest(read_manifest(manifest_path(folder, name)), expected[name])
+                manifest = vtab_data.read_manifest(vtab_data.manifest_path(folder, name))
+                vtab_data.check_manifest(manifest, expected[name])
             for each in [*place.glob("choices/*"), *sorted(place.glob("final/*"))]:
                 # 19 times the checkpoints of a large model fill a disk.
                 shutil.rmtree(each / "checkpoints", ignore_errors=True)
@@ -168,7 +149,7 @@ def vtab(
                     shutil.rmtree(each / MODEL, ignore_errors=True)
                 elif lacks_model(each):
                     note(f"{each / MODEL} is missing or damaged; to train it again, remove {place}")
-    with results_lock(folder):
+    with tables.results_lock(folder):
         result = {
             "model": start.experiment.model.model,
             "paper": paper,
@@ -177,7 +158,7 @@ def vtab(
             "experiment": start.experiment.as_dict(),
             **collect(names, list(folders), folder, paper_scores),
         }
-        write_tables(folder, *table(result), result, remarks(result))
+        tables.write_tables(folder, *table(result), result, remarks(result))
     return result
 
 
@@ -216,7 +197,7 @@ def identity(start: Start, settings: VTABSettings, source: Path) -> dict[str, An
 
 def run_task(
     name: str,
-    examples: tuple[TaskData, str],
+    examples: tuple[vtab_data.TaskData, str],
     start: Start,
     protocol: VTABProtocol,
     folder: Path,
@@ -274,7 +255,7 @@ def collect(
     """Return a row for each task, and the means of groups and of all 19."""
     rows: list[dict[str, Any]] = []
     for name in names:
-        results = read_piece(folder / "tasks" / name, TaskResults) if name in present else None
+        results = tables.read_piece(folder / "tasks" / name, TaskResults) if name in present else None
         status = "done" if results else "unfinished" if name in present else "absent"
         row = {"task": name, "group": TASKS[name].group, "classes": TASKS[name].classes, "status": status}
         rows.append({**row, **(results or {"accuracy": None}), **row, "paper": paper_scores.get(name)})
@@ -299,14 +280,16 @@ def table(result: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     for row in result["rows"]:
         cells = [row["status"], "-", "-"]
         if row["status"] == "done":
-            accuracy = accuracy_cell(row["accuracy"], row["test_examples"])
-            cells = [accuracy, std_cell(row["std"]), str(len(row["values"]))]
-        rows.append([row["task"], row["group"], *cells, accuracy_cell(row["paper"])])
+            accuracy = format_accuracy(row["accuracy"], row["test_examples"])
+            cells = [accuracy, tables.std_cell(row["std"]), str(len(row["values"]))]
+        rows.append([row["task"], row["group"], *cells, format_accuracy(row["paper"])])
     groups = {row["group"] for row in result["rows"]}
     means = {f"mean of {group}": (mean, "") for group, mean in result["groups"].items() if group in groups}
-    means["mean of 19"] = (result["vtab"], accuracy_cell(result["paper_vtab"]))
+    means["mean of 19"] = (result["vtab"], format_accuracy(result["paper_vtab"]))
     for name, (mean, paper) in means.items():
-        text = f"- ({mean['done']} of {mean['of']})" if mean["mean"] is None else accuracy_cell(mean["mean"])
+        text = (
+            f"- ({mean['done']} of {mean['of']})" if mean["mean"] is None else format_accuracy(mean["mean"])
+        )
         rows.append([name, "", text, "", "", paper])
     return ["task", "group", "accuracy", "std", "runs", "paper"], rows
 
