@@ -11,7 +11,7 @@ from rich.text import Text
 
 from vitrail.checkpoints.bundle import PRECISIONS
 from vitrail.checkpoints.formats import FORMATS
-from vitrail.cli import evaluate_verbs, model_verbs, probe_verbs
+from vitrail.cli import evaluate_verbs, model_verbs
 from vitrail.cli.verb import Common, Device, Format, Output, show
 from vitrail.data.bad_files import BadFiles
 from vitrail.evaluators import accuracy, fewshot, knn, linear
@@ -83,16 +83,20 @@ def default(function, name):
 PENALTIES = (10.0, 1.0, 0.1, 0.01, 1e-3, 1e-4, 1e-5, 1e-6)
 # the value: where else it is written
 TWICE = {
-    "l2 of fewshot": ((1024.0,), default(probe_verbs.fewshot, "l2"), (fewshot.L2,)),
-    "seeds of fewshot": (3, default(probe_verbs.fewshot, "seeds"), default(fewshot.FewShot, "seeds")),
-    "k": ((20,), default(probe_verbs.knn, "k"), default(knn.KNN, "k")),
-    "temperature": (0.07, default(probe_verbs.knn, "temperature"), knn.TEMPERATURE),
-    "l2 of linear": (PENALTIES, default(probe_verbs.linear, "l2"), linear.SWEEP, suite.SUITE.l2),
+    "l2 of fewshot": ((1024.0,), default(evaluate_verbs.fewshot, "l2"), (fewshot.L2,)),
+    "seeds of fewshot": (3, default(evaluate_verbs.fewshot, "seeds"), default(fewshot.FewShot, "seeds")),
+    "draws": (
+        get_args(fewshot.Draws),
+        get_args(inspect.get_annotations(evaluate_verbs.fewshot, eval_str=True)["draws"]),
+    ),
+    "k": ((20,), default(evaluate_verbs.knn, "k"), default(knn.KNN, "k")),
+    "temperature": (0.07, default(evaluate_verbs.knn, "temperature"), knn.TEMPERATURE),
+    "l2 of linear": (PENALTIES, default(evaluate_verbs.linear, "l2"), linear.SWEEP, suite.SUITE.l2),
     "peak": (61.5e12, default(model_verbs.cost, "peak_tflops") * 1e12, estimate.TPU_V3_CORE),
     "utilisation": (0.4, default(model_verbs.cost, "utilisation"), estimate.UTILISATION),
     "broken images": (
         0.01,
-        default(probe_verbs.Probing, "max_bad"),
+        default(evaluate_verbs.Probing, "max_bad"),
         default(evaluate_verbs.Passing, "max_bad"),
         default(BadFiles, "max_bad"),
         default(Extraction, "max_bad"),
@@ -100,7 +104,7 @@ TWICE = {
     ),
     "devices": (("auto", "cpu", "cuda", "mps"), get_args(Device), get_args(device.Device)),
     "formats": (("bundle", "npz", "timm", "huggingface", "torchvision"), get_args(Format), tuple(FORMATS)),
-    "methods": (("fewshot", "linear", "knn", "finetune"), get_args(suite.Method), tuple(suite.METHODS)),
+    "methods": (("fewshot", "linear", "knn", "finetune"), get_args(suite.Method), tuple(suite.FIELDS)),
     "protocols": (
         ("default", "paper", "augreg", "bit"),
         get_args(inspect.get_annotations(suite.SuiteSettings, eval_str=True)["protocol"]),

@@ -114,7 +114,7 @@ def test_results_are_written_over_our_own_only(tmp_path):
 )
 def test_any_name_is_one_cell(tmp_path, name, cell):
     result = {"rows": [{"data": name, "mean": 0.5, "values": [1]}]}
-    write_tables(tmp_path, ["data", "mean"], [[name, "50%"]], result, ["below"])
+    write_tables(tmp_path, result, ["data", "mean"], [[name, "50%"]], ["below"])
     lines = (tmp_path / "results.md").read_text().split("\n")
     assert lines == ["| data | mean |", "|---|---|", f"| {cell} | 50% |", "", "below", ""]
     assert json.loads((tmp_path / "results.json").read_text()) == result

@@ -18,11 +18,10 @@ import tyro
 import vitrail
 from vitrail.cli.data_verbs import data_dedup, data_inspect, data_shard
 from vitrail.cli.demo_verb import demo
-from vitrail.cli.evaluate_verbs import evaluate
+from vitrail.cli.evaluate_verbs import evaluate, fewshot, knn, linear
 from vitrail.cli.inspect_verbs import inspect
 from vitrail.cli.model_verbs import convert, cost, models, predict
 from vitrail.cli.out_of_memory import out_of_memory
-from vitrail.cli.probe_verbs import fewshot, knn, linear
 from vitrail.cli.run_verbs import runs
 from vitrail.cli.train_verbs import finetune_command, pretrain_command
 from vitrail.cli.transfer_verbs import transfer_command, vtab_command

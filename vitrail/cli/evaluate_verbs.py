@@ -1,11 +1,11 @@
-"""The verb evaluate: how good a model is."""
+"""The verbs that measure a model: evaluate, and probes of its frozen features: fewshot, knn, linear."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
@@ -13,9 +13,17 @@ from vitrail.cli.verb import COMMON, READING, Common, ModelPath, Output, Reading
 from vitrail.errors import ConfigError
 
 if TYPE_CHECKING:
+    from vitrail.data.sources import Source
     from vitrail.evaluators.accuracy import Evaluation
+    from vitrail.evaluators.fewshot import FewShot
+    from vitrail.evaluators.knn import KNN
+    from vitrail.evaluators.linear import LinearProbe
+    from vitrail.evaluators.score import Score
+    from vitrail.inference.features import Extraction
+    from vitrail.models.names import Model
 
 SHOWN = 5  # worst classes, confused pairs, broken files: so many of each
+DataPath = Annotated[Positional[str], arg(metavar="DATA")]
 
 
 @dataclass(frozen=True)
@@ -32,7 +40,7 @@ PASSING = Passing()
 
 def evaluate(
     model: ModelPath,
-    data: Annotated[Positional[str], arg(metavar="DATA")],
+    data: DataPath,
     *,
     split: str | None = None,
     mapping: str | None = None,
@@ -67,9 +75,8 @@ def evaluate(
         evaluation = run(loaded, source, mapping=mapping, real=real, **vars(passing))
         first = rank() == 0
     result = {"model": model, "preprocess": loaded.preprocess, **evaluation.as_json()}
-    output = Output(
-        common, ["", f">{source.name}"], score_rows(evaluation), result, after=failures(evaluation)
-    )
+    rows, lines = describe(evaluation)
+    output = Output(common, ["", f">{source.name}"], rows, result, after=lines)
     if out is not None and first:
         mistakes = evaluation.mistakes(source)
         with atomic_file(Path(out)) as file:
@@ -80,10 +87,11 @@ def evaluate(
     return output
 
 
-def score_rows(evaluation: Evaluation) -> list[list[str]]:
+def describe(e: Evaluation) -> tuple[list[list[str]], list[str]]:
+    """Return rows of scores, and lines on the worst classes, the most confused pairs and the files not read."""
+    from vitrail.data.readers.class_names import readable
     from vitrail.evaluators.score import format_accuracy
 
-    e = evaluation
     rows = [
         ["top-1", format_accuracy(e.top1, e.n)],
         [f"top-{min(5, len(e.model_class_names))}", format_accuracy(e.top5, e.n)],
@@ -96,24 +104,156 @@ def score_rows(evaluation: Evaluation) -> list[list[str]]:
         rows.append(["left out: not in the mapping", f"{e.left_out:,}"])
     if e.real is not None:
         rows.append(["ReaL", format_accuracy(e.real, e.real_n)])
-    return rows
-
-
-def failures(evaluation: Evaluation) -> list[str]:
-    """Return lines on the worst classes, the most confused pairs and the files that could not be read."""
-    from vitrail.data.readers.class_names import readable
-    from vitrail.evaluators.score import format_accuracy
-
     lines = []
-    if worst := evaluation.worst_classes(SHOWN):
+    if worst := e.worst_classes(SHOWN):
         scores = (f"{readable(one.name)} {format_accuracy(one.accuracy)} (n = {one.n:,})" for one in worst)
         lines.append(f"Worst classes: {', '.join(scores)}")
-    if pairs := evaluation.confused_pairs(SHOWN):
+    if pairs := e.confused_pairs(SHOWN):
         counts = (
             f"{readable(true)} as {readable(wrong)} ({n:,} of {total:,})" for true, wrong, n, total in pairs
         )
         lines.append(f"Most confused: {', '.join(counts)}")
-    if evaluation.bad:
-        more = f"; and {evaluation.broken - SHOWN:,} more" if evaluation.broken > SHOWN else ""
-        lines.append(f"Broken: {'; '.join(bad.reason for bad in evaluation.bad[:SHOWN])}{more}")
-    return lines
+    if e.bad:
+        more = f"; and {e.broken - SHOWN:,} more" if e.broken > SHOWN else ""
+        lines.append(f"Broken: {'; '.join(bad.reason for bad in e.bad[:SHOWN])}{more}")
+    return rows, lines
+
+
+@dataclass(frozen=True)
+class Probing:
+    """Data and features of the probe."""
+
+    train_split: str = "train"  # split to learn from; settings are chosen on a held-out part of it
+    test_split: str | None = None  # split to test on; if unset, test or else validation
+    which: str = "pre_logits"  # features: pre_logits, token, mean, layer3, layer3.token, layer3.mean
+    cache: Path | None = None  # folder that keeps features; if unset, VITRAIL_CACHE or ~/.cache/vitrail
+    batch_size: int = 64  # images at a time
+    num_workers: int = 0  # processes that decode images
+    max_bad: float = 0.01  # share of the images that may be broken before it stops
+
+
+PROBING = Probing()
+
+
+def fewshot(
+    model: ModelPath,
+    data: DataPath,
+    *,
+    shots: tuple[int, ...] = (),
+    seeds: int = 3,
+    l2: tuple[float, ...] = (1024.0,),
+    sweep: bool = False,
+    draws: Literal["vitrail", "big_vision", "scenic"] = "vitrail",
+    probing: Probing = PROBING,
+    common: Common = COMMON,
+) -> Output:
+    """Fit least squares to a few examples of each class: the paper's few-shot accuracy.
+
+    Args:
+        model: an included model (ti8-64), a bundle, a run, or any supported checkpoint
+        data: a folder, Parquet or tar shards, an .npz, or a name of the catalog
+        shots: training examples of each class; if unset, 1 5 10 25, as far as every class has so many
+        seeds: number of draws; their mean and standard deviation are reported
+        l2: regularisation; of several, the best on the training examples that were not drawn
+        sweep: choose l2 from 2^-10 ... 2^19
+        draws: examples to learn from: vitrail's, big_vision's for the same seeds, or scenic's (the first, no seed)
+    """
+    from vitrail.evaluators.fewshot import SWEEP, FewShot, fitting_shots, score
+    from vitrail.evaluators.score import format_accuracy
+
+    train, test, extraction = open_probe(data, probing)
+    l2 = SWEEP if sweep else l2
+    evaluator = FewShot(train, test, shots or fitting_shots(train), seeds, l2, extraction, draws=draws)
+    loaded, output = begin_table(model, evaluator, common, ["std", "each seed", "l2"])
+    output.result["draws"] = draws
+    for runs in evaluator.runs(loaded):
+        mean, l2s, values = score(runs), sorted({run.l2 for run in runs}), [run.accuracy for run in runs]
+        each = " ".join(map(format_accuracy, values))
+        cells = [format_accuracy(mean.std), each, " ".join(f"{value:g}" for value in l2s)]
+        add_row(output, mean, cells, l2=l2s, seeds=len(runs), values=values)
+    return output
+
+
+def knn(
+    model: ModelPath,
+    data: DataPath,
+    *,
+    k: tuple[int, ...] = (20,),
+    temperature: float = 0.07,
+    probing: Probing = PROBING,
+    common: Common = COMMON,
+) -> Output:
+    """Classify by the nearest training images, by the cosine of their features; nothing is trained.
+
+    Args:
+        model: an included model (ti8-64), a bundle, a run, or any supported checkpoint
+        data: a folder, Parquet or tar shards, an .npz, or a name of the catalog
+        k: number of neighbours; of several, the best on a held-out fifth of the training split
+        temperature: temperature of the weighted vote, exp(cosine / temperature)
+    """
+    from vitrail.evaluators.knn import KNN
+    from vitrail.evaluators.score import Score
+
+    train, test, extraction = open_probe(data, probing)
+    evaluator = KNN(train, test, k, temperature, extraction)
+    loaded, output = begin_table(model, evaluator, common, ["k"])
+    for vote, (best, value, n) in evaluator.chosen(loaded).items():
+        add_row(output, Score(f"knn {vote}", value, n), [str(best)], k=best)
+    return output
+
+
+def linear(
+    model: ModelPath,
+    data: DataPath,
+    *,
+    l2: tuple[float, ...] = (10.0, 1.0, 0.1, 0.01, 1e-3, 1e-4, 1e-5, 1e-6),
+    probing: Probing = PROBING,
+    common: Common = COMMON,
+) -> Output:
+    """Fit logistic regression to the features, by L-BFGS: the linear probe.
+
+    Args:
+        model: an included model (ti8-64), a bundle, a run, or any supported checkpoint
+        data: a folder, Parquet or tar shards, an .npz, or a name of the catalog
+        l2: regularisation; of several, the best on a held-out fifth of the training split
+    """
+    from vitrail.evaluators.linear import LinearProbe
+
+    train, test, extraction = open_probe(data, probing)
+    evaluator = LinearProbe(train, test, l2, extraction)
+    loaded, output = begin_table(model, evaluator, common, ["l2"])
+    best, score = evaluator.chosen(loaded)
+    add_row(output, score, [f"{best:g}"], l2=best)
+    return output
+
+
+def open_probe(data: str, probing: Probing) -> tuple[Source, Source, Extraction]:
+    from vitrail.evaluators.probes import open_probe_splits
+    from vitrail.inference.features import Extraction, cache_folder
+
+    p, cache = probing, cache_folder(probing.cache)
+    train, test = open_probe_splits(data, p.train_split, p.test_split)
+    return train, test, Extraction(p.which, cache, p.batch_size, p.num_workers, p.max_bad)
+
+
+def begin_table(
+    name: str, probe: FewShot | KNN | LinearProbe, common: Common, columns: list[str]
+) -> tuple[Model, Output]:
+    """Load the model onto its device; return it, and a table without rows."""
+    from vitrail.checkpoints.formats import load
+    from vitrail.runtime.device import pick
+
+    model = load(name).to(pick(common.device))
+    train, test, which = probe.train, probe.test, probe.extraction.which
+    result: dict[str, Any] = {"model": name, "preprocess": model.preprocess, "which": which}
+    result |= {"train": train.name, "test": test.name, "scores": []}
+    line = f"Learned from {len(train):,} images ({train.name}), tested on {len(test):,} ({test.name}); "
+    headings = ["", ">accuracy", *(f">{column}" for column in columns)]
+    return model, Output(common, headings, [], result, after=[f"{line}features: {which}"])
+
+
+def add_row(output: Output, score: Score, cells: list[str], **details: Any) -> None:
+    from vitrail.evaluators.score import format_accuracy
+
+    output.rows.append([score.name, format_accuracy(score.value, score.n), *cells])
+    output.result["scores"].append({**vars(score), **details})

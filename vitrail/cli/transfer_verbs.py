@@ -16,7 +16,7 @@ def vtab_command(words: list[str]) -> Output:
     from vitrail.cli.transfer_flags import VTABOptions, hide_own
     from vitrail.inspection import figures
     from vitrail.train.folders import default_folder
-    from vitrail.transfer.vtab import VTAB, VTABSettings, remarks, table, vtab
+    from vitrail.transfer.vtab import VTAB, VTABSettings, table, vtab
 
     text = " ".join((vtab_command.__doc__ or "").split())
     own = hide_own(VTAB.experiment)
@@ -35,7 +35,7 @@ def vtab_command(words: list[str]) -> Output:
         figures=figures,
         settings=VTABSettings(experiment, more["protocol"]),
     )
-    return show_results(common, *table(result), result, remarks(result), folder)
+    return show_results(common, result, *table(result), folder)
 
 
 def transfer_command(words: list[str]) -> Output:
@@ -47,7 +47,7 @@ def transfer_command(words: list[str]) -> Output:
     from vitrail.inspection import figures
     from vitrail.train.folders import default_folder
     from vitrail.transfer.protocols import PROTOCOLS, Facts
-    from vitrail.transfer.suite import SUITE, remarks, table, transfer
+    from vitrail.transfer.suite import SUITE, table, transfer
 
     protocol = PROTOCOLS.get(word_after("--protocol", words), PROTOCOLS["default"])
     finetuning = protocol(Facts(**facts_in(words)))
@@ -70,18 +70,13 @@ def transfer_command(words: list[str]) -> Output:
         settings=more["suite"],
         **changes,
     )
-    return show_results(common, *table(result["rows"]), result, remarks(result), folder)
+    return show_results(common, result, *table(result), folder)
 
 
 def show_results(
-    common: Common,
-    columns: list[str],
-    rows: list[list[str]],
-    result: dict[str, Any],
-    remarks: list[str],
-    folder: Path,
+    common: Common, result: Any, columns: list[str], rows: list[list[str]], below: list[str], folder: Path
 ) -> Output:
     """Return the table; all columns but the first two are numbers, which are right-aligned."""
     headings = [*columns[:2], *(f">{column}" for column in columns[2:])]
     files = f"Results written to {folder / 'results.md'}, results.csv and results.json"
-    return Output(common, headings, rows, result, after=[*remarks, files])
+    return Output(common, headings, rows, result, after=[*below, files])

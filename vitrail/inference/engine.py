@@ -79,13 +79,20 @@ def image_outputs(
     task: str = "",
 ) -> Iterator[Tensor]:
     """Yield y = call(images) on the CPU, float32 (b, ...); raise ImageError at the first that cannot be read."""
-    pipeline = evaluation_pipeline(model)
-    for source in as_sources(images):
-        loader = evaluation_loader(source, pipeline, batch_size, num_workers, max_bad=1.0, shared=False)
+    for loader in image_loaders(model, images, batch_size, num_workers):
         for y, _ in outputs(model, loader, call, task=task):
             for bad in loader.bad_files.examples.values():
                 raise ImageError(bad.reason)
             yield y.cpu()
+
+
+def image_loaders(
+    model: Model, images: Images, batch_size: int, num_workers: int | None = 0
+) -> Iterator[Loader]:
+    """Yield a loader for each source of `as_sources`; any number of images may be broken."""
+    pipeline = evaluation_pipeline(model)
+    for source in as_sources(images):
+        yield evaluation_loader(source, pipeline, batch_size, num_workers, max_bad=1.0, shared=False)
 
 
 def as_sources(images: Images) -> Iterator[Source]:

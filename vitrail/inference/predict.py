@@ -14,14 +14,7 @@ from vitrail.checkpoints.formats import as_model
 from vitrail.checkpoints.included import ASSETS
 from vitrail.data.bounded_files import read_json, read_text
 from vitrail.errors import ConfigError, DataError, ImageError
-from vitrail.inference.engine import (
-    BATCH_SIZE,
-    ModelLike,
-    as_sources,
-    evaluation_loader,
-    evaluation_pipeline,
-    outputs,
-)
+from vitrail.inference.engine import BATCH_SIZE, ModelLike, image_loaders, outputs
 from vitrail.inference.images import Images
 from vitrail.models.names import Model
 from vitrail.runtime.log import note
@@ -63,10 +56,9 @@ def predict_each(
         raise ConfigError(f"top must be at least 1, not {top}")
     if not model.config.classes:
         raise ConfigError("this model has no classifier: load it with classes=, and train it, to predict")
-    names, pipeline = class_names(model), evaluation_pipeline(model)
-    for source in as_sources(images):
-        loader = evaluation_loader(source, pipeline, batch_size, num_workers, max_bad=1.0, shared=False)
-        bad, done = loader.bad_files.examples, 0
+    names = class_names(model)
+    for loader in image_loaders(model, images, batch_size, num_workers):
+        source, bad, done = loader.stream.source, loader.bad_files.examples, 0
         for logits, batch in outputs(model, loader, task=task):
             p, k = logits.softmax(dim=1).topk(min(top, len(names)))  # (b, top) each
             for i, values, classes in zip(batch["index"].tolist(), p.tolist(), k.tolist(), strict=True):

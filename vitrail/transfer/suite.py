@@ -179,7 +179,7 @@ def transfer(
         rows = collect(folder, scores, datasets, row)
         values = {**asdict(settings), "finetuning": finetuning}
         result = {**about, "paper": row, "rows": rows, "settings": values, "fewshot_l2": chosen}
-        tables.write_tables(folder, *table(rows), result, remarks(result))
+        tables.write_tables(folder, result, *table(result))
     return result
 
 
@@ -348,9 +348,9 @@ def collect(
     return rows
 
 
-def table(rows: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Return the headings and rows of the table that people read."""
-    cells = [
+def table(result: dict[str, Any]) -> tables.Table:
+    """Return the table that people read."""
+    rows = [
         [
             row["data"],
             row["score"],
@@ -360,13 +360,8 @@ def table(rows: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
             f"{row['train_examples']:,}",
             format_accuracy(row["paper"]),
         ]
-        for row in rows
+        for row in result["rows"]
     ]
-    return ["data", "score", "accuracy", "std", "runs", "training images", "paper"], cells
-
-
-def remarks(result: dict[str, Any]) -> list[str]:
-    """Return the lines below the table."""
     lines = ["Accuracy and std over the runs; a linear probe and kNN depend on no seed and run once"]
     if (draws := result["settings"]["draws"]) != "vitrail":
         lines.append(f"Few-shot: the examples that {draws} draws")
@@ -379,4 +374,4 @@ def remarks(result: dict[str, Any]) -> list[str]:
         )
     if result["paper"] is not None:
         lines.append(f"Paper: {result['paper']}, fine-tuned on the whole data set (Tables 5 and 6)")
-    return lines
+    return ["data", "score", "accuracy", "std", "runs", "training images", "paper"], rows, lines

@@ -16,7 +16,7 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from vitrail.runtime.log import visible
 LOCK = ".results.lock"  # held while results are written; its presence shows that they are ours
 START = "start"  # bundle of a model object
 RESULTS = ("results.md", "results.csv", "results.json")
+Table = tuple[list[str], list[list[str]], list[str]]  # columns, rows, lines below
 
 
 def check_results_folder(folder: Path, inside: Iterable[str] = ()) -> None:
@@ -112,11 +113,7 @@ def read_piece(folder: Path, kind: Any = dict[str, Any]) -> dict[str, Any] | Non
 
 
 def write_tables(
-    folder: Path,
-    columns: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    result: dict[str, Any],
-    below: Sequence[str],
+    folder: Path, result: dict[str, Any], columns: list[str], rows: list[list[str]], below: list[str]
 ) -> None:
     """Write `columns`, `rows` and the lines `below` for people; the CSV has the rows of `result["rows"]`."""
     head, *rest = (f"| {' | '.join(map(escape_markdown, row))} |" for row in (columns, *rows))

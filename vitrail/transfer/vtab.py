@@ -131,7 +131,7 @@ def vtab(
         vtab_data.check_task(source, name, settings.sizes)
     start = Start.read(tables.model_path(model, folder), settings.experiment)
     for number, (name, source) in enumerate(folders.items(), 1):
-        with tables.claim(folder / "tasks" / name, identity(start, settings, source)) as task_run:
+        with tables.claim(folder / "tasks" / name, start.identity(settings.protocol, source)) as task_run:
             if task_run is None:
                 continue  # another process is at it
             place, protocol = task_run.path, settings.protocol
@@ -158,7 +158,7 @@ def vtab(
             "experiment": start.experiment.as_dict(),
             **collect(names, list(folders), folder, paper_scores),
         }
-        tables.write_tables(folder, *table(result), result, remarks(result))
+        tables.write_tables(folder, result, *table(result))
     return result
 
 
@@ -185,14 +185,13 @@ class Start:
         weights = "fresh" if checkpoint is None else model_digest(model)
         return cls(checkpoint, weights, value_op, override(experiment, resolved))
 
-
-def identity(start: Start, settings: VTABSettings, source: Path) -> dict[str, Any]:
-    """Return what must be equal for a task to be continued."""
-    files = sorted(path for path in source.rglob("*") if path.is_file() and path.name != "manifest.csv")
-    fingerprint = digest_files((str(path.relative_to(source)), path) for path in files)
-    protocol = {name: value for name, value in asdict(settings.protocol).items() if name != "keep_models"}
-    about = {"weights": start.weights, "value_op": start.value_op, "fingerprint": fingerprint}
-    return start.experiment.identity() | {"vtab": {**protocol, **about, "data": str(source)}}
+    def identity(self, protocol: VTABProtocol, source: Path) -> dict[str, Any]:
+        """Return what must be equal for a task to be continued."""
+        files = sorted(path for path in source.rglob("*") if path.is_file() and path.name != "manifest.csv")
+        fingerprint = digest_files((str(path.relative_to(source)), path) for path in files)
+        settings = {name: value for name, value in asdict(protocol).items() if name != "keep_models"}
+        settings |= {"weights": self.weights, "value_op": self.value_op, "fingerprint": fingerprint}
+        return self.experiment.identity() | {"vtab": {**settings, "data": str(source)}}
 
 
 def run_task(
@@ -274,8 +273,8 @@ def collect(
     }
 
 
-def table(result: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Return the headings and rows of the table that people read."""
+def table(result: dict[str, Any]) -> tables.Table:
+    """Return the table that people read."""
     rows = []
     for row in result["rows"]:
         cells = [row["status"], "-", "-"]
@@ -287,15 +286,8 @@ def table(result: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     means = {f"mean of {group}": (mean, "") for group, mean in result["groups"].items() if group in groups}
     means["mean of 19"] = (result["vtab"], format_accuracy(result["paper_vtab"]))
     for name, (mean, paper) in means.items():
-        text = (
-            f"- ({mean['done']} of {mean['of']})" if mean["mean"] is None else format_accuracy(mean["mean"])
-        )
-        rows.append([name, "", text, "", "", paper])
-    return ["task", "group", "accuracy", "std", "runs", "paper"], rows
-
-
-def remarks(result: dict[str, Any]) -> list[str]:
-    """Return the lines below the table."""
+        missing = f" ({mean['done']} of {mean['of']})" if mean["mean"] is None else ""
+        rows.append([name, "", format_accuracy(mean["mean"]) + missing, "", "", paper])
     protocol, experiment = result["protocol"], result["experiment"]
     sizes = protocol["train_examples"], protocol["val_examples"]
     lines = [
@@ -305,4 +297,4 @@ def remarks(result: dict[str, Any]) -> list[str]:
     ]
     if sizes != (800, 200):
         lines.append("Not VTAB-1k, which has 800 + 200 training examples for each task")
-    return lines
+    return ["task", "group", "accuracy", "std", "runs", "paper"], rows, lines

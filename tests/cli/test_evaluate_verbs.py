@@ -8,9 +8,8 @@ from PIL import Image
 
 import vitrail
 from tests.evaluators.split import small_model
-from vitrail.cli.evaluate_verbs import Passing, evaluate
+from vitrail.cli.evaluate_verbs import Passing, Probing, evaluate, fewshot, knn, linear
 from vitrail.cli.inspect_verbs import inspect
-from vitrail.cli.probe_verbs import Probing, fewshot, knn, linear
 from vitrail.cli.verb import Common
 from vitrail.errors import ConfigError, DataError
 from vitrail.transfer.suite import transfer
