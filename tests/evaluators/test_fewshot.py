@@ -8,10 +8,15 @@ from tests.evaluators.split import Split, named, small_model
 from tests.evaluators.tinted import Tinted
 from vitrail.errors import ConfigError, DataError
 from vitrail.evaluators import fewshot
-from vitrail.evaluators.fewshot import FewShot, Run, ordered_classes, run, score, solve
+from vitrail.evaluators.fewshot import FewShot, Run, ordered_classes, score, solve
 from vitrail.inference.features import Features
 
 CPU = torch.device("cpu")
+
+
+def run(*arguments):
+    (one,) = fewshot.run(*arguments)
+    return one
 
 
 def gaussians(n, D, K, seed=0, spread=1.0):
@@ -109,12 +114,13 @@ def test_scenics_examples_depend_on_no_seed_and_are_one_run():
 def test_every_l2_of_every_seed():
     model, l2 = small_model(classes=0), (0.5, 2.0**10)
     given = {"train": Tinted(60), "test": Tinted(24, seed=1), "shots": (1, 4), "seeds": 2}
-    for by_l2, shots in zip(FewShot(**given, l2=l2).runs_by_l2(model), (1, 4), strict=True):
-        assert [[(r.shots, r.seed, r.l2) for r in runs] for runs in by_l2] == [
-            [(shots, seed, value) for seed in (0, 1)] for value in l2
+    every = list(FewShot(**given, l2=l2).runs(model, choose=False))
+    for runs, shots in zip(every, (1, 4), strict=True):
+        assert [(r.shots, r.seed, r.l2) for r in runs] == [
+            (shots, seed, value) for seed in (0, 1) for value in l2
         ]
     assert list(FewShot(**given, l2=(0.5,)).runs(model)) == [
-        by_l2[0] for by_l2 in FewShot(**given, l2=l2).runs_by_l2(model)
+        [r for r in runs if r.l2 == 0.5] for runs in every
     ]
 
 

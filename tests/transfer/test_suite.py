@@ -59,7 +59,7 @@ def test_every_method_on_every_data_set(bundle, tmp_path):
 def test_what_is_done_is_not_done_again(bundle, tmp_path, monkeypatch):
     out, given = tmp_path / "out", {**TINY}
     first = transfer(bundle, [COLOURS], out, methods=("fewshot",), **given)
-    monkeypatch.setattr("vitrail.transfer.suite.FewShot.runs_by_l2", None)  # would fail if it were called
+    monkeypatch.setattr("vitrail.transfer.suite.FewShot.runs", None)  # would fail if it were called
     again = transfer(bundle, [COLOURS], out, methods=("fewshot", "knn"), **given)
     assert again["rows"][:2] == first["rows"]
     assert again["rows"][2]["score"] == "knn"

@@ -15,11 +15,9 @@ from vitrail.data.sources import Example, open_source
 from vitrail.errors import ConfigError, DataError
 from vitrail.transfer.vtab_data import (
     check_manifest,
-    check_task,
     digest_manifest,
     find_folder,
     list_examples,
-    needs_labels,
     open_task,
     read_manifest,
     slice_splits,
@@ -95,11 +93,10 @@ def test_a_task_of_another_column(root):
 
 
 def test_labels_that_are_computed(root, tmp_path):
-    assert needs_labels(root / "clevr", "clevr_count", SMALL)
+    assert open_task(root / "clevr", "clevr_count", SMALL) is None
     to = tmp_path / "clevr_count"
-    write_cut(root / "clevr", "clevr_count", SMALL, to)
-    assert not needs_labels(to, "clevr_count", SMALL)
-    made = open_task(to, "clevr_count", SMALL).sources()
+    made = open_task(root / "clevr", "clevr_count", SMALL, to).sources()
+    assert open_task(to, "clevr_count", SMALL).where == str(to)
     rows = pq.read_table(root / "clevr" / "train-00000-of-00001.parquet").to_pylist()
     assert made["train"].labels.tolist() == [clevr_count(row["objects"]) for row in rows[:16]]
     assert made["val"].labels.tolist() == [clevr_count(row["objects"]) for row in rows[36:40]]
@@ -141,7 +138,7 @@ def rewritten(root, tmp_path, folder, **changes):
 def test_missing_columns(root, tmp_path):
     folder = rewritten(root, tmp_path, "clevr", objects=None)
     with pytest.raises(DataError, match=r"no column objects; columns: image"):
-        check_task(folder, "clevr_count", SMALL)
+        open_task(folder, "clevr_count", SMALL)
     folder = rewritten(root, tmp_path, "smallnorb", label_azimuth=None)
     with pytest.raises(
         ConfigError, match="no column 'label_azimuth' for the label; columns: image, label_elev"

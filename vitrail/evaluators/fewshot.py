@@ -80,32 +80,16 @@ class FewShot:
         for runs in self.runs(model):
             yield score(runs, self.name)
 
-    def runs(self, model: nn.Module) -> Iterator[list[Run]]:
-        """Yield for each number of shots a run for each seed."""
-        train, test, device = self.extract(model)
-        for shots in self.shots:
-            yield [run(train, test, shots, seed, self.l2, device, self.draws) for seed in self.all_seeds]
-
-    def runs_by_l2(self, model: nn.Module) -> Iterator[list[list[Run]]]:
-        """Yield for each number of shots, and each of `l2`, a run for each seed: nothing is chosen."""
-        train, test, device = self.extract(model)
-        for shots in self.shots:
-            solved = [draw_and_solve(train, shots, seed, device, self.draws)[1] for seed in self.all_seeds]
-            yield [
-                [Run(shots, seed, l2, accuracy(one, test, l2), len(test)) for seed, one in enumerate(solved)]
-                for l2 in self.l2
-            ]
-
-    @property
-    def all_seeds(self) -> range:
-        return range(1 if self.draws == "scenic" else self.seeds)
-
-    def extract(self, model: nn.Module) -> tuple[Features, Features, torch.device]:
-        """Return the features of train and test, and the device to solve on: a GPU for large problems."""
+    def runs(self, model: nn.Module, *, choose: bool = True) -> Iterator[list[Run]]:
+        """Yield for each number of shots a run for each seed; without `choose`, for each seed and each of `l2`."""
         train, test, device = train_and_test(model, self.train, self.test, self.extraction)
         check_shots(train, max(self.shots))
-        large = len(train.class_names) * train.x.shape[1] >= LARGE
-        return train, test, device if large else torch.device("cpu")
+        if len(train.class_names) * train.x.shape[1] < LARGE:
+            device = torch.device("cpu")
+        seeds = range(1 if self.draws == "scenic" else self.seeds)
+        for shots in self.shots:
+            by_seed = [run(train, test, shots, i, self.l2, device, self.draws, choose=choose) for i in seeds]
+            yield [one for runs in by_seed for one in runs]
 
 
 @dataclass(frozen=True)
@@ -133,29 +117,24 @@ def run(
     l2: Sequence[float],
     device: torch.device,
     draws: Draws = "vitrail",
-) -> Run:
-    """Draw the examples, solve, test; of several l2 take the best on examples not drawn, of equals the largest."""
-    drawn, solution = draw_and_solve(train, shots, seed, device, draws)
-    best = l2[0]
-    if len(l2) > 1:
+    *,
+    choose: bool = True,
+) -> list[Run]:
+    """Draw the examples, solve, test with each l2; or `choose` the best on examples not drawn, then the largest."""
+    classes = len(train.class_names)
+    in_order = ordered_classes(train.labels, classes, seed, draws)
+    drawn = np.concatenate([members[:shots] for members in in_order])  # (K shots,)
+    few = train.part(np.sort(drawn))
+    solution = solve(few.x, few.labels, classes, device)
+    if choose and len(l2) > 1:
         rest = np.setdiff1d(np.arange(len(train)), drawn)
         if not len(rest):
             raise DataError(
                 f"{train.name}: every example is drawn, none is left to choose l2 on; pass one l2"
             )
         held_out = train.part(rest[:: -(-len(rest) // MAX_HELD_OUT)])  # evenly thinned where it is much
-        best = max(l2, key=lambda value: (accuracy(solution, held_out, value), value))
-    return Run(shots, seed, best, accuracy(solution, test, best), len(test))
-
-
-def draw_and_solve(
-    train: Features, shots: int, seed: int, device: torch.device, draws: Draws
-) -> tuple[np.ndarray, Solution]:
-    classes = len(train.class_names)
-    in_order = ordered_classes(train.labels, classes, seed, draws)
-    drawn = np.concatenate([members[:shots] for members in in_order])  # (K shots,)
-    few = train.part(np.sort(drawn))
-    return drawn, solve(few.x, few.labels, classes, device)
+        l2 = [max(l2, key=lambda value: (accuracy(solution, held_out, value), value))]
+    return [Run(shots, seed, value, accuracy(solution, test, value), len(test)) for value in l2]
 
 
 def ordered_classes(labels: np.ndarray, classes: int, seed: int, draws: Draws) -> list[np.ndarray]:

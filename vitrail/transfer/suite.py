@@ -265,14 +265,13 @@ def run_probe(probe: FewShot | LinearProbe | KNN, model: Model) -> list[Entry]:
         k, value, n = probe.chosen(model)["weighted"]
         return [{"score": "knn", **summarise([value]), "test_examples": n, "k": k}]
     entries = []
-    for by_l2 in probe.runs_by_l2(model):
-        first = by_l2[0][0]
-        entry: Entry = {"score": f"{first.shots}-shot", "test_examples": first.n}
-        values = [[run.accuracy for run in runs] for runs in by_l2]
-        if len(probe.l2) > 1:
-            entry["by_l2"] = [{"l2": l2, "values": each} for l2, each in zip(probe.l2, values, strict=True)]
+    for runs in probe.runs(model, choose=False):
+        entry: Entry = {"score": f"{runs[0].shots}-shot", "test_examples": runs[0].n}
+        values = {l2: [run.accuracy for run in runs if run.l2 == l2] for l2 in probe.l2}
+        if len(values) > 1:
+            entry["by_l2"] = [{"l2": l2, "values": each} for l2, each in values.items()]
         else:
-            entry |= {**summarise(values[0]), "l2": probe.l2[0]}
+            entry |= {**summarise(values[L2]), "l2": L2}
         entries.append(entry)
     return entries
 

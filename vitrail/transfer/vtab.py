@@ -128,7 +128,7 @@ def vtab(
         if not path.exists():
             raise DataError(f"{path}: no such manifest")
     for name, source in folders.items():
-        vtab_data.check_task(source, name, settings.sizes)
+        vtab_data.open_task(source, name, settings.sizes)
     start = Start.read(tables.model_path(model, folder), settings.experiment)
     for number, (name, source) in enumerate(folders.items(), 1):
         with tables.claim(folder / "tasks" / name, start.identity(settings.protocol, source)) as task_run:

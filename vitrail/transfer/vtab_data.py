@@ -80,35 +80,24 @@ def cut_splits(sizes: Sizes) -> tuple[str, str, str]:
     return f"train{sizes[0]}", f"val{sizes[1]}", "test"
 
 
-def is_cut(folder: Path, sizes: Sizes) -> bool:
+def open_task(folder: Path, name: str, sizes: Sizes, labelled: Path | None = None) -> TaskData | None:
+    """Open and check the examples of a task. Labels that have to be computed are written to `labelled`, in the cut
+    form; without it, what is known to be wrong is an error, and None is returned."""
+    task, cut = TASKS[name], cut_splits(sizes)
     if not has_shards(folder, ".parquet"):
         raise DataError(
-            f"{folder}: no Parquet files; expected those of train, validation and test, or of "
-            f"{', '.join(cut_splits(sizes))}"
+            f"{folder}: no Parquet files; expected those of train, validation and test, or of {', '.join(cut)}"
         )
-    return set(cut_splits(sizes)) <= {shards.stem for shards in find_shards(folder, ".parquet").values()}
-
-
-def needs_labels(folder: Path, name: str, sizes: Sizes) -> bool:
-    """Return True if the labels have to be computed (`write_cut`) before `open_task`."""
-    return TASKS[name].rule is not None and not is_cut(folder, sizes)
-
-
-def check_task(folder: Path, name: str, sizes: Sizes) -> None:
-    """Raise DataError for what can be known to be wrong before anything is computed."""
-    if not needs_labels(folder, name, sizes):
-        open_task(folder, name, sizes)
-        return
-    for split in whole_splits(TASKS[name]):
-        _, shards = find_split_shards(folder, ".parquet", split)
-        find_image_column(shards.files[0], TASKS[name])
-
-
-def open_task(folder: Path, name: str, sizes: Sizes) -> TaskData:
-    """Open and check the examples of a task that has its labels."""
-    task = TASKS[name]
-    if is_cut(folder, sizes):
-        data = TaskData(str(folder), *cut_splits(sizes))
+    is_cut = set(cut) <= {shards.stem for shards in find_shards(folder, ".parquet").values()}
+    if task.rule is not None and not is_cut:
+        if labelled is None:
+            for split in whole_splits(task):
+                find_image_column(find_split_shards(folder, ".parquet", split)[1].files[0], task)
+            return None
+        write_cut(folder, name, sizes, labelled)
+        folder, is_cut = labelled, True
+    if is_cut:
+        data = TaskData(str(folder), *cut)
     else:
         where = str(folder) if task.column is None else f"{folder}?label={task.column}"
         lengths = {split: len(open_source(where, split)) for split in whole_splits(task)}
@@ -214,13 +203,10 @@ def prepare_task(
 
     DataError unless they are those of `expected` and of a manifest.csv beside the data, where there are such files.
     """
-    beside = folder / "manifest.csv"
-    if needs_labels(folder, name, sizes):
-        write_cut(folder, name, sizes, out / "data" / name)
-        folder = out / "data" / name
-    data = open_task(folder, name, sizes)
+    data = open_task(folder, name, sizes, labelled=out / "data" / name)
+    assert data is not None
     manifest = list_examples(data.sources())
-    for path in (beside, expected):
+    for path in (folder / "manifest.csv", expected):
         if path is not None and path.exists():
             check_manifest(manifest, path)
     write_manifest(manifest, manifest_path(out, name))
