@@ -298,32 +298,29 @@ def summarise(values: list[float]) -> Entry:
 def choose_l2(scores: Finished) -> tuple[Finished, dict[str, float] | None]:
     """Choose one L2 for each number of shots; until few-shot has run on all data sets, none of it is finished."""
     few = {key: entries for key, entries in scores.items() if key[1] == "fewshot"}
-    tables: dict[str, list[list[L2Values]]] = {}
-    for entries in few.values():
-        if entries is None:
-            return scores | dict.fromkeys(few), None
-        for entry in entries:
-            tables.setdefault(entry["score"], []).append(entry["by_l2"])
-    chosen = {score: best_by_mean_rank(by_data) for score, by_data in tables.items()}
-    finished: Finished = {}
-    for key, entries in few.items():
-        summaries = []
-        for entry in entries or ():
-            l2 = chosen[entry["score"]]
-            (values,) = (row["values"] for row in entry["by_l2"] if row["l2"] == l2)
-            summaries.append({**entry, **summarise(values), "l2": l2})
-        finished[key] = summaries
-    return scores | finished, chosen
+    if None in few.values():
+        return scores | dict.fromkeys(few), None
+    by_score: dict[str, list[list[L2Values]]] = {}  # accuracies on each data set
+    for entry in (entry for entries in few.values() for entry in entries or ()):
+        by_score.setdefault(entry["score"], []).append(entry["by_l2"])
+    chosen = {score: best_by_mean_rank(by_data) for score, by_data in by_score.items()}
+
+    def finish(entry: Entry) -> Entry:
+        l2 = chosen[entry["score"]]
+        (values,) = (row["values"] for row in entry["by_l2"] if row["l2"] == l2)
+        return {**entry, **summarise(values), "l2": l2}
+
+    return scores | {key: [finish(entry) for entry in entries or ()] for key, entries in few.items()}, chosen
 
 
-def best_by_mean_rank(tables: Sequence[list[L2Values]]) -> float:
-    """Return the L2 of the highest mean rank, from a table for each data set; seeds are averaged first."""
+def best_by_mean_rank(by_data: Sequence[list[L2Values]]) -> float:
+    """Return the L2 of the highest mean rank over the data sets; seeds are averaged first."""
     ranks = []
-    for table in tables:
+    for rows in by_data:
         # In single precision and by numpy's default sort, as published: they decide where accuracies are equal.
-        accuracies = np.array([statistics.fmean(row["values"]) for row in table], np.float32)
+        accuracies = np.array([statistics.fmean(row["values"]) for row in rows], np.float32)
         ranks.append(np.argsort(np.argsort(accuracies)))
-    return float(tables[0][int(np.argmax(np.mean(ranks, axis=0)))]["l2"])
+    return float(by_data[0][int(np.argmax(np.mean(ranks, axis=0)))]["l2"])
 
 
 def collect(
