@@ -279,27 +279,26 @@ def read_entry(folder: Path, about: dict[str, str]) -> Rows | None:
 
 def write_entry(folder: Path, about: dict[str, str], rows: Iterator[Rows]) -> None:
     index, width, begins = [np.zeros(0, np.int64)], 0, 0
+
+    def write_header(file: BinaryIO) -> int:
+        header = {"descr": "<f2", "fortran_order": False, "shape": (sum(map(len, index)), width)}
+        np.lib.format.write_array_header_1_0(file, header)
+        return file.tell()
+
     with atomic_folder(folder) as temporary:
         with (temporary / "features.npy").open("wb") as file:
             for x, at in rows:
                 if not begins:
                     width = x.shape[1]
-                    begins = write_header(file, 0, width)
+                    begins = write_header(file)
                 file.write(x.tobytes())
                 index.append(at)
             # The number of rows is known now; numpy leaves room for it to grow.
             file.seek(0)
-            assert begins == write_header(file, sum(map(len, index)), width)
+            assert begins == write_header(file)
         np.save(temporary / "index.npy", np.concatenate(index))
         card = {**about, "checksum": checksum(temporary)}
         (temporary / "about.json").write_text(json.dumps(card, indent=1), encoding="utf-8")
-
-
-def write_header(file: BinaryIO, n: int, width: int) -> int:
-    """Write the header of a .npy file of float16 (n, width); return its length."""
-    header = {"descr": "<f2", "fortran_order": False, "shape": (n, width)}
-    np.lib.format.write_array_header_1_0(file, header)
-    return file.tell()
 
 
 def checksum(folder: Path) -> str:

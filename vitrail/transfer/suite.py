@@ -78,10 +78,6 @@ class SuiteSettings:
     # what chooses the settings of fine-tuning that are left unset
     protocol: Literal["default", "paper", "augreg", "bit"] = "default"
 
-    def __post_init__(self) -> None:
-        if self.seeds < 1:
-            raise ConfigError(f"seeds {self.seeds}: must be at least 1")
-
 
 SUITE = SuiteSettings()
 
@@ -138,7 +134,7 @@ def transfer(
     settings, finetuning = override_known(settings, keywords)
     if fixed := sorted({"model", "data", "train", "val", "test"} & set(finetuning)):
         raise ConfigError(f"{', '.join(fixed)} cannot be set: each data set has its own (see train_split)")
-    loading = override(Finetuning(), finetuning).experiment.data
+    loading = override(Finetuning(), finetuning | {"seeds": settings.seeds}).experiment.data
     folder, methods = Path(out).expanduser(), tuple(dict.fromkeys(methods))
     if unknown := sorted(set(methods) - set(METHODS)):
         raise ConfigError(f"unknown method {', '.join(unknown)}; methods: {', '.join(METHODS)}")
