@@ -33,8 +33,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitrail.data.splits import class_members, shuffled_classes
 from vitrail.data.sources import Source
+from vitrail.data.splits import class_members, shuffled_classes
 from vitrail.errors import ConfigError, DataError
 from vitrail.evaluators.score import Score, mean_and_std
 from vitrail.inference.features import MAX_HELD_OUT, Extraction, Features, as_float64, train_and_test

@@ -34,8 +34,8 @@ from torch import Tensor, nn
 
 from vitrail.checkpoints.formats import as_model
 from vitrail.data.readers.fingerprint import digest
-from vitrail.data.splits import stratified
 from vitrail.data.sources import Source
+from vitrail.data.splits import stratified
 from vitrail.errors import ConfigError, DataError
 from vitrail.inference.engine import (
     BATCH_SIZE,
