@@ -4,7 +4,7 @@ import torch
 from tests.randomise import randomise
 from vitrail.errors import ConfigError
 from vitrail.models.names import build, make_config
-from vitrail.models.vit import VARIANTS, ViTConfig
+from vitrail.models.vit import VARIANTS, AttentionPool, Head, PatchEmbedding, ViTConfig, patchify
 
 TINY = {
     "width": 24,
@@ -61,6 +61,49 @@ def test_norm_after_pooling_is_not_the_norm_before_it():
     z = torch.randn(2, 6, 24)
     torch.testing.assert_close(after.pool(z), after.pooled_norm(z.mean(1)))
     torch.testing.assert_close(before.pool(before.encoder.norm(z)), before.encoder.norm(z).mean(1))
+
+
+def test_patchify_orders_patches_by_row_and_pixels_by_row_column_channel():
+    x = torch.arange(2 * 3 * 4 * 6).reshape(2, 3, 4, 6)
+    x_p = patchify(x, 2)
+    assert x_p.shape == (2, 6, 12)
+    # patch 4 is the second of the lower row: rows 2-3, columns 2-3
+    expected = [x[1, c, i, j].item() for i in (2, 3) for j in (2, 3) for c in range(3)]
+    assert x_p[1, 4].tolist() == expected
+
+
+def test_embedding_is_x_p_times_E():
+    torch.manual_seed(0)
+    embedding = PatchEmbedding(channels=3, width=10, patch_size=4)
+    x = torch.randn(2, 3, 8, 12)
+    E = embedding.weight.permute(2, 3, 1, 0).reshape(4 * 4 * 3, 10)  # (P*P*C, D)
+    torch.testing.assert_close(embedding(x), patchify(x, 4) @ E + embedding.bias, rtol=1e-5, atol=1e-5)
+
+
+def test_attention_pool_is_the_probe_attending_to_all_tokens():
+    pool = randomise(AttentionPool(width=8, heads=2, mlp_dim=12, norm_eps=1e-6, activation="gelu_tanh"))
+    z = torch.randn(3, 5, 8)
+    k, v = pool.kv(z).chunk(2, dim=-1)
+    q = pool.q(pool.probe)[0, 0]
+    rows = []
+    for b in range(3):
+        heads = []
+        for h in range(2):
+            part = slice(4 * h, 4 * h + 4)
+            a = (k[b, :, part] @ q[part] / 2).softmax(0)
+            heads.append(a @ v[b, :, part])
+        rows.append(pool.out(torch.cat(heads)))
+    y = torch.stack(rows)
+    torch.testing.assert_close(pool(z), y + pool.mlp(pool.norm(y)), rtol=1e-4, atol=1e-5)
+
+
+def test_head_with_and_without_its_parts():
+    y = torch.randn(2, 8)
+    whole = randomise(Head(8, pre_logits=6, classes=3))
+    torch.testing.assert_close(whole(y), whole.classifier(torch.tanh(whole.pre_logits(y))))
+    assert whole.representation(y).shape == (2, 6)
+    assert randomise(Head(8, 0, 3)).representation(y) is y
+    assert Head(8, 0, 0)(y) is y
 
 
 VARIED = [

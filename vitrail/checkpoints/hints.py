@@ -14,17 +14,15 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import Any, get_args
+from typing import Any
 
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.models import checking
-from vitrail.models.choices import Activation, Pool
 from vitrail.models.names import Config
 from vitrail.models.vit import VARIANTS
 from vitrail.runtime.log import note
 
 Size = int | tuple[int, int]
-ALLOWED = {"activation": get_args(Activation), "pool": get_args(Pool)}
 
 
 @dataclass(frozen=True)
@@ -37,13 +35,7 @@ class Hints:
     pool: str | None = None
 
     def __post_init__(self) -> None:
-        for name, allowed in ALLOWED.items():
-            if (value := getattr(self, name)) is not None and value not in allowed:
-                raise ConfigError(f"{name}={value!r} is not one of {', '.join(allowed)}")
-        if self.heads is not None:
-            checking.whole(self, 1, "heads")
-        if self.norm_eps is not None:
-            checking.number(self, 0, 1, "norm_eps")
+        checking.check_fields(self.stated())
 
     def stated(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(self).items() if value is not None}

@@ -1,12 +1,22 @@
-"""Checks of the fields of a config; each raises ConfigError with the value and what is allowed."""
+"""Checks of the fields of a config: one table; each raises ConfigError with the value and what is allowed."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, get_args
 
 from vitrail.errors import ConfigError
+from vitrail.models.choices import (
+    Activation,
+    BlockKind,
+    NormAt,
+    Pool,
+    Positions,
+    PositionsAt,
+    Standardisation,
+)
 
-# Upper bounds of sizes: far beyond any model, and still within what torch can count.
+# Whole numbers: field, greatest value. Far beyond any model, and still within what torch can count.
 MOST = {
     "width": 1 << 16,
     "depth": 1000,
@@ -17,8 +27,47 @@ MOST = {
     "classes": 1 << 24,
     "pre_logits": 1 << 18,
 }
+MAY_BE_0 = {"classes", "pre_logits"}
+# Numbers: field, (least value, the value that it stays below).
+WITHIN = {
+    "dropout": (0, 1),
+    "attention_dropout": (0, 1),
+    "drop_path": (0, 1),
+    "norm_eps": (0, 1),
+    "standardisation_eps": (0, 1),
+    "head_bias": (-1000, 1000),
+    "width_factor": (0.5, 1000),
+}
+CHOICES = {
+    "pool": get_args(Pool),
+    "positions": get_args(Positions),
+    "positions_at": get_args(PositionsAt),
+    "block": get_args(BlockKind),
+    "activation": get_args(Activation),
+    "norm_at": get_args(NormAt),
+    "standardisation": get_args(Standardisation),
+}
 MOST_PIXELS = 1 << 16  # along a side of an image
-MOST_STAGES, MOST_UNITS = 6, 1000  # of a ResNet; units of all its stages together
+
+
+def check_fields(fields: Mapping[str, Any]) -> None:
+    """Check the fields that the tables have."""
+    for name, value in fields.items():
+        wrong = ""
+        if name in MOST:
+            least = 0 if name in MAY_BE_0 else 1
+            if not is_whole(value) or value < least:
+                wrong = f"{name} must be a whole number of at least {least}, not {value!r}"
+            elif value > MOST[name]:
+                wrong = f"{name} must be at most {MOST[name]}, not {value!r:.60}"
+        elif name in WITHIN:
+            low, high = WITHIN[name]
+            if not isinstance(value, int | float) or not low <= value < high:
+                wrong = f"{name} must be in [{low:g}, {high:g}), not {value!r}"
+        elif name in CHOICES and value not in CHOICES[name]:
+            wrong = f"{name}={value!r} is not one of {', '.join(CHOICES[name])}"
+        if wrong:
+            raise ConfigError(wrong)
 
 
 def image_size(value: Any) -> tuple[int, int]:
@@ -31,37 +80,6 @@ def image_size(value: Any) -> tuple[int, int]:
     if max(size) > MOST_PIXELS:
         raise ConfigError(f"image_size={value!r:.60} is more than {MOST_PIXELS} pixels along a side")
     return size[0], size[1]
-
-
-def whole(config: Any, least: int, *names: str) -> None:
-    """Check that fields are whole numbers of at least `least`."""
-    for name in names:
-        value = getattr(config, name)
-        if not is_whole(value) or value < least:
-            raise ConfigError(f"{name} must be a whole number of at least {least}, not {value!r}")
-        if value > MOST[name]:
-            raise ConfigError(f"{name} must be at most {MOST[name]}, not {value!r:.60}")
-
-
-def number(config: Any, least: float, most: float, *names: str) -> None:
-    """Check that fields are numbers with least <= value < most."""
-    for name in names:
-        value = getattr(config, name)
-        if not isinstance(value, int | float) or not least <= value < most:
-            raise ConfigError(f"{name} must be in [{least:g}, {most:g}), not {value!r}")
-
-
-def units(config: Any, least_stages: int) -> tuple[int, ...]:
-    """Return the numbers of bottleneck units in the stages of a ResNet."""
-    value = config.units
-    units = tuple(value) if isinstance(value, tuple | list) else None
-    if units is None or len(units) < least_stages or not all(is_whole(n) and n >= 1 for n in units):
-        raise ConfigError(f"units={value!r} must be a whole number of at least 1 for each stage")
-    if len(units) > MOST_STAGES or sum(units) > MOST_UNITS:
-        raise ConfigError(
-            f"units={value!r:.60} must have at most {MOST_STAGES} stages and {MOST_UNITS} units in all"
-        )
-    return units
 
 
 def is_whole(value: Any) -> bool:

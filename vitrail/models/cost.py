@@ -12,8 +12,8 @@ the MLP's hidden layer before and after the GELU (2 mlp_dim).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 from vitrail.errors import ConfigError
 from vitrail.models.hybrid import HybridConfig
@@ -55,9 +55,10 @@ class Cost:
 
 
 def cost(config: Config) -> Cost:
-    if isinstance(config, BiTConfig):
-        return bit_cost(config)
-    return vit_cost(config)
+    if not isinstance(config, BiTConfig):
+        return vit_cost(config)
+    body, head = resnet_cost(config, config.channels, config.image_size), config.width * config.classes
+    return replace(body, parameters=body.parameters + head + config.classes, macs=body.macs + head)
 
 
 def accelerator_days(flops: float, peak_flops: float, utilisation: float) -> float:
@@ -76,9 +77,18 @@ def vit_cost(c: ViTConfig) -> Cost:
     E = c.patch_size**2 * c.embedded_channels * D
     layers = c.depth * (2 if c.block == "axial" else 1)
 
-    parameters = E + D + D * bool(c.class_token) + position_parameters(c)
+    rows, columns = c.grid
+    table = {
+        "none": 0,
+        "sincos": 0,
+        "1d": T * D,
+        "2d": (rows + columns) * (D // 2),
+        "relative": (2 * T - 1) * D,
+    }
+    parameters = E + D + D * bool(c.class_token)
+    parameters += table[c.positions] * (c.depth if c.positions_at == "every" else 1)
     parameters += layers * (attention + mlp + 2 * norm) + norm
-    rows, columns = c.grid  # axial blocks attend within rows, then within columns
+    # Axial blocks attend within rows, then within columns.
     pairs = N * (rows + columns) if c.block == "axial" else T * T
     macs = N * E + layers * (4 * T * D * D + 2 * T * D * M) + c.depth * 2 * pairs * D
     activations = N * E // D + layers * T * (8 * D + 2 * M) + T * D
@@ -93,92 +103,45 @@ def vit_cost(c: ViTConfig) -> Cost:
     parameters += (D * c.pre_logits + c.pre_logits) + (R * c.classes + c.classes)
     macs += D * c.pre_logits + R * c.classes
     if isinstance(c, HybridConfig):
-        stem = resnet_cost(stem_layers(c.stem, c.channels, c.image_size))
+        stem = resnet_cost(c.stem, c.channels, c.image_size)
         parameters += stem.parameters
         macs += stem.macs
         activations += stem.activations
     return Cost(parameters, T, macs, activations)
 
 
-def position_parameters(c: ViTConfig) -> int:
-    D, (rows, columns) = c.width, c.grid
-    table = {
-        "none": 0,
-        "sincos": 0,
-        "1d": c.tokens * D,
-        "2d": (rows + columns) * (D // 2),
-        "relative": (2 * c.tokens - 1) * D,
-    }[c.positions]
-    return table * (c.depth if c.positions_at == "every" else 1)
-
-
-@dataclass(frozen=True)
-class Layer:
-    """A convolution of a ResNet, or (kernel 0) a GroupNorm, or (outputs 0) an operation without weights."""
-
-    inputs: int
-    outputs: int
-    kernel: int
-    positions_in: int
-    positions_out: int
-
-
-def resnet_cost(layers: Iterator[Layer]) -> Cost:
-    parameters = macs = activations = 0
-    for layer in layers:
-        weights = layer.inputs * layer.outputs * layer.kernel**2 if layer.kernel else 2 * layer.outputs
-        parameters += weights
-        macs += weights * layer.positions_out if layer.kernel else 0
-        activations += layer.inputs * layer.positions_in  # each keeps its input
-    return Cost(parameters, 0, macs, activations)
-
-
-def bit_cost(c: BiTConfig) -> Cost:
-    def layers() -> Iterator[Layer]:
-        h, w = halved(c.image_size)
-        yield Layer(c.channels, int(64 * c.width_factor), 7, c.image_size[0] * c.image_size[1], h * w)
-        yield from unit_layers(c.units, c.width_factor, halved((h, w)), preactivation=True)
-        for _ in c.units:
-            h, w = halved((h, w))
-        yield Layer(c.width, c.width, 0, h * w, h * w)
-
-    body = resnet_cost(layers())
-    head = c.width * c.classes
-    return Cost(body.parameters + head + c.classes, 0, body.macs + head, body.activations)
-
-
-def stem_layers(c: StemConfig, channels: int, image_size: tuple[int, int]) -> Iterator[Layer]:
-    h, w = halved(image_size)
-    width = int(64 * c.width_factor)
-    yield Layer(channels, width, 7, image_size[0] * image_size[1], h * w)
-    yield Layer(width, width, 0, h * w, h * w)
-    yield Layer(width, 0, 0, 2 * h * w, 0)  # the rectified map, and its padded copy that the max-pool keeps
-    yield from unit_layers(c.units, c.width_factor, halved((h, w)), preactivation=False)
-
-
-def unit_layers(
-    units: tuple[int, ...], width_factor: float, size: tuple[int, int], *, preactivation: bool
-) -> Iterator[Layer]:
-    inputs = int(64 * width_factor)
-    for s, count in enumerate(units):
-        outputs = stage_width(width_factor, s)
+def resnet_cost(c: BiTConfig | StemConfig, channels: int, image_size: tuple[int, int]) -> Cost:
+    """Return the cost of a ResNet without a classifier: each convolution and norm keeps its input."""
+    pre, width, size = isinstance(c, BiTConfig), int(64 * c.width_factor), halved(image_size)
+    root = math.prod(size)
+    convs = [
+        (channels, width, 7, math.prod(image_size), root)
+    ]  # inputs, outputs, kernel, pixels before and after
+    norms = [] if pre else [(width, root)]  # channels, pixels
+    # Before its max-pool the stem keeps the rectified map, and its padded copy.
+    activations = 0 if pre else 2 * width * root
+    inputs, size = width, halved(size)
+    for s, count in enumerate(c.units):
+        outputs = stage_width(c.width_factor, s)
+        middle = outputs // 4
         for u in range(count):
-            before = size[0] * size[1]
-            if s and not u:
-                size = halved(size)
-            after, middle = size[0] * size[1], outputs // 4
-            yield Layer(inputs, middle, 1, before, before)
-            yield Layer(middle, middle, 3, before, after)
-            yield Layer(middle, outputs, 1, after, after)
-            if not u:
-                yield Layer(inputs, outputs, 1, before, after)
-            if preactivation:
-                norms = [(inputs, before), (middle, before), (middle, after)]
+            before = math.prod(size)
+            size = halved(size) if s and not u else size
+            after = math.prod(size)
+            convs += [(inputs, middle, 1, before, before), (middle, middle, 3, before, after)]
+            convs += [(middle, outputs, 1, after, after)] + [(inputs, outputs, 1, before, after)] * (not u)
+            if pre:
+                norms += [(inputs, before), (middle, before), (middle, after)]
             else:
-                norms = [(middle, before), (middle, after), (outputs, after)] + [(outputs, after)] * (not u)
-            for channels, positions in norms:
-                yield Layer(channels, channels, 0, positions, positions)
+                norms += [(middle, before), (middle, after), (outputs, after)] + [(outputs, after)] * (not u)
             inputs = outputs
+    norms += [(inputs, math.prod(size))] if pre else []
+    return Cost(
+        parameters=sum(i * o * k * k for i, o, k, _, _ in convs) + sum(2 * n for n, _ in norms),
+        tokens=0,
+        macs=sum(i * o * k * k * after for i, o, k, _, after in convs),
+        activations=activations + sum(i * n for i, _, _, n, _ in convs) + sum(i * n for i, n in norms),
+    )
 
 
 def halved(size: tuple[int, int]) -> tuple[int, int]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import MutableMapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -24,7 +24,10 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from vitrail.models.choices import Activation
-from vitrail.models.positions import Grid, take
+from vitrail.models.positions import Grid, Relative1D, additive, take
+
+if TYPE_CHECKING:
+    from vitrail.models.vit import ViTConfig
 
 Record = MutableMapping[str, Tensor]
 
@@ -40,23 +43,12 @@ class Layout(NamedTuple):
 class Block(nn.Module):
     """One encoder layer: Eqs. 2 and 3, each branch with dropout and, in training, stochastic depth."""
 
-    def __init__(
-        self,
-        width: int,
-        heads: int,
-        mlp_dim: int,
-        *,
-        norm_eps: float,
-        activation: Activation,
-        dropout: float,
-        attention_dropout: float,
-        drop_path: float,
-    ) -> None:
+    def __init__(self, c: ViTConfig, drop_path: float) -> None:
         super().__init__()
-        self.norm1 = nn.LayerNorm(width, eps=norm_eps)
-        self.attention = SelfAttention(width, heads, dropout, attention_dropout)
-        self.norm2 = nn.LayerNorm(width, eps=norm_eps)
-        self.mlp = MLP(width, mlp_dim, activation, dropout)
+        self.norm1 = nn.LayerNorm(c.width, eps=c.norm_eps)
+        self.attention = SelfAttention(c.width, c.heads, c.dropout, c.attention_dropout)
+        self.norm2 = nn.LayerNorm(c.width, eps=c.norm_eps)
+        self.mlp = MLP(c.width, c.mlp_dim, c.activation, c.dropout)
         self.drop_path = drop_path
 
     def forward(
@@ -180,19 +172,27 @@ class AxialBlock(nn.Module):
 class Encoder(nn.Module):
     """The layers in order, then the last LayerNorm (or none, where it comes after the pooling).
 
-    `positions`: modules for the inputs of the layers: none, one shared by all, or one for each. With
-    `relative` they are handed to attention, otherwise they add to z.
+    `positions`: modules for the inputs of the layers: none (they are added at the stem), one shared by all, or one
+    for each. Relative ones are handed to attention, others add to z.
     """
 
-    def __init__(
-        self, blocks: list[nn.Module], norm: nn.Module, positions: list[nn.Module], relative: bool
-    ) -> None:
+    def __init__(self, c: ViTConfig) -> None:
         super().__init__()
-        assert len(positions) in (0, 1, len(blocks))
+        blocks: list[nn.Module] = []
+        for i in range(c.depth):
+            drop_path = c.drop_path * i / max(1, c.depth - 1)
+            block = Block(c, drop_path)
+            blocks.append(block if c.block == "standard" else AxialBlock(block, Block(c, drop_path)))
+        self.relative = c.positions == "relative"
+        positions: list[nn.Module] = []
+        for _ in range({"stem": 0, "shared": 1, "every": c.depth}[c.positions_at or "stem"]):
+            if self.relative:
+                positions.append(Relative1D(c.tokens, c.width, c.heads))
+            elif (added := additive(c.positions, c.grid, c.width, c.prefix)) is not None:
+                positions.append(added)
         self.blocks = nn.ModuleList(blocks)
         self.positions = nn.ModuleList(positions)
-        self.norm = norm
-        self.relative = relative
+        self.norm = nn.LayerNorm(c.width, eps=c.norm_eps) if c.norm_at == "encoder" else nn.Identity()
         self.activation_checkpointing = False  # keep only the inputs of layers, and compute the rest again
 
     def forward(self, z: Tensor, layout: Layout, record: Record | None = None) -> Tensor:

@@ -40,10 +40,7 @@ class HybridConfig(ViTConfig):
     stem: StemConfig = field(default_factory=StemConfig)
 
     def __post_init__(self) -> None:
-        if isinstance(self.stem, dict):
-            unknown = sorted(set(self.stem) - {f.name for f in fields(StemConfig)})
-            if unknown:
-                raise ConfigError(f"the stem has no field {', '.join(unknown)}")
+        if isinstance(self.stem, dict) and set(self.stem) <= {f.name for f in fields(StemConfig)}:
             object.__setattr__(self, "stem", StemConfig(**self.stem))
         if not isinstance(self.stem, StemConfig):
             raise ConfigError(f"stem={self.stem!r} is neither a StemConfig nor a dict of its fields")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Iterable
 from dataclasses import fields, replace
 from typing import Any
 
@@ -38,6 +39,17 @@ TIMM_SIZES = {
     "tiny": "Ti", "small": "S", "medium": "M", "base": "B", "large": "L", "huge": "H", "so400m": "So400m",
     "giant": "g", "giantopt": "g-opt", "gigantic": "G",
 }  # fmt: skip
+# Spellings of a ViT, a hybrid and a BiT ResNet, in any case.
+PAPER = (
+    r"(?:vit[-_])?(?P<variant>[a-z0-9]+(?:-[a-z]+)?)[-/_](?P<patch>\d+)",
+    r"r(?P<layers>\d*)\+(?:vit[-_])?(?P<variant>[a-z]+)[/_](?P<patch>\d+)",
+    r"(?:bit[-_])?(?:[sml][-_])?r(?P<layers>\d+)x(?P<factor>\d+)",
+)
+TIMM = (  # and transformers
+    r"vit_(?P<variant>[a-z0-9]+)_patch(?P<patch>\d+)(?:_(?P<gap>gap_)?(?P<pixels>\d+))?",
+    r"vit_(?P<variant>[a-z]+)_r(?P<layers>\d*)_s(?P<patch>\d+)(?:_p8)?(?:_(?P<pixels>\d+))?",
+    r"resnetv2_(?P<layers>\d+)x(?P<factor>\d+)_bit[ms]?",
+)
 
 
 def make_config(name: str, **overrides: Any) -> Config:
@@ -62,13 +74,34 @@ def build(config: Config) -> Model:
 
 
 def parse(name: str) -> Config:
-    text = re.sub(r"^(google|timm|facebook)/", "", name.strip(), flags=re.IGNORECASE)
-    text, size = split_size(text)
-    for read in (plain, hybrid, bit, timm_plain, timm_hybrid, timm_bit):
-        config = read(text, size)
-        if config is not None:
-            return config
+    text, image_size = split_size(re.sub(r"^(google|timm|facebook)/", "", name.strip(), flags=re.IGNORECASE))
+    timm = re.sub(r"\..*|_in\d+k$", "", text.lower().replace("-", "_"))  # without its tag
+    for pattern, spelling in [*((one, text) for one in PAPER), *((one, timm) for one in TIMM)]:
+        match = re.fullmatch(pattern, spelling, re.IGNORECASE)
+        if match is None:
+            continue
+        has = match.groupdict()
+        word = has.get("variant") or ""
+        variant = TIMM_SIZES.get(word) if pattern in TIMM else in_any_case(word, VARIANTS)
+        pixels = has.get("pixels")
+        size = (int(pixels), int(pixels)) if pixels else image_size
+        if "factor" in has:
+            if units := UNITS.get(f"R{has['layers']}"):
+                return BiTConfig(units, int(has["factor"]), size)
+        elif "layers" in has:
+            if known := in_any_case(f"R{has['layers']}+{variant}/{has['patch']}", HYBRIDS):
+                stem, vit, patch_size = HYBRIDS[known]
+                return HybridConfig(*VARIANTS[vit], patch_size, size, stem=StemConfig(stem))
+        elif variant:
+            config = ViTConfig(*VARIANTS[variant], int(has["patch"]), size)
+            return replace(config, pool="mean", class_token=None) if has.get("gap") else config
     raise unknown_model(name)
+
+
+def in_any_case(text: str, names: Iterable[str]) -> str | None:
+    """Return the name that is the text, else the first that differs from it in case only: g before G."""
+    known = list(names)
+    return text if text in known else next((name for name in known if name.lower() == text.lower()), None)
 
 
 def split_size(text: str) -> tuple[str, tuple[int, int]]:
@@ -77,67 +110,6 @@ def split_size(text: str) -> tuple[str, tuple[int, int]]:
     if not match:
         return text, (224, 224)
     return match[1], (int(match[2]), int(match[3] or match[2]))
-
-
-def variant(text: str) -> str | None:
-    if text in VARIANTS:
-        return text
-    # "G" matched above; other cases of g find "g", which is first in the table.
-    return next((known for known in VARIANTS if known.lower() == text.lower()), None)
-
-
-def plain(text: str, size: tuple[int, int]) -> ViTConfig | None:
-    match = re.fullmatch(r"(?:vit[-_])?([a-z0-9]+(?:-[a-z]+)?)[-/_](\d+)", text, re.IGNORECASE)
-    known = variant(match[1]) if match else None
-    return vit_config(known, int(match[2]), size) if match and known else None
-
-
-def vit_config(known: str, patch_size: int, size: tuple[int, int]) -> ViTConfig:
-    return ViTConfig(*VARIANTS[known], patch_size, size)
-
-
-def hybrid(text: str, size: tuple[int, int]) -> HybridConfig | None:
-    match = re.fullmatch(r"(r\d*)\+(?:vit[-_])?([a-z]+)[/_](\d+)", text, re.IGNORECASE)
-    name = f"{match[1]}+{match[2]}/{match[3]}".lower() if match else ""
-    known = next((known for known in HYBRIDS if known.lower() == name), None)
-    if known is None:
-        return None
-    units, vit, patch_size = HYBRIDS[known]
-    return HybridConfig(*VARIANTS[vit], patch_size, size, stem=StemConfig(units))
-
-
-def bit(text: str, size: tuple[int, int]) -> BiTConfig | None:
-    match = re.fullmatch(r"(?:bit[-_])?(?:[sml][-_])?(r\d+)x(\d+)", text, re.IGNORECASE)
-    if not match or match[1].upper() not in UNITS:
-        return None
-    return BiTConfig(UNITS[match[1].upper()], int(match[2]), size)
-
-
-def timm_plain(text: str, size: tuple[int, int]) -> ViTConfig | None:
-    """timm's and transformers' vit_base_patch16_224[.tag][_in21k]."""
-    text = re.sub(r"\..*|_in(21|1)k$", "", text.lower().replace("-", "_"))
-    match = re.fullmatch(r"vit_([a-z0-9]+)_patch(\d+)(?:_(?:gap_)?(\d+))?", text)
-    if not match or match[1] not in TIMM_SIZES:
-        return None
-    size = (int(match[3]), int(match[3])) if match[3] else size
-    config = vit_config(TIMM_SIZES[match[1]], int(match[2]), size)
-    return replace(config, pool="mean", class_token=None) if "_gap_" in text else config
-
-
-def timm_hybrid(text: str, size: tuple[int, int]) -> HybridConfig | None:
-    match = re.fullmatch(
-        r"vit_([a-z]+)_(r\d*)_s(\d+)(?:_p8)?(?:_(\d+))?(?:_in\d+k)?",
-        re.sub(r"\..*", "", text.lower().replace("-", "_")),
-    )
-    if not match or match[1] not in TIMM_SIZES:
-        return None
-    size = (int(match[4]), int(match[4])) if match[4] else size
-    return hybrid(f"{match[2]}+{TIMM_SIZES[match[1]]}/{match[3]}", size)
-
-
-def timm_bit(text: str, size: tuple[int, int]) -> BiTConfig | None:
-    match = re.fullmatch(r"resnetv2_(\d+)x(\d+)_bit[ms]?(?:_in\d+k)?(?:\..*)?", text.lower())
-    return bit(f"R{match[1]}x{match[2]}", size) if match else None
 
 
 def unknown_model(name: str) -> ConfigError:

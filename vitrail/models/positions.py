@@ -17,6 +17,8 @@ T = prefix + N tokens, N = rows * columns patches, D width, h heads, d = D / h.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -39,14 +41,12 @@ RESAMPLE: dict[str, dict[str, str | bool]] = {
 
 def additive(kind: Positions, grid: Grid, width: int, prefix: int) -> nn.Module | None:
     """Return the module grid -> E_pos (1, T, D) of an additive kind; None for `none`."""
-    if kind == "1d":
-        return Learned1D(grid, width, prefix)
-    if kind == "2d":
-        return Learned2D(grid, width, prefix)
-    if kind == "sincos":
-        return SinCos2D(grid, width, prefix)
-    assert kind == "none", kind
-    return None
+    kinds: dict[str, Callable[[Grid, int, int], nn.Module]] = {
+        "1d": Learned1D,
+        "2d": Learned2D,
+        "sincos": SinCos2D,
+    }
+    return None if kind == "none" else kinds[kind](grid, width, prefix)
 
 
 class Learned1D(nn.Module):
@@ -93,18 +93,17 @@ class SinCos2D(nn.Module):
         return self.computed(grid, self.table.shape[-1]).to(self.table)  # (1, T, D)
 
     def computed(self, grid: Grid, width: int) -> Tensor:
-        return F.pad(sincos_table(grid, width), (0, 0, self.prefix, 0))[None]  # (1, T, D)
-
-
-def sincos_table(grid: Grid, width: int) -> Tensor:
-    # The device is stated so that a model laid out on `meta` for loading has its real table.
-    w = torch.arange(width // 4, dtype=torch.float64, device="cpu") / (width // 4 - 1)
-    w = 1.0 / 10_000**w
-    y, x = (torch.arange(n, dtype=torch.float64, device="cpu")[:, None] * w for n in grid)  # (side, D/4) each
-    Y, X = (torch.cat([v.sin(), v.cos()], dim=1).float() for v in (y, x))  # (side, D/2) each
-    X = X.expand(grid[0], -1, -1)  # (rows, columns, D/2)
-    Y = Y[:, None].expand(-1, grid[1], -1)  # (rows, columns, D/2)
-    return torch.cat([X, Y], dim=2).flatten(0, 1)  # (N, D)
+        # The device is stated so that a model laid out on `meta` for loading has its real table.
+        w = torch.arange(width // 4, dtype=torch.float64, device="cpu") / (width // 4 - 1)
+        w = 1.0 / 10_000**w
+        y, x = (
+            torch.arange(n, dtype=torch.float64, device="cpu")[:, None] * w for n in grid
+        )  # (side, D/4) each
+        Y, X = (torch.cat([v.sin(), v.cos()], dim=1).float() for v in (y, x))  # (side, D/2) each
+        X = X.expand(grid[0], -1, -1)  # (rows, columns, D/2)
+        Y = Y[:, None].expand(-1, grid[1], -1)  # (rows, columns, D/2)
+        E_pos = torch.cat([X, Y], dim=2).flatten(0, 1)  # (N, D)
+        return F.pad(E_pos, (0, 0, self.prefix, 0))[None]  # (1, T, D)
 
 
 class Relative1D(nn.Module):

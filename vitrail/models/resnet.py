@@ -13,18 +13,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import partial
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.errors import ConfigError
 from vitrail.models import checking
-from vitrail.models.heads import Head
+from vitrail.models.choices import Standardisation
 from vitrail.models.initialisation import initialise
+from vitrail.models.vit import Head
 
 GROUPS = 32
-Standardisation = Literal["sqrt_var", "std"]  # divide by sqrt(var + eps), or by std + eps
+MOST_STAGES, MOST_UNITS = 6, 1000  # units of all stages together
 
 # units in each of the four stages
 UNITS: dict[str, tuple[int, ...]] = {
@@ -52,13 +54,9 @@ class BiTConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "image_size", checking.image_size(self.image_size))
-        object.__setattr__(self, "units", checking.units(self, least_stages=1))
-        checking.whole(self, 1, "channels")
-        checking.whole(self, 0, "classes")
-        checking.number(self, -1000, 1000, "head_bias")
+        check_resnet(self, least_stages=1)
         if min(self.image_size) < 32:
             raise ConfigError(f"image_size {self.image_size} is too small for a ResNet: at least 32")
-        check_resnet(self)
 
     @property
     def width(self) -> int:
@@ -77,8 +75,7 @@ class StemConfig:
     standardisation_eps: float = 1e-5
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "units", checking.units(self, least_stages=0))
-        check_resnet(self)
+        check_resnet(self, least_stages=0)
 
     @property
     def stride(self) -> int:
@@ -98,14 +95,20 @@ def stage_width(width_factor: float, stage: int) -> int:
     return 4 * int(64 * width_factor) * 2**stage
 
 
-def check_resnet(config: BiTConfig | StemConfig) -> None:
-    """Reject fields that neither kind of ResNet can have."""
-    checking.number(config, 0, 1, "norm_eps", "standardisation_eps")
-    checking.number(config, 0.5, 1000, "width_factor")
+def check_resnet(config: BiTConfig | StemConfig, least_stages: int) -> None:
+    """Reject fields that neither kind of ResNet can have; make `units` a tuple."""
+    checking.check_fields(vars(config))
     if 64 * config.width_factor % GROUPS:
         raise ConfigError(f"width_factor={config.width_factor}: 64 times it must be a multiple of {GROUPS}")
-    if config.standardisation not in ("sqrt_var", "std"):
-        raise ConfigError(f"standardisation={config.standardisation!r} is not one of sqrt_var, std")
+    given: Any = config.units
+    units = tuple(given) if isinstance(given, tuple | list) else (0,)
+    if len(units) < least_stages or not all(checking.is_whole(n) and n >= 1 for n in units):
+        raise ConfigError(f"units={given!r} must be a whole number of at least 1 for each stage")
+    if len(units) > MOST_STAGES or sum(units) > MOST_UNITS:
+        raise ConfigError(
+            f"units={units!r:.60} must have at most {MOST_STAGES} stages and {MOST_UNITS} units in all"
+        )
+    object.__setattr__(config, "units", units)
 
 
 class BiT(nn.Module):
@@ -120,13 +123,9 @@ class BiT(nn.Module):
         self.metrics: dict[str, Any] = {}  # scores of the weights
         self.license: dict[str, str] = {}  # of "weights" and "data"; missing: unknown
         c = config
-
-        def conv(inputs: int, outputs: int, kernel: int, stride: int = 1) -> StdConv:
-            padding = kernel // 2
-            return StdConv(inputs, outputs, kernel, stride, padding, c.standardisation, c.standardisation_eps)
-
+        conv = partial(StdConv, same=False, form=c.standardisation, eps=c.standardisation_eps)
         self.root = nn.ModuleDict({"conv": conv(c.channels, int(64 * c.width_factor), 7, 2)})
-        self.stages = stages(PreActUnit, c.units, c.width_factor, conv, c.norm_eps)
+        self.stages = stages(PreActUnit, c, conv)
         self.norm = nn.GroupNorm(GROUPS, c.width, eps=c.norm_eps)
         self.head = Head(c.width, pre_logits=0, classes=c.classes)
         initialise(self, head_bias=c.head_bias)
@@ -151,15 +150,11 @@ class Stem(nn.Module):
 
     def __init__(self, config: StemConfig, channels: int) -> None:
         super().__init__()
-        c = config
-
-        def conv(inputs: int, outputs: int, kernel: int, stride: int = 1) -> StdConv:
-            return StdConv(inputs, outputs, kernel, stride, "same", c.standardisation, c.standardisation_eps)
-
-        width = int(64 * c.width_factor)
+        c, width = config, int(64 * config.width_factor)
+        conv = partial(StdConv, same=True, form=c.standardisation, eps=c.standardisation_eps)
         norm = nn.GroupNorm(GROUPS, width, eps=c.norm_eps)
         self.root = nn.ModuleDict({"conv": conv(channels, width, 7, 2), "norm": norm})
-        self.stages = stages(PostActUnit, c.units, c.width_factor, conv, c.norm_eps)
+        self.stages = stages(PostActUnit, c, conv)
 
     def forward(self, x: Tensor) -> Tensor:
         x = F.relu(self.root["norm"](self.root["conv"](x)))  # (B, 64w, H/2, W/2)
@@ -170,17 +165,15 @@ class Stem(nn.Module):
 Convolution = Callable[..., "StdConv"]
 
 
-def stages(
-    unit: type[nn.Module], units: tuple[int, ...], width_factor: float, conv: Convolution, norm_eps: float
-) -> nn.Sequential:
+def stages(unit: type[nn.Module], c: BiTConfig | StemConfig, conv: Convolution) -> nn.Sequential:
     """Return stages of units[s] bottlenecks; the first doubles the width and, from stage 1 on, halves the grid."""
-    all_stages, inputs = [], int(64 * width_factor)
-    for s, count in enumerate(units):
-        outputs = stage_width(width_factor, s)
+    all_stages, inputs = [], int(64 * c.width_factor)
+    for s, count in enumerate(c.units):
+        outputs = stage_width(c.width_factor, s)
         stage: list[nn.Module] = []
         for u in range(count):
             stride = 2 if s > 0 and u == 0 else 1
-            stage.append(unit(inputs, outputs, stride, u == 0, conv, norm_eps))
+            stage.append(unit(inputs, outputs, stride, u == 0, conv, c.norm_eps))
             inputs = outputs
         all_stages.append(nn.Sequential(*stage))
     return nn.Sequential(*all_stages)
@@ -245,13 +238,14 @@ class StdConv(nn.Conv2d):
         inputs: int,
         outputs: int,
         kernel: int,
-        stride: int,
-        padding: int | Literal["same"],
+        stride: int = 1,
+        *,
+        same: bool,
         form: Standardisation,
         eps: float,
     ) -> None:
-        self.same = padding == "same"
-        super().__init__(inputs, outputs, kernel, stride, 0 if padding == "same" else padding, bias=False)
+        super().__init__(inputs, outputs, kernel, stride, 0 if same else kernel // 2, bias=False)
+        self.same = same  # pad as TensorFlow's SAME does
         self.form, self.eps = form, eps
 
     def forward(self, x: Tensor) -> Tensor:

@@ -5,6 +5,9 @@
     z_l  = MLP(LN(z'_l)) + z'_l                         Eq. 3   encode()
     y    = LN(z_L^0)                                    Eq. 4   LN ends encode(), pool() takes the token
 
+What the head reads, y, is the class token (`token`), the mean of the patch tokens (`mean`), or a learned probe that
+attends to all tokens, then an MLP (`attention`: big_vision's MAP head).
+
 The methods are the seams: masking, probes, figures and export use them and never reach deeper. Images may have any
 size that the patches divide; positions follow the grid. One may keep some of the patches (`keep`) and pad sequences
 (`mask`).
@@ -15,18 +18,17 @@ else 0), n patches kept, D width.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.errors import ConfigError
 from vitrail.models import checking, positions
-from vitrail.models.choices import Activation, BlockKind, Pool, Positions, PositionsAt
-from vitrail.models.encoder import AxialBlock, Block, Encoder, Layout, Record
-from vitrail.models.heads import AttentionPool, Head
+from vitrail.models.choices import Activation, BlockKind, NormAt, Pool, Positions, PositionsAt
+from vitrail.models.encoder import MLP, Encoder, Layout, Record
 from vitrail.models.initialisation import initialise
-from vitrail.models.patches import PatchEmbedding
 from vitrail.models.positions import Grid
 
 # name: (width D, depth L, mlp_dim, heads). Ti, S: DeiT and AugReg; B, L, H: the paper's Table 1; the others:
@@ -70,7 +72,7 @@ class ViTConfig:
     block: BlockKind = "standard"
     activation: Activation = "gelu_tanh"  # the published code's; "gelu" is the exact one of timm and others
     norm_eps: float = 1e-6
-    norm_at: Literal["encoder", "pooled"] = "encoder"  # the last LayerNorm: before pooling (Eq. 4), or after
+    norm_at: NormAt = "encoder"  # the last LayerNorm: before pooling (Eq. 4), or after
     dropout: float = 0.0  # after every dense layer but qkv, and after adding E_pos
     attention_dropout: float = 0.0  # on the attention weights
     drop_path: float = 0.0  # stochastic depth: rate of the last layer, rising linearly from 0
@@ -82,7 +84,36 @@ class ViTConfig:
             object.__setattr__(self, "class_token", self.pool == "token")
         if self.positions_at is None:
             object.__setattr__(self, "positions_at", "every" if self.positions == "relative" else "stem")
-        check(self)
+        checking.check_fields(vars(self))
+        (H, W), D, stride = self.image_size, self.width, self.stride
+        if misfit := next((side for side in (H, W) if side % stride), 0):
+            near = [stride * n for n in (misfit // stride, misfit // stride + 1) if n]
+            raise ConfigError(
+                f"image_size {H}x{W} is not a multiple of {stride}, the pixels from one patch to the next; "
+                f"for {misfit} take {' or '.join(map(str, near))}"
+            )
+        relative, sincos = self.positions == "relative", self.positions == "sincos"
+        combinations = {
+            f"width {D} is not divisible into {self.heads} heads": D % self.heads,
+            f"positions='2d' need an even width, half of it for x and half for y, not {D}": (
+                self.positions == "2d" and D % 2
+            ),
+            f"positions='sincos' need a width of 8 or more that 4 divides, not {D}": sincos
+            and (D % 4 or D < 8),
+            "pool='token' needs the class token; use pool='mean' or 'attention' without it": (
+                self.pool == "token" and not self.class_token
+            ),
+            "relative positions live inside attention: positions_at is 'every' or 'shared'": (
+                relative and self.positions_at == "stem"
+            ),
+            "axial attention runs along rows and columns, where neither a class token nor 1-D relative "
+            "positions have a place: use pool='mean' and other positions": (
+                self.block == "axial" and (self.class_token or relative)
+            ),
+        }
+        for message, wrong in combinations.items():
+            if wrong:
+                raise ConfigError(message)
 
     @property
     def stride(self) -> int:
@@ -110,50 +141,6 @@ class ViTConfig:
         return self.channels
 
 
-def check(config: ViTConfig) -> None:
-    """Reject values and combinations of fields that no model can have."""
-    choices = {
-        "pool": get_args(Pool),
-        "positions": get_args(Positions),
-        "positions_at": get_args(PositionsAt),
-        "block": get_args(BlockKind),
-        "activation": get_args(Activation),
-        "norm_at": ("encoder", "pooled"),
-    }
-    for field, allowed in choices.items():
-        value = getattr(config, field)
-        if value not in allowed:
-            raise ConfigError(f"{field}={value!r} is not one of {', '.join(allowed)}")
-    checking.whole(config, 1, "width", "depth", "mlp_dim", "heads", "patch_size", "channels")
-    checking.whole(config, 0, "classes", "pre_logits")
-    checking.number(config, 0, 1, "dropout", "attention_dropout", "drop_path", "norm_eps")
-    checking.number(config, -1000, 1000, "head_bias")
-    (H, W), stride = config.image_size, config.stride
-    if misfit := next((side for side in (H, W) if side % stride), 0):
-        near = [stride * n for n in (misfit // stride, misfit // stride + 1) if n]
-        raise ConfigError(
-            f"image_size {H}x{W} is not a multiple of {stride}, the pixels from one patch to the next; "
-            f"for {misfit} take {' or '.join(map(str, near))}"
-        )
-    if config.width % config.heads:
-        raise ConfigError(f"width {config.width} is not divisible into {config.heads} heads")
-    if config.positions == "2d" and config.width % 2:
-        raise ConfigError(
-            f"positions='2d' need an even width, half of it for x and half for y, not {config.width}"
-        )
-    if config.positions == "sincos" and (config.width % 4 or config.width < 8):
-        raise ConfigError(f"positions='sincos' need a width of 8 or more that 4 divides, not {config.width}")
-    if config.pool == "token" and not config.class_token:
-        raise ConfigError("pool='token' needs the class token; use pool='mean' or 'attention' without it")
-    if config.positions == "relative" and config.positions_at == "stem":
-        raise ConfigError("relative positions live inside attention: positions_at is 'every' or 'shared'")
-    if config.block == "axial" and (config.class_token or config.positions == "relative"):
-        raise ConfigError(
-            "axial attention runs along rows and columns, where neither a class token nor 1-D relative "
-            "positions have a place: use pool='mean' and other positions"
-        )
-
-
 class ViT(nn.Module):
     """images (B, C, H, W) -> logits (B, classes)."""
 
@@ -173,7 +160,7 @@ class ViT(nn.Module):
         at_stem = c.positions if c.positions_at == "stem" else "none"
         self.positions = positions.additive(at_stem, c.grid, D, c.prefix)
         self.dropout = nn.Dropout(c.dropout)
-        self.encoder = encoder(c)
+        self.encoder = Encoder(c)
         self.pooled_norm = nn.LayerNorm(D, eps=c.norm_eps) if c.norm_at == "pooled" else None
         self.attention_pool = (
             AttentionPool(D, c.heads, c.mlp_dim, c.norm_eps, c.activation) if c.pool == "attention" else None
@@ -273,31 +260,68 @@ class ViT(nn.Module):
         return grid
 
 
-def encoder(c: ViTConfig) -> Encoder:
-    """Return the layers of a config, with their positions."""
+class PatchEmbedding(nn.Conv2d):
+    """x (B, C, H, W) -> x_p E + b (B, N, D), patches in row-major order.
 
-    def block(i: int) -> Block:
-        return Block(
-            c.width,
-            c.heads,
-            c.mlp_dim,
-            norm_eps=c.norm_eps,
-            activation=c.activation,
-            dropout=c.dropout,
-            attention_dropout=c.attention_dropout,
-            drop_path=c.drop_path * i / max(1, c.depth - 1),
-        )
+    The weights are those of a convolution whose kernel and stride are the patch, (D, C, P, P), as every checkpoint
+    has them; the arithmetic is one matrix product, which GPUs do faster. A test holds the two equal.
+    """
 
-    blocks: list[nn.Module] = [
-        block(i) if c.block == "standard" else AxialBlock(block(i), block(i)) for i in range(c.depth)
-    ]
-    relative = c.positions == "relative"
-    at_layers: list[nn.Module] = []
-    if c.positions_at != "stem":
-        for _ in range(c.depth if c.positions_at == "every" else 1):
-            if relative:
-                at_layers.append(positions.Relative1D(c.tokens, c.width, c.heads))
-            elif (added := positions.additive(c.positions, c.grid, c.width, c.prefix)) is not None:
-                at_layers.append(added)
-    norm = nn.LayerNorm(c.width, eps=c.norm_eps) if c.norm_at == "encoder" else nn.Identity()
-    return Encoder(blocks, norm, at_layers, relative)
+    def __init__(self, channels: int, width: int, patch_size: int) -> None:
+        super().__init__(channels, width, kernel_size=patch_size, stride=patch_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        E = self.weight.permute(0, 2, 3, 1).flatten(1)  # (D, P*P*C)
+        return F.linear(patchify(x, self.kernel_size[0]), E, self.bias)  # (B, N, D)
+
+
+def patchify(x: Tensor, patch_size: int) -> Tensor:
+    """x (B, C, H, W) -> x_p (B, N, P*P*C); within a patch: row, column, channel, as the published E has it."""
+    B, C, H, W = x.shape
+    P = patch_size
+    x = x.reshape(B, C, H // P, P, W // P, P).permute(0, 2, 4, 3, 5, 1)  # (B, H/P, W/P, P, P, C)
+    return x.reshape(B, (H // P) * (W // P), P * P * C)  # (B, N, P*P*C)
+
+
+class AttentionPool(nn.Module):
+    """z (B, T, D) -> y (B, D): y' = MSA(probe, z); y = y' + MLP(LN(y'))."""
+
+    def __init__(self, width: int, heads: int, mlp_dim: int, norm_eps: float, activation: Activation) -> None:
+        super().__init__()
+        self.probe = nn.Parameter(torch.empty(1, 1, width))
+        self.q = nn.Linear(width, width)
+        self.kv = nn.Linear(width, 2 * width)
+        self.out = nn.Linear(width, width)
+        self.norm = nn.LayerNorm(width, eps=norm_eps)
+        self.mlp = MLP(width, mlp_dim, activation, dropout=0.0)
+        self.heads = heads
+
+    def forward(self, z: Tensor, mask: Tensor | None = None) -> Tensor:
+        """`mask` (B, T): False for tokens that do not count."""
+        mask = None if mask is None else mask[:, None, None]  # (B, 1, 1, T)
+        q = self.q(self.probe).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (1, h, 1, d)
+        q = q.expand(z.shape[0], -1, -1, -1)  # (B, h, 1, d)
+        k, v = self.kv(z).unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)  # (B, h, T, d)
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).flatten(2)  # (B, 1, D)
+        y = self.out(y)[:, 0]  # (B, D)
+        return y + self.mlp(self.norm(y))
+
+
+class Head(nn.Module):
+    """y (B, D) -> logits (B, classes). `pre_logits` 0: no hidden layer. `classes` 0: no classifier.
+
+    In pre-training an MLP with one tanh hidden layer, in fine-tuning one zero-initialised linear layer (section 3.1).
+    """
+
+    def __init__(self, width: int, pre_logits: int, classes: int) -> None:
+        super().__init__()
+        self.pre_logits = nn.Linear(width, pre_logits) if pre_logits else None
+        self.classifier = nn.Linear(pre_logits or width, classes) if classes else None
+
+    def forward(self, y: Tensor) -> Tensor:
+        y = self.representation(y)
+        return y if self.classifier is None else self.classifier(y)  # (B, classes)
+
+    def representation(self, y: Tensor) -> Tensor:
+        """Return the input of the classifier: tanh of the hidden layer, if there is one, else y."""
+        return y if self.pre_logits is None else self.pre_logits(y).tanh()  # (B, pre_logits or D)
