@@ -2,7 +2,7 @@
 
 import vitrail
 from tests.randomise import randomise
-from vitrail.demo.settings import Demo
+from vitrail.demo import Demo
 
 DATA = "shapes:colour?n=80&image_size=16"
 FLAGS = ["--data", DATA, "--steps", "3", "--shots", "1", "5", "--seeds", "2", "--pictures", "2"]

@@ -6,8 +6,8 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from vitrail.cli.verb import COMMON, Common, Output
-from vitrail.demo.settings import DEMO, Demo
+from vitrail.cli.verb import COMMON, Common, Output, table
+from vitrail.demo import DEMO, Demo
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -22,16 +22,22 @@ def demo(settings: Demo = DEMO, *, out: str = "vitrail-demo", common: Common = C
     from vitrail.demo.demo import run_demo
 
     finished = run_demo(settings, out, device=common.device)
-    result = {
-        "model": settings.model,
-        "data": settings.data,
-        "folder": str(finished.folder),
-        **finished.results,
-    }
+    folder, results = finished.folder, finished.results
+    result = {"model": settings.model, "data": settings.data, "folder": str(folder), **results}
     commands = next_commands(result)
-    after = [*places(result), "Next:", *(f"  {command}    # {why}" for command, why in commands.items())]
+    seconds = {name: stage["seconds"] for name, stage in results.items()}
+    took = ", ".join(f"{name} {value:.0f}" for name, value in seconds.items())
+    files = results["report"]["files"]
+    after = [
+        f"Page:       {folder / files['report']} (open it in a browser: what the model looks at)",
+        f"Picture:    {folder / files['summary']} (everything in one picture)",
+        f"Fine-tuned: {folder / 'finetuned'} (model, results, loss curve, mistakes)",
+        f"Time:       {sum(seconds.values()):.0f} seconds ({took})",
+        "Next:",
+        *(f"  {command}    # {why}" for command, why in commands.items()),
+    ]
     if finished.finished_before:
-        again = f"rm -r {quote(str(finished.folder))}, or choose another --out"
+        again = f"rm -r {quote(str(folder))}, or choose another --out"
         after.append(f"These are the results of an earlier run. To run the demo again: {again}.")
     result["next"] = list(commands)
     return Output(common, [], [], result, tables(result), after)
@@ -39,52 +45,33 @@ def demo(settings: Demo = DEMO, *, out: str = "vitrail-demo", common: Common = C
 
 def tables(result: dict[str, Any]) -> Group:
     """Return the predictions for the pictures, and the accuracy on the data."""
-    from rich.box import SIMPLE_HEAD
     from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
 
     from vitrail.data.readers.class_names import readable
     from vitrail.evaluators.score import format_accuracy
 
     model, classified, few, tuned = (result[name] for name in ("model", "pictures", "fewshot", "finetune"))
-    predictions = Table("picture", "prediction", box=SIMPLE_HEAD)
+    predictions = []
     for picture in classified["pictures"]:
         answers = (f"{readable(one['name'])} {format_accuracy(one['probability'])}" for one in picture["top"])
-        predictions.add_row(Text(readable(picture["label"] or picture["name"])), Text(", ".join(answers)))
-    accuracies = Table("model", box=SIMPLE_HEAD)
-    for column in (*(one["name"] for one in few["scores"][model]), "fine-tuned"):
-        accuracies.add_column(column, justify="right")
+        predictions.append([readable(picture["label"] or picture["name"]), ", ".join(answers)])
+    accuracies = []
     for name, scores in few["scores"].items():
         cells = [
             format_accuracy(one["value"]) + (f" ± {one['std']:.1%}" if one["std"] else "") for one in scores
         ]
-        accuracies.add_row(Text(name), *cells, format_accuracy(tuned["top1"]) if name == model else "-")
-    n = len(classified["pictures"])
+        accuracies.append([name, *cells, format_accuracy(tuned["top1"]) if name == model else "-"])
+    what = f"Predictions of {model} ({classified['classes']:,} classes)"
     return Group(
-        Text(
-            f"Predictions of {model} ({classified['classes']:,} classes) for {n} {classified['description']}:"
-        ),
-        predictions,
+        Text(f"{what} for {len(predictions)} {classified['description']}:"),
+        table(["picture", "prediction"], predictions),
         Text(
             f"Accuracy on {tuned['test_examples']:,} images ({few['test']}), with frozen features and a few examples "
             f"per class (mean of {few['seeds']} draws), and after fine-tuning on {tuned['train_examples']:,} images:"
         ),
-        accuracies,
+        table(["model", *(f">{one['name']}" for one in few["scores"][model]), ">fine-tuned"], accuracies),
     )
-
-
-def places(result: dict[str, Any]) -> list[str]:
-    """Return lines with the places of all files, and the time that each stage took."""
-    files = {name: Path(result["folder"], file) for name, file in result["report"]["files"].items()}
-    seconds = {name: result[name]["seconds"] for name in ("pictures", "fewshot", "finetune", "report")}
-    took = ", ".join(f"{name} {value:.0f}" for name, value in seconds.items())
-    return [
-        f"Page:       {files['report']} (open it in a browser: what the model looks at)",
-        f"Picture:    {files['summary']} (everything in one picture)",
-        f"Fine-tuned: {Path(result['folder'], 'finetuned')} (model, results, loss curve, mistakes)",
-        f"Time:       {sum(seconds.values()):.0f} seconds ({took})",
-    ]
 
 
 def next_commands(result: dict[str, Any]) -> dict[str, str]:

@@ -7,43 +7,56 @@
 
 A stage is finished when OUT/NAME.json exists. The same call resumes a demo that was stopped, fine-tuning at the step
 that was saved, and returns the results of a finished one at once. Nothing is downloaded or written outside OUT.
+Data of any size is subsampled, so that evaluating takes seconds: some examples per class for few-shot, and a part of
+the test split in which every class keeps its share. Fine-tuning uses all of train, for a fixed number of steps.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
+import numpy as np
 import torch
 from PIL import Image
 
 import vitrail
+from vitrail.checkpoints.formats import load
 from vitrail.checkpoints.json_files import Count, read_object, save_json
 from vitrail.checkpoints.run import Run
-from vitrail.demo.material import Material, is_drawn
-from vitrail.demo.settings import DEMO, Demo
-from vitrail.demo.summary import draw_summary
-from vitrail.errors import CheckpointError, Interrupted
+from vitrail.data.readers.class_names import readable
+from vitrail.data.sources import Source, find_test_split, open_source, split_options
+from vitrail.demo import DEMO, Demo
+from vitrail.errors import CheckpointError, ConfigError, DataError, ImageError, Interrupted
 from vitrail.evaluators.fewshot import FewShot
 from vitrail.inference.features import Extraction, model_digest
-from vitrail.inference.predict import predict
-from vitrail.inspection import figures, report
-from vitrail.inspection.inspect import inspect
+from vitrail.inference.images import decode_example, find_images, pixels
+from vitrail.inference.predict import Prediction, predict
+from vitrail.inspection import drawing, figures, pictures, report
+from vitrail.inspection.attention import rollout
+from vitrail.inspection.inspect import Inspection, inspect, model_input
 from vitrail.models.names import Model, build
-from vitrail.runtime.device import Device
+from vitrail.models.vit import ViT
+from vitrail.runtime.device import Device, pick
 from vitrail.runtime.files import atomic_file
 from vitrail.runtime.interrupts import interruptible
 from vitrail.runtime.log import note
 from vitrail.train.results import lacks_model
 from vitrail.transfer.finetune import prepare, run_finetuning
+from vitrail.transfer.protocols import check_counts
 
+# Pictures of things that the included model was trained to name, rendered to look like photographs.
+RENDERED = Path(__file__).parent / "pictures"
+THINGS = ("orange", "banana", "lemon", "ladybug", "mushroom", "basketball", "obelisk", "dumbbell")
 TOP = 3  # classes per picture in the results
 RANDOM = "random weights"
 TUNED = "finetuned"  # folder of the fine-tuning
+SIDE = 160  # pixels of a picture of the summary
+LETTERS = 18  # letters of a caption as wide as a picture
 
 
 # Types of the results: of each stage in OUT/NAME.json, of all stages in OUT/run.json.
@@ -129,9 +142,16 @@ def run_demo(
         if results is None:
             results = {}
             try:
-                for name in STAGES:
+                for number, (name, (description, stage, kind)) in enumerate(STAGES.items(), 1):
                     with interruptible():
-                        results[name] = run_stage(name, material)
+                        path = folder / f"{name}.json"
+                        if not path.exists():
+                            note(f"stage {number} of {len(STAGES)}: {description}")
+                            start = time.perf_counter()
+                            result = stage(material)
+                            with atomic_file(path) as temporary:
+                                save_json(result | {"seconds": time.perf_counter() - start}, temporary)
+                        results[name] = read_object(path, kind)
             except KeyboardInterrupt as stop:
                 raise Interrupted("SIGINT", f"stage {len(results)} of {len(STAGES)}", str(folder)) from stop
         if not results["pictures"]["pictures"] or settings.model not in results["fewshot"]["scores"]:
@@ -145,17 +165,110 @@ def run_demo(
     return DemoResult(folder, results, finished_before)
 
 
-def run_stage(name: str, material: Material) -> dict[str, Any]:
-    """Return the results of a stage; compute and write them first if they are not there."""
-    path = material.folder / f"{name}.json"
-    description, stage, kind = STAGES[name]
-    if not path.exists():
-        note(f"stage {list(STAGES).index(name) + 1} of {len(STAGES)}: {description}")
-        start = time.perf_counter()
-        results = stage(material)
-        with atomic_file(path) as temporary:
-            save_json(results | {"seconds": time.perf_counter() - start}, temporary)
-    return read_object(path, kind)
+@dataclass(frozen=True)
+class Picture:
+    """A picture to classify."""
+
+    name: str  # to show
+    path: Path  # its file, which may not be written yet
+    pixels: np.ndarray  # uint8 (H, W, 3)
+    label: str | None  # its class, if known
+
+
+@dataclass(frozen=True)
+class Material:
+    """Everything that the stages use."""
+
+    settings: Demo
+    folder: Path
+    device: Device
+    model: ViT  # on its device
+    train: Source
+    few: Source  # part of train for few-shot
+    test: Source
+    test_split: str
+    shots: tuple[int, ...]  # those for which every class has enough examples
+    pictures: list[Picture]
+
+    @classmethod
+    def open(cls, settings: Demo, folder: Path, device: Device) -> Material:
+        settings.check()
+        model = load(settings.model).to(pick(device))
+        if not isinstance(model, ViT) or not model.config.classes:
+            raise ConfigError(f"--model {settings.model}: the demo needs a ViT with a classifier")
+        train = open_source(settings.data, "train")
+        check_counts(train)
+        few = open_source(settings.data, few_split(train, settings))
+        name = find_test_split(settings.data)
+        test_split = share_split(name, open_source(settings.data, name), settings.max_images)
+        test = open_source(settings.data, test_split)
+        if train.class_names != test.class_names:
+            raise DataError(f"{train.name} and {test.name} do not have the same classes")
+        least = int(np.bincount(few.labels).min())
+        shots = tuple(n for n in settings.shots if n <= least)
+        if not shots:
+            raise ConfigError(f"shots {settings.shots}: {train.name} allows at most {least}")
+        if dropped := [str(n) for n in settings.shots if n > least]:
+            note(f"{train.name} has a class with {least} images only; skipping {', '.join(dropped)}-shot")
+        pictures = choose_pictures(settings, test, folder)
+        return cls(settings, folder, device, model, train, few, test, test_split, shots, pictures)
+
+
+def few_split(train: Source, settings: Demo) -> str:
+    """Return a part of train with equally many examples per class: about `max_images`, and enough for all shots."""
+    classes = len(train.class_names)
+    least = int(np.bincount(train.labels, minlength=classes).min())
+    each = min(least, max(settings.max_images // classes, *settings.shots))
+    return "train" if each * classes == len(train) else f"train[:{each} per class]"
+
+
+def share_split(name: str, source: Source, max_images: int) -> str:
+    """Return a part of a split with about `max_images` images, in proportion to its classes, and never none."""
+    if len(source) <= max_images:
+        return name
+    percent = 100 * max(max_images / len(source), 1 / int(np.bincount(source.labels).max()))
+    return f"{name}[:{percent:.3g}% per class]"
+
+
+def choose_pictures(settings: Demo, test: Source, folder: Path) -> list[Picture]:
+    """Return the user's images; without any, rendered pictures if the data are drawings, else test images."""
+    if settings.images:
+        paths = find_images(settings.images)
+        chosen = [paths[i] for i in pictures.evenly(len(paths), settings.pictures)]
+        return [Picture(path.name, path, pixels(path), None) for path in chosen]
+    if is_drawn(settings.data):
+        return [
+            Picture(name, folder / "pictures" / f"{name}.png", pixels(RENDERED / f"{name}.png"), name)
+            for name in THINGS[: settings.pictures]
+        ]
+    images = read_some(test, settings.pictures)
+    return [
+        Picture(test.key(i), folder / "pictures" / f"{number:02}.png", x, test.class_names[test.labels[i]])
+        for number, (i, x) in enumerate(images.items(), 1)
+    ]
+
+
+def is_drawn(data: str) -> bool:
+    """Return whether the package draws the data; a model trained on photographs has no name for such images."""
+    return split_options(data)[0].split(":")[0] == "shapes"
+
+
+def read_some(source: Source, count: int) -> dict[int, np.ndarray]:
+    """Return index -> pixels of up to `count` readable examples: the first of each class, then the second, ..."""
+    labels = source.labels
+    images: dict[int, np.ndarray] = {}
+    order = np.argsort(labels, kind="stable")  # class by class
+    first = np.searchsorted(labels[order], labels[order])  # where the class begins
+    for i in order[np.argsort(np.arange(len(labels)) - first, kind="stable")].tolist():
+        if len(images) == count:
+            break
+        try:
+            images[i] = decode_example(source, i)
+        except (ImageError, DataError):
+            continue  # training and evaluation count them
+    if not images:
+        raise DataError(f"{source.name}: none of its images can be read")
+    return images
 
 
 def classify(material: Material) -> dict[str, Any]:
@@ -231,6 +344,56 @@ def explain(material: Material) -> dict[str, Any]:
     report.write_report(seen, figures.draw_inspection(seen, folder), folder / "report.html")
     draw_summary(material, seen, material.folder / "demo.png")
     return {"files": {"report": "report/report.html", "summary": "demo.png"}}
+
+
+def draw_summary(material: Material, seen: Inspection, path: Path) -> None:
+    """Draw demo.png: predictions and attention, before and after fine-tuning. `seen`: the inspection of the pictures.
+
+    predictions of the model                 ┐
+    pictures                                 │ a picture in each column
+    pictures, lit by the attention rollout   ┘
+    test images                              ┐
+    test images, lit by the rollout          │ a test image in each column
+    predictions of the fine-tuned model      ┘
+    """
+    m = material
+    tuned = load(m.folder / TUNED / "model").to(pick(m.device))
+    tests = read_some(m.test, m.settings.pictures)
+    images, labels = list(tests.values()), [m.test.class_names[m.test.labels[i]] for i in tests]
+    columns = max(len(images), len(seen.subjects))
+    page = np.full((4, columns, SIDE, SIDE, 3), pictures.PAPER, np.uint8)
+    for k, one in enumerate(seen.subjects):
+        assert one.rollout is not None  # the model is a ViT
+        page[:2, k] = plain_and_lit(one.picture, one.rollout)
+    for k, (image, weights) in enumerate(zip(images, rollout(tuned, images), strict=True)):
+        page[2:, k] = plain_and_lit(model_input(tuned, image), weights)
+    names = [one.label or one.name for one in m.pictures]
+    drawing.labelled(
+        pictures.tiled(page, SIDE),
+        path,
+        title=f"{m.settings.model}: predictions and attention; below, after fine-tuning on {m.train.name}",
+        rows=["picture", "attention", "test image", "attention"],
+        above=captions(names, [one.top for one in seen.subjects], columns),
+        columns=captions(labels, predict(tuned, images, 1), columns),
+    )
+
+
+def plain_and_lit(picture: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return a picture, uint8 (H, W, 3), and a copy with the brightness of a map over it: (SIDE, SIDE, 3) each."""
+    large = np.asarray(Image.fromarray(picture).resize((SIDE, SIDE), Image.Resampling.BICUBIC))
+    return large, pictures.lit(large, weights)
+
+
+def captions(names: Sequence[str], predictions: Sequence[Prediction], columns: int) -> list[str]:
+    """Return a caption for each column: the name of the picture and, in a second line, the prediction."""
+    texts = [""] * columns
+    for k, (name, ((answer, probability), *_)) in enumerate(zip(names, predictions, strict=True)):
+        name, answer = (
+            drawing.shorten(readable(name), LETTERS),
+            drawing.shorten(readable(answer), LETTERS - 7),
+        )
+        texts[k] = f"{name}\n→ {answer} {probability:.0%}"
+    return texts
 
 
 # name: (description, function, type of its results), in this order; a stage may use the files of those before it.
