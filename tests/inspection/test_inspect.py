@@ -9,10 +9,9 @@ from PIL import Image
 import vitrail
 from tests.inspection.looked_at import MODELS, bit, made, pictures
 from vitrail.data.sources import open_source
-from vitrail.inspection.attention import attention_distances
+from vitrail.inspection.attention import NOT_FOR_RESNETS, attention_distances
 from vitrail.inspection.figures import draw_views
 from vitrail.inspection.inspect import inspect, model_input
-from vitrail.inspection.record import NOT_FOR_RESNETS
 
 
 @pytest.mark.parametrize("kind", MODELS)

@@ -31,62 +31,41 @@ from vitrail.runtime.interrupts import interruptible
 from vitrail.runtime.log import visible
 from vitrail.runtime.memory import exhausted_memory, requested_size
 
-Verb = Callable[..., Output]
 ABOUT = "The Vision Transformer paper as working software. `vitrail --version` prints the version."
-
-
-def data() -> Output:
-    """Data sets: inspect, dedup, shard (each with its own --help)."""
-    raise AssertionError("run parses the words after `data`")
-
-
-def pretrain() -> Output:
-    """Train a model by labels or by masked patches, from scratch or from weights; --recipe: published settings."""
-    raise AssertionError("its flags depend on --recipe: train_verbs.py parses them")
-
-
-def finetune() -> Output:
-    """Fine-tune a checkpoint on labelled images: new head, new resolution, and a report of the mistakes."""
-    raise AssertionError("its flags depend on --recipe: train_verbs.py parses them")
-
-
-def transfer() -> Output:
-    """Run few-shot, linear probe, kNN and fine-tuning on a list of data sets, in one table."""
-    raise AssertionError("its flags depend on --protocol: transfer_verbs.py parses them")
-
-
-def vtab() -> Output:
-    """Fine-tune on the 19 tasks of VTAB-1k."""
-    raise AssertionError("transfer_verbs.py parses its flags")
-
-
-DATA_VERBS: dict[str, Verb] = {"inspect": data_inspect, "dedup": data_dedup, "shard": data_shard}
-VERBS: dict[str, Verb] = {
-    "data": data,
+ABOUT_DATA = "Data sets: inspect, dedup, shard (each with its own --help)."
+DATA_VERBS: dict[str, Callable[..., Output]] = {
+    "inspect": data_inspect,
+    "dedup": data_dedup,
+    "shard": data_shard,
+}
+# A verb is a function whose arguments are the flags, or (text for --help, function of the words after the verb) where
+# the flags depend on these words.
+VERBS: dict[str, Callable[..., Output] | tuple[str, Callable[[list[str]], Output]]] = {
+    "data": (ABOUT_DATA, lambda words: parse(words, DATA_VERBS, "vitrail data", ABOUT_DATA)),
     "models": models,
     "cost": cost,
     "convert": convert,
     "predict": predict,
     "evaluate": evaluate,
-    "pretrain": pretrain,
-    "finetune": finetune,
+    "pretrain": (
+        "Train a model by labels or by masked patches, from scratch or from weights; --recipe: published settings.",
+        pretrain_command,
+    ),
+    "finetune": (
+        "Fine-tune a checkpoint on labelled images: new head, new resolution, and a report of the mistakes.",
+        finetune_command,
+    ),
     "fewshot": fewshot,
     "linear": linear,
     "knn": knn,
-    "transfer": transfer,
-    "vtab": vtab,
+    "transfer": (
+        "Run few-shot, linear probe, kNN and fine-tuning on a list of data sets, in one table.",
+        transfer_command,
+    ),
+    "vtab": ("Fine-tune on the 19 tasks of VTAB-1k.", vtab_command),
     "inspect": inspect,
     "runs": runs,
     "demo": demo,
-}
-
-
-# Verbs whose flags depend on a recipe or protocol.
-COMMANDS: dict[str, Callable[[list[str]], Output]] = {
-    "pretrain": pretrain_command,
-    "finetune": finetune_command,
-    "transfer": transfer_command,
-    "vtab": vtab_command,
 }
 # Verbs whose work the processes of torchrun share.
 TOGETHER = {"pretrain", "finetune", "evaluate"}
@@ -154,20 +133,33 @@ def error_line(error: Exception, given: list[str]) -> str:
 
 
 def run(given: list[str]) -> Output:
-    if given and given[0] in set(VERBS) - TOGETHER and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    verb = given[0] if given else ""
+    if verb in VERBS and verb not in TOGETHER and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ConfigError(
-            f"{given[0]} is for one process: start it without torchrun. These share their work: "
+            f"{verb} is for one process: start it without torchrun. These share their work: "
             f"{', '.join(sorted(TOGETHER))}"
         )
     if given == ["--version"]:
         return Output(COMMON, [], [], {}, after=[f"vitrail {vitrail.__version__}"])
-    if given and given[0] in COMMANDS:
-        return COMMANDS[given[0]](given[1:])
-    group = given[:1] == ["data"]
+    chosen = VERBS.get(verb)
+    if isinstance(chosen, tuple):
+        return chosen[1](given[1:])
+    verbs = {name: listed(one[0]) if isinstance(one, tuple) else one for name, one in VERBS.items()}
+    return parse(given, verbs, "vitrail", ABOUT)
+
+
+def parse(words: list[str], verbs: dict[str, Callable[..., Output]], prog: str, about: str) -> Output:
+    config = (tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes)
     return tyro.extras.subcommand_cli_from_dict(
-        DATA_VERBS if group else VERBS,
-        prog="vitrail data" if group else "vitrail",
-        description=data.__doc__ if group else ABOUT,
-        args=given[1:] if group else given,
-        config=(tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes),
+        verbs, prog=prog, description=about, args=words, config=config
     )
+
+
+def listed(text: str) -> Callable[[], Output]:
+    """Return a verb for the list of --help alone."""
+
+    def verb() -> Output:
+        raise AssertionError("`run` calls it with the words")
+
+    verb.__doc__ = text
+    return verb

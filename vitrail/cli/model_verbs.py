@@ -26,11 +26,17 @@ def models(*, image_size: int | None = None, classes: int = 1000, common: Common
     from vitrail.evaluators.score import format_accuracy
     from vitrail.models.cost import cost
     from vitrail.models.names import MODELS, make_config
+    from vitrail.models.vit import ViTConfig
 
     rows, result = [], []
     for name in MODELS:
-        size = {} if image_size is None else {"image_size": nearest_size(name, image_size)}
-        config = make_config(name, classes=classes, **size)
+        config = make_config(name, classes=classes)
+        if image_size is not None:
+            # The nearest size that the patches divide, so that one table can hold /14 and /16.
+            stride = config.stride if isinstance(config, ViTConfig) else 1
+            config = make_config(
+                name, classes=classes, image_size=max(1, round(image_size / stride)) * stride
+            )
         c = cost(config)
         result.append({"name": name, "image_size": config.image_size[0], "parameters": c.parameters})
         result[-1] |= {"flops": c.flops, "macs": c.macs, "tokens": c.tokens}
@@ -39,27 +45,16 @@ def models(*, image_size: int | None = None, classes: int = 1000, common: Common
     columns = ["name", ">image_size", ">parameters", ">GFLOPs", ">GMACs", ">tokens"]
     after = ["Any variant has any patch size: Ti/8@64, B/16@384x512. 1 multiply-add = 1 MAC = 2 FLOPs."]
     included = list_included()
-    after += [
-        f"Included with its weights: {one['name']}, {one['about']}; {one['bytes'] / 1e6:.1f} MB, "
+    for one in included:
         # Tiny-ImageNet has labels for its validation images only: these were the run's test split.
-        f"top-1 {format_accuracy(one['metrics']['test']['top1'], 10_000)} on the validation images."
-        for one in included
-    ]
-    after += [
-        f"License of {one['name']}, and of models trained from it: {describe_license(one['license'])}."
-        for one in included
-    ]
+        top1 = format_accuracy(one["metrics"]["test"]["top1"], 10_000)
+        size = f"{one['bytes'] / 1e6:.1f} MB"
+        after += [
+            f"Included with its weights: {one['name']}, {one['about']}; {size}, "
+            f"top-1 {top1} on the validation images.",
+            f"License of {one['name']}, and of models trained from it: {describe_license(one['license'])}.",
+        ]
     return Output(common, columns, rows, {"models": result, "included": included}, after=after)
-
-
-def nearest_size(name: str, image_size: int) -> int:
-    """Return the nearest size that the model's patches divide, so that one table can hold /14 and /16."""
-    from vitrail.models.names import make_config
-    from vitrail.models.vit import ViTConfig
-
-    config = make_config(name)
-    stride = config.stride if isinstance(config, ViTConfig) else 1
-    return max(1, round(image_size / stride)) * stride
 
 
 def cost(
@@ -93,6 +88,7 @@ def cost(
     flops = c.pretraining_flops(examples, epochs)
     days = costs.accelerator_days(flops, peak_tflops * 1e12, utilisation)
     H, W = config.image_size
+    activations = batch_size * c.activation_bytes()
     rows = [
         ["image_size", f"{H}x{W}"],
         ["parameters", f"{c.parameters:,}"],
@@ -100,10 +96,7 @@ def cost(
         ["forward GMACs", f"{c.macs / 1e9:.2f}"],
         ["forward GFLOPs", f"{c.flops / 1e9:.1f}"],
         ["training GFLOPs per image", f"{c.training_flops / 1e9:.1f}"],
-        [
-            f"activations in bf16, batch size {batch_size:,}",
-            format_bytes(batch_size * c.activation_bytes()),
-        ],
+        [f"activations in bf16, batch size {batch_size:,}", format_bytes(activations)],
         ["weights, gradients, Adam in float32", format_bytes(16 * c.parameters)],
         [f"pre-training exaFLOPs ({examples:,} images x {epochs:g} epochs)", f"{flops / 1e18:,.1f}"],
         [f"accelerator-days ({peak_tflops:g} TFLOP/s at {utilisation:.0%})", f"{days:,.1f}"],
@@ -116,7 +109,7 @@ def cost(
         "macs": c.macs,
         "flops": c.flops,
         "training_flops": c.training_flops,
-        "activation_bytes": batch_size * c.activation_bytes(),
+        "activation_bytes": activations,
         "pretraining_exaflops": flops / 1e18,
         "accelerator_days": days,
     }
@@ -128,34 +121,32 @@ def format_bytes(n: float) -> str:
 
 
 def config_and_name(model: str, image_size: tuple[int, ...]) -> tuple[Config, str]:
-    """Return the config of an architecture or of weights, and its name at the image size of the flag."""
+    """Return the config of an architecture or of weights, and its name at the image size of the flag.
+
+    A bundle's card has the config; other files have to be read.
+    """
     from dataclasses import replace
 
-    from vitrail.checkpoints.formats import has_weights
+    from vitrail.checkpoints import bundle
+    from vitrail.checkpoints.checkpoint import config_from_json
+    from vitrail.checkpoints.formats import has_weights, read
+    from vitrail.checkpoints.included import locate
     from vitrail.models import checking
     from vitrail.models.names import make_config, split_size
 
-    stored = has_weights(model)
-    config = stored_config(model, image_size) if stored else make_config(model)
+    stored, path = has_weights(model), locate(model)
+    if not stored:
+        config = make_config(model)
+    elif path is not None and bundle.recognises(path):
+        card = path / bundle.CARD
+        config = config_from_json(bundle.read_card(card)["architecture"], str(card))
+    else:
+        config = read(model, image_size=parse_image_size(image_size)).config
     if not image_size:
         return config, model
     H, W = checking.image_size(parse_image_size(image_size))
     name = model if stored else split_size(model)[0]
     return replace(config, image_size=(H, W)), f"{name}@{H}" if H == W else f"{name}@{H}x{W}"
-
-
-def stored_config(model: str, image_size: tuple[int, ...]) -> Config:
-    """Return the config of a checkpoint; a bundle's card has it, other files have to be read."""
-    from vitrail.checkpoints import bundle
-    from vitrail.checkpoints.checkpoint import config_from_json
-    from vitrail.checkpoints.formats import read
-    from vitrail.checkpoints.included import locate
-
-    path = locate(model)
-    if path is not None and bundle.recognises(path):
-        card = path / bundle.CARD
-        return config_from_json(bundle.read_card(card)["architecture"], str(card))
-    return read(model, image_size=parse_image_size(image_size)).config
 
 
 def convert(

@@ -12,8 +12,6 @@ from vitrail.models.choices import Activation, Pool
 from vitrail.runtime.log import visible
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
-    from rich.segment import Segment
     from rich.table import Table
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
@@ -42,13 +40,7 @@ class Reading:
 
     def arguments(self) -> dict[str, Any]:
         """Return the keywords of vitrail.load."""
-        return {
-            "image_size": parse_image_size(self.image_size),
-            "heads": self.heads,
-            "activation": self.activation,
-            "norm_eps": self.norm_eps,
-            "pool": self.pool,
-        }
+        return vars(self) | {"image_size": parse_image_size(self.image_size)}
 
 
 COMMON, READING = Common(), Reading()
@@ -75,6 +67,7 @@ def parse_image_size(words: tuple[int, ...]) -> int | tuple[int, int] | None:
 
 
 def show(output: Output) -> None:
+    """Print the JSON, or the table and the lines below it with control characters made visible."""
     if output.common.json:
         import json
 
@@ -86,17 +79,13 @@ def show(output: Output) -> None:
     console = Console()
     if output.body is not None or output.rows:
         body = table(output.columns, output.rows) if output.body is None else output.body
-        console.print(Segments(visible_segments(console, body)))
+        segments = [
+            segment._replace(text="\n".join(map(visible, segment.text.split("\n"))))
+            for segment in console.render(body)
+        ]
+        console.print(Segments(segments))
     for line in output.after:
         console.print(visible(line), markup=False, highlight=False, soft_wrap=True)
-
-
-def visible_segments(console: Console, body: RenderableType) -> list[Segment]:
-    """Render for the console, with control characters made visible."""
-    return [
-        segment._replace(text="\n".join(map(visible, segment.text.split("\n"))))
-        for segment in console.render(body)
-    ]
 
 
 def table(columns: list[str], rows: list[list[str]]) -> Table:

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 
 from vitrail.errors import ConfigError
 from vitrail.inference.engine import check_finite
-from vitrail.inspection.record import with_attention
+from vitrail.inspection.attention import with_attention
 from vitrail.models.hybrid import Hybrid
 from vitrail.models.names import Model
 from vitrail.models.resnet import BiT, StdConv, standardise

@@ -21,10 +21,10 @@ from vitrail.evaluators.accuracy import Evaluation
 from vitrail.evaluators.score import Gallery, format_accuracy
 from vitrail.inference.images import decode_example
 from vitrail.inspection import drawing, pictures
+from vitrail.inspection.attention import layer_names
 from vitrail.inspection.embeddings import Filters
 from vitrail.inspection.inspect import Inspection, Subject
 from vitrail.inspection.occlusion import cell_size
-from vitrail.inspection.record import layer_names
 from vitrail.models.names import Config
 from vitrail.models.vit import ViTConfig
 

@@ -21,10 +21,15 @@ from vitrail.errors import ConfigError
 from vitrail.inference.engine import ModelLike, evaluation_pipeline
 from vitrail.inference.images import ImageLike, Images, each_image, pixels
 from vitrail.inference.predict import Prediction, predict
-from vitrail.inspection.attention import attention_distances, attention_maps, rollout
+from vitrail.inspection.attention import (
+    NOT_FOR_RESNETS,
+    attention_distances,
+    attention_maps,
+    layer_names,
+    rollout,
+)
 from vitrail.inspection.embeddings import Filters, filters, position_similarity
 from vitrail.inspection.occlusion import occlusion
-from vitrail.inspection.record import NOT_FOR_RESNETS, layer_names
 from vitrail.models.names import Config, Model
 from vitrail.models.vit import ViT, ViTConfig
 from vitrail.runtime.progress import progress
