@@ -4,6 +4,8 @@ Inspection ──► filters.png  positions.png  attention_distance.png  image-0
 a run      ──► loss.png
 gallery    ──► NAME.png
 evaluation ──► confusion.png  right.png  wrong.png
+
+A new figure: a row in PERFORMANCE or INSIDE, its heading and caption on the page, and a line that draws it.
 """
 
 from __future__ import annotations
@@ -35,38 +37,56 @@ BAND = 8  # examples of a gallery side by side
 MOST_TILES = 16  # positions along a side that have a tile; of more, so many are taken evenly
 HOT = 0.5  # fall of the probability that has the brightest colour of occlusion, whatever the image
 
+# name of a figure: its heading and its caption, in the order of the page
+PERFORMANCE = {
+    "confusion": ("Confusions", "Rows are true classes, columns what the model answered."),
+    "wrong": ("Mistakes", "Wrong answers that the model was most confident of."),
+    "right": ("Right answers", "Right answers that the model was most confident of."),
+    "training": ("Training", "Loss, scores and learning rate over the steps of the run."),
+}
+INSIDE = {
+    "attention_distance": (
+        "Attention distance",
+        "How far each head looks: pixels from a patch to what it attends to, the mean over images (Fig. 7, right).",
+    ),
+    "filters": ("Filters", "The principal components of the filters of the first layer (Fig. 7, left)."),
+    "positions": (
+        "Position embeddings",
+        "A tile for a patch position: how similar its embedding is to that of every position (Fig. 7, centre).",
+    ),
+}
+
 Figures = dict[str, Path]
 
 
 def draw_inspection(inspection: Inspection, folder: Path) -> Figures:
     """Draw all figures of an inspection; return their files by name."""
-    figures = {"filters": folder / "filters.png"}
-    draw_filters(inspection.filters, figures["filters"])
-    if inspection.positions is not None:
-        figures["positions"] = folder / "positions.png"
-        draw_positions(inspection.positions, figures["positions"])
+    figures: Figures = {}
 
+    def place(name: str) -> Path:
+        figures[name] = folder / f"{name}.png"
+        return figures[name]
+
+    draw_filters(inspection.filters, place("filters"))
+    if inspection.positions is not None:
+        draw_positions(inspection.positions, place("positions"))
     if inspection.distances:
-        figures["attention_distance"] = folder / "attention_distance.png"
         panels = {}
         for name, distances in inspection.distances.items():
             c = inspection.compared[name]
             # Pixels of different models are compared: each panel says of what image size.
             size = f"\n{c.image_size[0]} x {c.image_size[1]} pixels" if len(inspection.distances) > 1 else ""
             panels[f"{name}{size}"] = distances, layer_names(c)
-        drawing.attention_distances(panels, figures["attention_distance"])
-
+        drawing.attention_distances(panels, place("attention_distance"))
     for number, subject in enumerate(inspection.subjects, 1):
         name = f"image-{number:02}"
-        figures[name] = folder / f"{name}.png"
         views = draw_views(subject, inspection.config)
         true = [] if subject.true is None else [f"true: {readable(subject.true)}"]
         top = ", ".join(f"{readable(answer)} {format_accuracy(p)}" for answer, p in subject.top)
         title = "\n".join([subject.name, *true, top])
-        drawing.captioned(list(views.values()), list(views), figures[name], title=title)
+        drawing.captioned(list(views.values()), list(views), place(name), title=title)
         if subject.maps is not None:
-            figures[f"{name}-heads"] = folder / f"{name}-heads.png"
-            draw_heads(subject.name, subject.maps, inspection.layers, figures[f"{name}-heads"])
+            draw_heads(subject.name, subject.maps, inspection.layers, place(f"{name}-heads"))
     return figures
 
 

@@ -28,7 +28,7 @@ from vitrail.data.readers.class_names import readable
 from vitrail.errors import ConfigError
 from vitrail.evaluators.accuracy import Evaluation
 from vitrail.evaluators.score import format_accuracy, format_score, score_label
-from vitrail.inspection.figures import draw_views
+from vitrail.inspection.figures import INSIDE, PERFORMANCE, draw_views
 from vitrail.inspection.inspect import Inspection, Subject
 from vitrail.inspection.pictures import SCALE, thumbnail, to_bytes
 from vitrail.models.cost import cost
@@ -46,18 +46,9 @@ SIDE = 320  # pixels of a picture on the page
 PAIRS = 10  # confused classes in the table
 LARGE = 1000  # pixels across, from which on a figure fitted to a small page cannot be read
 
-# figure: its heading, in the order of the page
-HEADINGS = {
-    "confusion": "Confusions",
-    "wrong": "Mistakes",
-    "right": "Right answers",
-    "training": "Training",
-    "attention_distance": "Attention distance",
-    "filters": "Filters",
-    "positions": "Position embeddings",
-}
+FIGURES = PERFORMANCE | INSIDE
 # The names of figures, and the list of them in a page's head.
-FIGURE = re.compile(rf"(?:{'|'.join(HEADINGS)}|image-\d+(?:-heads)?)\.png")
+FIGURE = re.compile(rf"(?:{'|'.join(FIGURES)}|image-\d+(?:-heads)?)\.png")
 LISTED = re.compile(rb'<meta name="figures" content="([^"]*)">')
 HEAD = 1 << 20  # bytes of a page in which its list has to stand
 
@@ -65,34 +56,28 @@ HEAD = 1 << 20  # bytes of a page in which its list has to stand
 def write_report(
     inspection: Inspection, figures: Mapping[str, Path], path: Path, evaluation: Evaluation | None = None
 ) -> None:
-    """Write the page. `figures`: PNG files by name, those of HEADINGS and of the images."""
+    """Write the page. `figures`: PNG files by name, those of FIGURES and of the images."""
+    charts = {
+        name: chart(heading, caption, figures[name])
+        for name, (heading, caption) in FIGURES.items()
+        if name in figures
+    }
     sections: dict[str, str] = {}
-
-    def add(name: str, caption: str, before: str = "") -> None:
-        if name in figures:
-            sections[HEADINGS[name]] = before + chart(HEADINGS[name], caption, figures[name])
-
     if evaluation is not None or inspection.metrics:
         sections["Accuracy"] = scores(inspection, evaluation)
-    pairs = {}
-    for true, predicted, n, total in [] if evaluation is None else evaluation.confused_pairs(PAIRS):
-        pairs[f"{readable(true)} as {readable(predicted)}"] = f"{n:,} of {total:,}"
-    confused = table(pairs) if pairs else ""
-    add("confusion", "Rows are true classes, columns what the model answered.", confused)
-    add("wrong", "Wrong answers that the model was most confident of.")
-    add("right", "Right answers that the model was most confident of.")
-    add("training", "Loss, scores and learning rate over the steps of the run.")
+    sections |= {PERFORMANCE[name][0]: figure for name, figure in charts.items() if name in PERFORMANCE}
+    if evaluation is not None and (pairs := evaluation.confused_pairs(PAIRS)) and "confusion" in charts:
+        rows = {
+            f"{readable(true)} as {readable(wrong)}": f"{n:,} of {total:,}" for true, wrong, n, total in pairs
+        }
+        sections["Confusions"] = table(rows) + charts["confusion"]
     if inspection.subjects and inspection.layers:
         sections["Attention by head"] = explorer(inspection)
     if inspection.subjects:
         cards = "".join(card(subject, inspection) for subject in inspection.subjects)
         sections["Images"] = f'<div class="cards">{cards}</div>'
-    far = "How far each head looks: pixels from a patch to what it attends to"
-    add("attention_distance", f"{far}, the mean over images (Fig. 7, right).")
     sections["Architecture"] = facts(inspection)
-    add("filters", f"The principal components of {inspection.filters.layer} (Fig. 7, left).")
-    similar = "how similar its embedding is to that of every position"
-    add("positions", f"A tile for a patch position: {similar} (Fig. 7, centre).")
+    sections |= {INSIDE[name][0]: figure for name, figure in charts.items() if name in INSIDE}
     if inspection.notes:
         notes = (f"<p>{text(note[:1].upper() + note[1:])}.</p>" for note in inspection.notes)
         sections["Not shown"] = "".join(notes)
@@ -109,7 +94,7 @@ def begin_report(inspection: Inspection, path: Path) -> None:
             if FIGURE.fullmatch(name) and path.with_name(name).is_file():
                 path.with_name(name).unlink()
     images = [f"image-{number:02}" for number in range(1, len(inspection.subjects) + 1)]
-    to_come = [*HEADINGS, *images, *(f"{image}-heads" for image in images)]
+    to_come = [*FIGURES, *images, *(f"{image}-heads" for image in images)]
     write_page(path, inspection.name, {"Figures": "<p>They are being drawn.</p>"}, to_come)
 
 
@@ -200,9 +185,8 @@ def chart(heading: str, caption: str, path: Path) -> str:
     picture = f'<img src="{uri}" alt="{text(heading)}" width="{width}" height="{height}">'
     if width > LARGE:
         caption += " Press the picture to see it in full size."
-        picture = (
-            f'<label class="chart large"><input type="checkbox" aria-label="full size">{picture}</label>'
-        )
+        full_size = '<input type="checkbox" aria-label="full size">'
+        picture = f'<label class="chart large">{full_size}{picture}</label>'
     else:
         picture = f'<div class="chart">{picture}</div>'
     return f"<figure>{picture}<figcaption>{text(caption)}</figcaption></figure>"
@@ -218,9 +202,8 @@ def explorer(inspection: Inspection) -> str:
     images, options = [], ""
     for i, one in enumerate(inspection.subjects):
         assert one.maps is not None
-        maps = np.concatenate(
-            [one.maps.mean(axis=1, keepdims=True), one.maps], axis=1
-        )  # the heads' mean first
+        mean = one.maps.mean(axis=1, keepdims=True)  # (L, 1, rows, columns)
+        maps = np.concatenate([mean, one.maps], axis=1)  # (L, 1 + h, rows, columns): the heads' mean first
         peaks = [[float(f"{weight:.4g}") for weight in layer] for layer in maps.max(axis=(2, 3))]
         # All maps in one grey picture: layers down, heads across, each scaled to its maximum.
         cells = average_cells(maps, rows, columns)  # (L, 1 + h, rows, columns)
@@ -260,11 +243,9 @@ def explorer(inspection: Inspection) -> str:
 def card(subject: Subject, inspection: Inspection) -> str:
     views = ""
     for lines, picture in draw_views(subject, inspection.config).items():
-        caption = text(lines.replace("\n", " "))
-        views += (
-            f'<figure><img src="{data_uri(thumbnail(picture, SIDE), "WEBP")}" alt="{caption}" loading="lazy">'
-        )
-        views += f"<figcaption>{caption}</figcaption></figure>"
+        caption, uri = text(lines.replace("\n", " ")), data_uri(thumbnail(picture, SIDE), "WEBP")
+        image = f'<img src="{uri}" alt="{caption}" loading="lazy">'
+        views += f"<figure>{image}<figcaption>{caption}</figcaption></figure>"
     bars = "".join(
         f'<li style="background-size: {100 * p:.1f}% 100%"><span>{text(readable(name))}</span>'
         f"<span>{format_accuracy(p)}</span></li>"
