@@ -63,7 +63,7 @@ def test_axial_attention_mixes_rows_then_columns():
     moved[0, 1] = torch.randn(24)  # row 0, column 1 of a 2 x 3 grid
     records = [{}, {}]
     for record, input in zip(records, (z, moved), strict=True):
-        block(input, LAYOUT, None, record, "b")
+        block(input, LAYOUT, record, "b")
     rows_changed = (records[0]["b.row.z"] - records[1]["b.row.z"]).abs().amax(dim=(1, 2)) > 1e-12  # rows
     assert rows_changed.tolist() == [True, False]
     all_changed = (records[0]["b.z"] - records[1]["b.z"]).abs().amax(dim=2) > 1e-12

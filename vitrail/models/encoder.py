@@ -9,7 +9,7 @@ written-out formula instead, so that the weights A exist; a test holds the two e
 each of B * rows rows, and `block3.column.attention`, likewise.
 
 B batch, T tokens, D width, h heads, d = D / h, z (B, T, D) the tokens. `Layout` has what the layers need to know of
-the tokens besides their values: grid, places, mask.
+the tokens besides their values: grid, places, mask, and relative positions.
 """
 
 from __future__ import annotations
@@ -38,6 +38,9 @@ class Layout(NamedTuple):
     grid: Grid  # rows and columns of patches
     places: Tensor | None = None  # (B, T), if only some patches are kept; None: all, in order
     mask: Tensor | None = None  # bool (B, 1, 1 or T, T), by query and key; False: not attended to
+    relative: nn.Module | None = (
+        None  # of this layer: q (B, h, T, d), places -> (B, h, T, T), added to attention
+    )
 
 
 class Block(nn.Module):
@@ -52,16 +55,10 @@ class Block(nn.Module):
         self.drop_path = drop_path
 
     def forward(
-        self,
-        z: Tensor,
-        layout: Layout,
-        relative: nn.Module | None = None,
-        record: Record | None = None,
-        name: str = "",
-        group: int = 1,
+        self, z: Tensor, layout: Layout, record: Record | None = None, name: str = "", group: int = 1
     ) -> Tensor:
         """`group`: rows of z that are one example; several in an axial block."""
-        z = z + self.branch(self.attention(self.norm1(z), layout, relative, record, name), group)  # Eq. 2
+        z = z + self.branch(self.attention(self.norm1(z), layout, record, name), group)  # Eq. 2
         z = z + self.branch(self.mlp(self.norm2(z)), group)  # Eq. 3
         if record is not None:
             record[f"{name}.z"] = z
@@ -86,19 +83,12 @@ class SelfAttention(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.heads, self.attention_dropout = heads, attention_dropout
 
-    def forward(
-        self,
-        z: Tensor,
-        layout: Layout,
-        relative: nn.Module | None = None,
-        record: Record | None = None,
-        name: str = "",
-    ) -> Tensor:
+    def forward(self, z: Tensor, layout: Layout, record: Record | None = None, name: str = "") -> Tensor:
         qkv = self.qkv(z).unflatten(-1, (3, self.heads, -1))  # (B, T, 3, h, d)
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # (B, h, T, d) each             Eq. 5
         bias = layout.mask  # (B, 1, 1 or T, T)
-        if relative is not None:
-            logits = relative(q, layout.places)  # (B, h, T, T)
+        if layout.relative is not None:
+            logits = layout.relative(q, layout.places)  # (B, h, T, T)
             bias = logits if bias is None else logits.masked_fill(~bias, -torch.inf)  # (B, h, T, T)
         p = self.attention_dropout if self.training else 0.0
         if record is None:
@@ -149,20 +139,13 @@ class AxialBlock(nn.Module):
         super().__init__()
         self.row, self.column = row, column
 
-    def forward(
-        self,
-        z: Tensor,
-        layout: Layout,
-        relative: nn.Module | None = None,
-        record: Record | None = None,
-        name: str = "",
-    ) -> Tensor:
-        assert relative is None and layout.places is None and layout.mask is None
+    def forward(self, z: Tensor, layout: Layout, record: Record | None = None, name: str = "") -> Tensor:
+        assert layout.relative is None and layout.places is None and layout.mask is None
         B, (rows, columns) = z.shape[0], layout.grid
         z = z.unflatten(1, layout.grid).flatten(0, 1)  # (B*rows, columns, D)
-        z = self.row(z, layout, None, record, f"{name}.row", group=rows)
+        z = self.row(z, layout, record, f"{name}.row", group=rows)
         z = z.unflatten(0, (B, rows)).transpose(1, 2).flatten(0, 1)  # (B*columns, rows, D)
-        z = self.column(z, layout, None, record, f"{name}.column", group=columns)
+        z = self.column(z, layout, record, f"{name}.column", group=columns)
         z = z.unflatten(0, (B, columns)).transpose(1, 2).flatten(1, 2)  # (B, N, D)
         if record is not None:
             record[f"{name}.z"] = z
@@ -198,12 +181,13 @@ class Encoder(nn.Module):
     def forward(self, z: Tensor, layout: Layout, record: Record | None = None) -> Tensor:
         for i, block in enumerate(self.blocks):
             at_layer = self.positions[i % len(self.positions)] if len(self.positions) else None
-            if at_layer is not None and not self.relative:
+            if self.relative:
+                layout = layout._replace(relative=at_layer)
+            elif at_layer is not None:
                 E_pos = at_layer(layout.grid)  # (1, prefix + N, D)
                 z = z + (E_pos if layout.places is None else take(E_pos, layout.places))
-            relative = at_layer if self.relative else None
             if self.activation_checkpointing and self.training and record is None:
-                z = checkpoint(block, z, layout, relative, use_reentrant=False)
+                z = checkpoint(block, z, layout, use_reentrant=False)
             else:
-                z = block(z, layout, relative, record, f"block{i}")
+                z = block(z, layout, record, f"block{i}")
         return self.norm(z)
