@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections import Counter
+from collections.abc import Iterable
+from typing import Annotated, Any
 
 from tyro.conf import Positional, arg
 
 from vitrail.cli.verb import COMMON, Common, Output, table
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from vitrail.data.audit import Report
 
 
 def data_inspect(
@@ -34,45 +31,37 @@ def data_inspect(
     from vitrail.data.audit import inspect_path
 
     report = inspect_path(path, splits=list(splits) or None, sheet=sheet)
-    layout = [Text(f"Layout: {report.layout}")] if report.layout else []
-    copies = [copy_table(report)] if report.copies else []
+    parts = report.splits
+    ranges = [sorted({min(split.counts), max(split.counts)}) for split in parts]
+    rows = [
+        ["images", *(f"{split.images:,}" for split in parts)],
+        ["classes", *(f"{len(split.class_names):,}" for split in parts)],
+        ["images per class", *(" to ".join(f"{n:,}" for n in ends) for ends in ranges)],
+        ["imbalance", *("" if split.balance is None else f"{split.balance:.1f}" for split in parts)],
+        ["height", *(str(split.height or "") for split in parts)],
+        ["width", *(str(split.width or "") for split in parts)],
+        ["unreadable", *(f"{len(split.unreadable):,}" for split in parts)],
+        ["stored as", *(", ".join(f"{mode} {n:,}" for mode, n in split.modes.items()) for split in parts)],
+    ]
+    # A column for each split, so that the table fits a narrow terminal.
+    body: list[Any] = [Text(f"Layout: {report.layout}")] if report.layout else []
+    body.append(table(["split", *(f">{split.name}" for split in parts)], rows))
+    if report.copies:
+        copies = []
+        for names, found in report.copies_by_splits.items():
+            counts = [*count_kinds(copy.how for copy in found), sum(copy.conflict for copy in found)]
+            copies.append([*names, *(f"{count:,}" for count in counts)])
+        headings = ["copies in", "and in", ">same bytes", ">near", ">mirrored", ">different labels"]
+        body.append(table(headings, copies))
     after = [f"- {problem}" for problem in report.problems] or ["No problems found."]
     after += [f"Contact sheet: {report.sheet}"] if report.sheet else []
-    return Output(
-        common, [], [], report.as_json(), body=Group(*layout, split_table(report), *copies), after=after
-    )
+    return Output(common, [], [], report.as_json(), body=Group(*body), after=after)
 
 
-def split_table(report: Report) -> Table:
-    """Make a table with a column for each split, so that it fits a narrow terminal."""
-    splits = report.splits
-    rows = [
-        ["images", *(f"{split.images:,}" for split in splits)],
-        ["classes", *(f"{len(split.class_names):,}" for split in splits)],
-        ["images per class", *(format_range(split.counts) for split in splits)],
-        ["imbalance", *("" if s.balance is None else f"{s.balance:.1f}" for s in splits)],
-        ["height", *(str(split.height or "") for split in splits)],
-        ["width", *(str(split.width or "") for split in splits)],
-        ["unreadable", *(f"{len(split.unreadable):,}" for split in splits)],
-        ["stored as", *(", ".join(f"{mode} {n:,}" for mode, n in s.modes.items()) for s in splits)],
-    ]
-    return table(["split", *(f">{split.name}" for split in splits)], rows)
-
-
-def format_range(counts: tuple[int, ...]) -> str:
-    """Return 2 to 11, or 2 where all are equal."""
-    least, most = min(counts), max(counts)
-    return f"{least:,}" if least == most else f"{least:,} to {most:,}"
-
-
-def copy_table(report: Report) -> Table:
-    rows = []
-    for splits, copies in report.copies_by_splits.items():
-        how = [copy.how for copy in copies]
-        counts = [how.count(kind) for kind in ("bytes", "near", "mirrored")]
-        rows.append([*splits, *(f"{count:,}" for count in (*counts, sum(copy.conflict for copy in copies)))])
-    columns = ["copies in", "and in", ">same bytes", ">near", ">mirrored", ">different labels"]
-    return table(columns, rows)
+def count_kinds(how: Iterable[str]) -> list[int]:
+    """Return how many copies have the same bytes, are near, and are mirrored."""
+    counts = Counter(how)
+    return [counts["bytes"], counts["near"], counts["mirrored"]]
 
 
 def data_dedup(
@@ -100,10 +89,9 @@ def data_dedup(
     leaks = dedup_paths(train, tests, train_split=train_split, test_split=test_split, out=out, sheet=sheet)
     rows = []
     for test in leaks.tests:
-        how = [leak.how for leak in test.leaks]
-        counts = [test.images, len({leak.test for leak in test.leaks})]
-        counts += [how.count(kind) for kind in ("bytes", "near", "mirrored")]
-        counts.append(len({leak.train for leak in test.leaks}))
+        leaked, to_exclude = ({getattr(leak, side) for leak in test.leaks} for side in ("test", "train"))
+        kinds = count_kinds(leak.how for leak in test.leaks)
+        counts = [test.images, len(leaked), *kinds, len(to_exclude)]
         rows.append([test.name, *(f"{count:,}" for count in counts)])
     columns = ["test set", ">images", ">leaked", ">same bytes", ">near", ">mirrored", ">to exclude"]
     after = [

@@ -63,27 +63,22 @@ def runs(folder: Annotated[Positional[str], arg(metavar="DIR")], *, common: Comm
 
 def cells(run: Summary) -> list[str]:
     name = run.name if run.parent is None else f"  {run.name.removeprefix(f'{run.parent}/')}"
+    state = run.state if run.step is None else f"{run.state}, step {run.step:,}"
+    if run.step is not None and run.steps is not None and run.state != "finished":
+        state += f" of {run.steps:,}"
     best = "-" if run.best is None else f"{named_score(run.monitor or '', run.best)} at {run.best_step:,}"
+    minutes, seconds = divmod(round(run.seconds or 0), 60)
     return [
         name,
-        progress(run),
+        state,
         run.model or "-",
         run.data or "-",
         "-" if run.lr is None else f"{run.lr:g}",
         "-" if run.loss is None else f"{run.loss:.4f}",
         best,
         final_score(run.results, run.examples) or last_score(run) or "-",
-        "-" if run.seconds is None else show_time(run.seconds),
+        "-" if run.seconds is None else f"{minutes // 60}:{minutes % 60:02}:{seconds:02}",
     ]
-
-
-def progress(run: Summary) -> str:
-    """Return e.g. "running, step 500 of 1,000"."""
-    if run.state == "finished":
-        return run.state if run.step is None else f"finished, step {run.step:,}"
-    if run.step is None:
-        return run.state
-    return f"{run.state}, step {run.step:,}" + ("" if run.steps is None else f" of {run.steps:,}")
 
 
 def final_score(results: dict[str, float], examples: int | None = None) -> str:
@@ -107,11 +102,6 @@ def last_score(run: Summary) -> str:
 
 def named_score(name: str, value: float, n: int | None = None) -> str:
     return f"{score_label(name)} {format_score(name, value, n)}".lstrip()
-
-
-def show_time(seconds: float) -> str:
-    minutes = round(seconds) // 60
-    return f"{minutes // 60}:{minutes % 60:02}:{round(seconds) % 60:02}"
 
 
 def settings(compared: list[str], run: Summary) -> str:
