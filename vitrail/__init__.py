@@ -47,29 +47,24 @@ __all__ = [
     "transform",
 ]
 
-# name: the module that has it
+# module: the names that are taken from it
 PUBLIC = {
-    "create": "vitrail.checkpoints.formats",
-    "list_models": "vitrail.checkpoints.formats",
-    "load": "vitrail.checkpoints.formats",
-    "save": "vitrail.checkpoints.formats",
-    "evaluate": "vitrail.evaluators.accuracy",
-    "features": "vitrail.inference.features",
-    "fewshot": "vitrail.evaluators.probes",
-    "knn": "vitrail.evaluators.probes",
-    "linear": "vitrail.evaluators.probes",
-    "finetune": "vitrail.api",
-    "pretrain": "vitrail.api",
-    "inspect": "vitrail.inspection.inspect",
-    "predict": "vitrail.inference.predict",
-    "transform": "vitrail.inference.engine",
+    "vitrail.api": ("finetune", "pretrain"),
+    "vitrail.checkpoints.formats": ("create", "list_models", "load", "save"),
+    "vitrail.evaluators.accuracy": ("evaluate",),
+    "vitrail.evaluators.probes": ("fewshot", "knn", "linear"),
+    "vitrail.inference.engine": ("transform",),
+    "vitrail.inference.features": ("features",),
+    "vitrail.inference.predict": ("predict",),
+    "vitrail.inspection.inspect": ("inspect",),
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in PUBLIC:
-        raise AttributeError(f"module 'vitrail' has no attribute {name!r}")
-    return getattr(importlib.import_module(PUBLIC[name]), name)
+    for module, names in PUBLIC.items():
+        if name in names:
+            return getattr(importlib.import_module(module), name)
+    raise AttributeError(f"module 'vitrail' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -6,15 +6,7 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 from vitrail.errors import ConfigError
-from vitrail.models.choices import (
-    Activation,
-    BlockKind,
-    NormAt,
-    Pool,
-    Positions,
-    PositionsAt,
-    Standardisation,
-)
+from vitrail.models import choices
 
 # Whole numbers: field, greatest value. Far beyond any model, and still within what torch can count.
 MOST = {
@@ -39,13 +31,13 @@ WITHIN = {
     "width_factor": (0.5, 1000),
 }
 CHOICES = {
-    "pool": get_args(Pool),
-    "positions": get_args(Positions),
-    "positions_at": get_args(PositionsAt),
-    "block": get_args(BlockKind),
-    "activation": get_args(Activation),
-    "norm_at": get_args(NormAt),
-    "standardisation": get_args(Standardisation),
+    "pool": get_args(choices.Pool),
+    "positions": get_args(choices.Positions),
+    "positions_at": get_args(choices.PositionsAt),
+    "block": get_args(choices.BlockKind),
+    "activation": get_args(choices.Activation),
+    "norm_at": get_args(choices.NormAt),
+    "standardisation": get_args(choices.Standardisation),
 }
 MOST_PIXELS = 1 << 16  # along a side of an image
 

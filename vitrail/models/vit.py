@@ -92,28 +92,21 @@ class ViTConfig:
                 f"image_size {H}x{W} is not a multiple of {stride}, the pixels from one patch to the next; "
                 f"for {misfit} take {' or '.join(map(str, near))}"
             )
-        relative, sincos = self.positions == "relative", self.positions == "sincos"
-        combinations = {
-            f"width {D} is not divisible into {self.heads} heads": D % self.heads,
-            f"positions='2d' need an even width, half of it for x and half for y, not {D}": (
-                self.positions == "2d" and D % 2
-            ),
-            f"positions='sincos' need a width of 8 or more that 4 divides, not {D}": sincos
-            and (D % 4 or D < 8),
-            "pool='token' needs the class token; use pool='mean' or 'attention' without it": (
-                self.pool == "token" and not self.class_token
-            ),
-            "relative positions live inside attention: positions_at is 'every' or 'shared'": (
-                relative and self.positions_at == "stem"
-            ),
-            "axial attention runs along rows and columns, where neither a class token nor 1-D relative "
-            "positions have a place: use pool='mean' and other positions": (
-                self.block == "axial" and (self.class_token or relative)
-            ),
-        }
-        for message, wrong in combinations.items():
-            if wrong:
-                raise ConfigError(message)
+        if D % self.heads:
+            raise ConfigError(f"width {D} is not divisible into {self.heads} heads")
+        if self.positions == "2d" and D % 2:
+            raise ConfigError(f"positions='2d' need an even width, half of it for x and half for y, not {D}")
+        if self.positions == "sincos" and (D % 4 or D < 8):
+            raise ConfigError(f"positions='sincos' need a width of 8 or more that 4 divides, not {D}")
+        if self.positions == "relative" and self.positions_at == "stem":
+            raise ConfigError("relative positions live inside attention: positions_at is 'every' or 'shared'")
+        if self.pool == "token" and not self.class_token:
+            raise ConfigError("pool='token' needs the class token; use pool='mean' or 'attention' without it")
+        if self.block == "axial" and (self.class_token or self.positions == "relative"):
+            raise ConfigError(
+                "axial attention runs along rows and columns, where neither a class token nor 1-D relative "
+                "positions have a place: use pool='mean' and other positions"
+            )
 
     @property
     def stride(self) -> int:
