@@ -74,27 +74,26 @@ def distance(A: Tensor, grid: tuple[int, int], stride: int) -> Tensor:
 def attention_maps(model: Model, images: Images) -> np.ndarray:
     """Return the attention of the output by layer and head: p A over the patches, (n, L, h, rows, columns)."""
     vit = with_attention(model)
-    rows, columns = vit.config.grid
-
-    def weigh(z: Tensor) -> Tensor:
-        p = pooling_weights(vit, vit.encode(z))  # (B, T)
-        maps = reduce_layers(vit, z, lambda A: torch.einsum("bq,bhqk->bhk", p, A))  # (B, L, h, T)
-        return maps[..., -rows * columns :].unflatten(-1, (rows, columns))  # (B, L, h, rows, columns)
-
-    return in_parts(vit, images, weigh)
+    return over_patches(
+        vit, images, lambda z, p: reduce_layers(vit, z, lambda A: torch.einsum("bq,bhqk->bhk", p, A))
+    )
 
 
 def rollout(model: Model, images: Images) -> np.ndarray:
     """Return the attention of the output through all layers: p R over the patches, (n, rows, columns)."""
     vit = with_attention(model)
+    return over_patches(vit, images, lambda z, p: torch.einsum("bq,bqk->bk", p, rollout_matrix(vit, z)))
+
+
+def over_patches(vit: ViT, images: Images, attend: Callable[[Tensor, Tensor], Tensor]) -> np.ndarray:
+    """Return `attend` of tokens (B, T, D) and p (B, T), which is (B, ..., T), as (n, ..., rows, columns)."""
     rows, columns = vit.config.grid
 
-    def weigh(z: Tensor) -> Tensor:
-        p = pooling_weights(vit, vit.encode(z))  # (B, T)
-        seen = torch.einsum("bq,bqk->bk", p, rollout_matrix(vit, z))  # (B, T)
-        return seen[:, -rows * columns :].unflatten(-1, (rows, columns))  # (B, rows, columns)
+    def call(z: Tensor) -> Tensor:
+        seen = attend(z, pooling_weights(vit, vit.encode(z)))  # (B, ..., T)
+        return seen[..., -rows * columns :].unflatten(-1, (rows, columns))  # (B, ..., rows, columns)
 
-    return in_parts(vit, images, weigh)
+    return in_parts(vit, images, call)
 
 
 def rollout_matrix(vit: ViT, z: Tensor) -> Tensor:

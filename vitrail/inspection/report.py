@@ -3,8 +3,8 @@
     Inspection + figures (PNG) [+ evaluation] ──► report.html
 
 The page is one file that needs nothing else: pictures are data URIs, style and script are inside, and its security
-policy forbids it to fetch anything. page/ holds its template; all text that comes from outside is escaped.
-A tag in its head marks it as ours: a folder with such a page may be written to again, and the figures that it lists
+policy forbids it to fetch anything. page/ holds its templates; all text that comes from outside is escaped.
+Tags in its head mark it as ours: a folder with such a page may be written to again, and the figures that it lists
 are removed before new ones are drawn.
 """
 
@@ -40,16 +40,15 @@ from vitrail.runtime.log import visible
 
 PAGE = Path(__file__).parent / "page"
 NAME = "report.html"
-MAKER = b'<meta name="generator" content="vitrail">'
 MOST_CELLS = 24  # along a side of a map on the page; larger ones are averaged
 SIDE = 320  # pixels of a picture on the page
 PAIRS = 10  # confused classes in the table
 LARGE = 1000  # pixels across, from which on a figure fitted to a small page cannot be read
 
 FIGURES = PERFORMANCE | INSIDE
-# The names of figures, and the list of them in a page's head.
+# The names of figures, and the list of them in the head of a page of ours.
 FIGURE = re.compile(rf"(?:{'|'.join(FIGURES)}|image-\d+(?:-heads)?)\.png")
-LISTED = re.compile(rb'<meta name="figures" content="([^"]*)">')
+LISTED = re.compile(rb'<meta name="generator" content="vitrail">\s*<meta name="figures" content="([^"]*)">')
 HEAD = 1 << 20  # bytes of a page in which its list has to stand
 
 
@@ -57,27 +56,29 @@ def write_report(
     inspection: Inspection, figures: Mapping[str, Path], path: Path, evaluation: Evaluation | None = None
 ) -> None:
     """Write the page. `figures`: PNG files by name, those of FIGURES and of the images."""
-    charts = {
-        name: chart(heading, caption, figures[name])
-        for name, (heading, caption) in FIGURES.items()
-        if name in figures
-    }
+
+    def charts(group: Mapping[str, tuple[str, str]]) -> dict[str, str]:
+        return {
+            heading: chart(heading, caption, figures[name])
+            for name, (heading, caption) in group.items()
+            if name in figures
+        }
+
     sections: dict[str, str] = {}
     if evaluation is not None or inspection.metrics:
         sections["Accuracy"] = scores(inspection, evaluation)
-    sections |= {PERFORMANCE[name][0]: figure for name, figure in charts.items() if name in PERFORMANCE}
-    if evaluation is not None and (pairs := evaluation.confused_pairs(PAIRS)) and "confusion" in charts:
-        rows = {
-            f"{readable(true)} as {readable(wrong)}": f"{n:,} of {total:,}" for true, wrong, n, total in pairs
-        }
-        sections["Confusions"] = table(rows) + charts["confusion"]
+    sections |= charts(PERFORMANCE)
+    pairs = [] if evaluation is None else evaluation.confused_pairs(PAIRS)
+    if pairs and "Confusions" in sections:
+        counts = {f"{readable(true)} as {readable(wrong)}": f"{n:,} of {k:,}" for true, wrong, n, k in pairs}
+        sections["Confusions"] = table(counts) + sections["Confusions"]
     if inspection.subjects and inspection.layers:
         sections["Attention by head"] = explorer(inspection)
     if inspection.subjects:
         cards = "".join(card(subject, inspection) for subject in inspection.subjects)
         sections["Images"] = f'<div class="cards">{cards}</div>'
     sections["Architecture"] = facts(inspection)
-    sections |= {INSIDE[name][0]: figure for name, figure in charts.items() if name in INSIDE}
+    sections |= charts(INSIDE)
     if inspection.notes:
         notes = (f"<p>{text(note[:1].upper() + note[1:])}.</p>" for note in inspection.notes)
         sections["Not shown"] = "".join(notes)
@@ -87,12 +88,9 @@ def write_report(
 def begin_report(inspection: Inspection, path: Path) -> None:
     """Remove the figures that a page of ours lists, which are of another model or other images, and write a page that
     lists those to come: if drawing is interrupted, the folder is known as ours, and so is every figure in it."""
-    if is_ours(path):
-        with path.open("rb") as file:
-            listed = LISTED.search(file.read(HEAD))
-        for name in [] if listed is None else listed[1].decode("ascii", "replace").split():
-            if FIGURE.fullmatch(name) and path.with_name(name).is_file():
-                path.with_name(name).unlink()
+    for name in listed_figures(path) or []:
+        if FIGURE.fullmatch(name) and path.with_name(name).is_file():
+            path.with_name(name).unlink()
     images = [f"image-{number:02}" for number in range(1, len(inspection.subjects) + 1)]
     to_come = [*FIGURES, *images, *(f"{image}-heads" for image in images)]
     write_page(path, inspection.name, {"Figures": "<p>They are being drawn.</p>"}, to_come)
@@ -100,7 +98,8 @@ def begin_report(inspection: Inspection, path: Path) -> None:
 
 def write_page(path: Path, title: str, sections: Mapping[str, str], figures: Iterable[str] = ()) -> None:
     """Write a page of `sections`, HTML by heading; `figures`: the names of those beside it."""
-    page = Template((PAGE / "report.html").read_text(encoding="utf-8")).substitute(
+    page = fill(
+        "report.html",
         title=text(title),
         figures=text(" ".join(f"{name}.png" for name in figures)),
         style=(PAGE / "report.css").read_text(encoding="utf-8"),
@@ -118,18 +117,20 @@ def check_own(folder: Path) -> None:
     """Raise ConfigError unless the folder is new, empty or has a page of ours: files are overwritten."""
     names = sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
     names = [name for name in names if not name.startswith(".")]
-    if names and not is_ours(folder / NAME):
+    if names and listed_figures(folder / NAME) is None:
         raise ConfigError(
             f"{folder} holds {', '.join(names[:3])}{', ...' if len(names) > 3 else ''} and no {NAME} of an earlier "
             "inspection: choose a new folder for the figures"
         )
 
 
-def is_ours(page: Path) -> bool:
+def listed_figures(page: Path) -> list[str] | None:
+    """Return the figures that a page of ours lists in its head; None if it is not ours."""
     if not page.is_file():
-        return False
+        return None
     with page.open("rb") as file:
-        return MAKER in file.read(1_000)
+        listed = LISTED.search(file.read(HEAD))
+    return None if listed is None else listed[1].decode("ascii", "replace").split()
 
 
 def scores(inspection: Inspection, evaluation: Evaluation | None) -> str:
@@ -223,21 +224,16 @@ def explorer(inspection: Inspection) -> str:
     grid = f"{c.grid[0]} x {c.grid[1]} patches"
     if (rows, columns) != c.grid:
         grid += f", averaged to {rows} x {columns} cells"
-    return f"""<p>Where {what}, by layer and head, over {grid}; bright is more. Each map is scaled to its own maximum.</p>
-<div class="explorer">
-<canvas id="view" role="img" width="448" height="448"></canvas>
-<div>
-<label for="image">Image<select id="image">{options}</select></label>
-<label for="layer">Layer <output id="layer-is"></output><input type="range" id="layer" min="1" max="{L}" value="{L}"></label>
-<label for="head">Head <output id="head-is"></output><input type="range" id="head" min="0" max="{h}" value="0"></label>
-<label for="strength">Strength <output id="strength-is"></output><input type="range" id="strength" min="0" max="100" value="60"></label>
-<label for="smooth"><span><input type="checkbox" id="smooth" checked> smooth between patches</span></label>
-<p class="soft" id="peak"></p>
-</div>
-</div>
-<script type="application/json" id="maps">{inside}</script>
-<script>
-{(PAGE / "report.js").read_text(encoding="utf-8")}</script>"""  # noqa: E501
+    return fill(
+        "explorer.html",
+        what=what,
+        grid=grid,
+        options=options,
+        layers=L,
+        heads=h,
+        maps=inside,
+        script=(PAGE / "explorer.js").read_text(encoding="utf-8"),
+    )
 
 
 def card(subject: Subject, inspection: Inspection) -> str:
@@ -267,6 +263,11 @@ def average_cells(maps: np.ndarray, rows: int, columns: int) -> np.ndarray:
         weights.append(np.maximum(overlap, 0) * cells / n)
     down, across = weights
     return down @ maps @ across.T
+
+
+def fill(name: str, **values: object) -> str:
+    """Return a template of page/ with its values, which are HTML."""
+    return Template((PAGE / name).read_text(encoding="utf-8")).substitute(values)
 
 
 def data_uri(picture: np.ndarray, kind: str) -> str:
