@@ -10,9 +10,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.nn.init import constant_, normal_, ones_, xavier_uniform_, zeros_
 
 # The standard deviation of a unit normal truncated at +-2.
 TRUNCATED_STD = 0.87962566103423978
@@ -28,57 +30,44 @@ def lecun_normal(w: Tensor) -> None:
 
 def xavier_each(count: int) -> Callable[[Tensor], object]:
     """Return Xavier-uniform for each of `count` matrices that are stored as one."""
-    return lambda w: [nn.init.xavier_uniform_(part) for part in w.chunk(count)]
-
-
-def xavier_probe(w: Tensor) -> None:
-    """Flax on (1, 1, D): fan_in 1, fan_out D."""
-    nn.init.xavier_uniform_(w[0])
-
-
-def normal(std: float) -> Callable[[Tensor], object]:
-    return lambda w: nn.init.normal_(w, std=std)
-
-
-def constant(value: float) -> Callable[[Tensor], object]:
-    return lambda w: nn.init.constant_(w, value)
+    return lambda w: [xavier_uniform_(part) for part in w.chunk(count)]
 
 
 # regular expression for the whole name of a parameter: its initialisation
 INITIALISATION: dict[str, Callable[[Tensor], object]] = {
     # Eq. 1
     r"embedding\.weight": lecun_normal,
-    r"embedding\.bias": constant(0),
-    r"cls": constant(0),
-    r"(encoder\.)?positions\.(\d+\.)?(table|x|y)": normal(0.02),
+    r"embedding\.bias": zeros_,
+    r"cls": zeros_,
+    r"(encoder\.)?positions\.(\d+\.)?(table|x|y)": partial(normal_, std=0.02),
     # Eqs. 2, 3
-    r"encoder\..*norm\d?\.weight": constant(1),
-    r"encoder\..*norm\d?\.bias": constant(0),
+    r"encoder\..*norm\d?\.weight": ones_,
+    r"encoder\..*norm\d?\.bias": zeros_,
     r"encoder\..*\.qkv\.weight": xavier_each(3),
-    r"encoder\..*\.out\.weight": nn.init.xavier_uniform_,
-    r"encoder\..*\.(qkv|out)\.bias": constant(0),
-    r"(encoder\..*|attention_pool)\.mlp\.fc[12]\.weight": nn.init.xavier_uniform_,
-    r"(encoder\..*|attention_pool)\.mlp\.fc[12]\.bias": normal(1e-6),
+    r"encoder\..*\.out\.weight": xavier_uniform_,
+    r"encoder\..*\.(qkv|out)\.bias": zeros_,
+    r"(encoder\..*|attention_pool)\.mlp\.fc[12]\.weight": xavier_uniform_,
+    r"(encoder\..*|attention_pool)\.mlp\.fc[12]\.bias": partial(normal_, std=1e-6),
     # Eq. 4
-    r"pooled_norm\.weight": constant(1),
-    r"pooled_norm\.bias": constant(0),
-    r"attention_pool\.probe": xavier_probe,
-    r"attention_pool\.(q|out)\.weight": nn.init.xavier_uniform_,
+    r"pooled_norm\.weight": ones_,
+    r"pooled_norm\.bias": zeros_,
+    r"attention_pool\.probe": lambda w: xavier_uniform_(w[0]),  # Flax on (1, 1, D): fans of 1 and D
+    r"attention_pool\.(q|out)\.weight": xavier_uniform_,
     r"attention_pool\.kv\.weight": xavier_each(2),
-    r"attention_pool\.(q|kv|out|norm)\.bias": constant(0),
-    r"attention_pool\.norm\.weight": constant(1),
+    r"attention_pool\.(q|kv|out|norm)\.bias": zeros_,
+    r"attention_pool\.norm\.weight": ones_,
     r"head\.pre_logits\.weight": lecun_normal,
-    r"head\.pre_logits\.bias": constant(0),
-    r"head\.classifier\.weight": constant(0),
-    r"head\.classifier\.bias": constant(0),  # or the config's head_bias
+    r"head\.pre_logits\.bias": zeros_,
+    r"head\.classifier\.weight": zeros_,
+    r"head\.classifier\.bias": zeros_,  # or the config's head_bias
     # ResNets and hybrid stems
     r"(stem\.)?(root|stages\..*)\.(conv\d?|projection)\.weight": lecun_normal,
-    r"(stem\.)?(root|stages\..*)\.(norm[12]?|projection_norm)\.weight": constant(1),
-    r"stem\.stages\..*\.norm3\.weight": constant(0),  # each residual branch of the stem starts at zero
-    r"stages\..*\.norm3\.weight": constant(1),
-    r"(stem\.)?(root|stages\..*)\.(norm\d?|projection_norm)\.bias": constant(0),
-    r"norm\.weight": constant(1),
-    r"norm\.bias": constant(0),
+    r"(stem\.)?(root|stages\..*)\.(norm[12]?|projection_norm)\.weight": ones_,
+    r"stem\.stages\..*\.norm3\.weight": zeros_,  # each residual branch of the stem starts at zero
+    r"stages\..*\.norm3\.weight": ones_,
+    r"(stem\.)?(root|stages\..*)\.(norm\d?|projection_norm)\.bias": zeros_,
+    r"norm\.weight": ones_,
+    r"norm\.bias": zeros_,
 }
 
 
@@ -92,4 +81,4 @@ def initialise(model: nn.Module, *, prefix: str = "", head_bias: float = 0.0) ->
             continue
         rows[0](parameter)
         if name == "head.classifier.bias":
-            nn.init.constant_(parameter, head_bias)
+            constant_(parameter, head_bias)

@@ -23,7 +23,7 @@ from vitrail.errors import ConfigError
 from vitrail.models import checking
 from vitrail.models.choices import Standardisation
 from vitrail.models.initialisation import initialise
-from vitrail.models.vit import Head
+from vitrail.models.vit import Described, Head
 
 GROUPS = 32
 MOST_STAGES, MOST_UNITS = 6, 1000  # units of all stages together
@@ -111,17 +111,12 @@ def check_resnet(config: BiTConfig | StemConfig, least_stages: int) -> None:
     object.__setattr__(config, "units", units)
 
 
-class BiT(nn.Module):
+class BiT(Described):
     """images (B, C, H, W) -> logits (B, classes)."""
 
     def __init__(self, config: BiTConfig) -> None:
         super().__init__()
         self.config = config
-        self.preprocess = ""  # preprocessing line for this model's input
-        self.class_names: list[str] | None = None
-        self.provenance: dict[str, Any] = {}  # where the weights came from
-        self.metrics: dict[str, Any] = {}  # scores of the weights
-        self.license: dict[str, str] = {}  # of "weights" and "data"; missing: unknown
         c = config
         conv = partial(StdConv, same=False, form=c.standardisation, eps=c.standardisation_eps)
         self.root = nn.ModuleDict({"conv": conv(c.channels, int(64 * c.width_factor), 7, 2)})

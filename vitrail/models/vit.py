@@ -134,17 +134,24 @@ class ViTConfig:
         return self.channels
 
 
-class ViT(nn.Module):
-    """images (B, C, H, W) -> logits (B, classes)."""
+class Described(nn.Module):
+    """A model with what is known of it besides its config; checkpoints keep it."""
 
-    def __init__(self, config: ViTConfig) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.config = config
         self.preprocess = ""  # preprocessing line for this model's input
         self.class_names: list[str] | None = None
         self.provenance: dict[str, Any] = {}  # where the weights came from
         self.metrics: dict[str, Any] = {}  # scores of the weights
         self.license: dict[str, str] = {}  # of "weights" and "data"; missing: unknown
+
+
+class ViT(Described):
+    """images (B, C, H, W) -> logits (B, classes)."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.config = config
         c = config
         D = c.width
 
