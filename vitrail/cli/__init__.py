@@ -84,11 +84,11 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(1)  # as rich does where it prints a table
 
 
-def answer(given: list[str]) -> None:
+def answer(words: list[str]) -> None:
     speaks = os.environ.get("RANK", "0") == "0"  # one of the processes that torchrun starts
     try:
         with interruptible():
-            output = run(given)
+            output = run(words)
     except Interrupted as error:
         if speaks:
             print(visible(str(error)), file=sys.stderr)
@@ -99,7 +99,7 @@ def answer(given: list[str]) -> None:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
     except Exception as error:
-        message = error_line(error, given)
+        message = error_line(error, words)
         if not message:
             raise
         print(visible(f"error: {message}"), file=sys.stderr)
@@ -116,12 +116,12 @@ def answer(given: list[str]) -> None:
         sys.exit(2)
 
 
-def error_line(error: Exception, given: list[str]) -> str:
+def error_line(error: Exception, words: list[str]) -> str:
     """Return the message for an error that the user can act on; empty for a fault of ours."""
     if isinstance(error, VitrailError):
         message = str(error)
     elif kind := exhausted_memory(error):
-        message = out_of_memory("".join(given[:1]), kind, requested_size(error))
+        message = out_of_memory("".join(words[:1]), kind, requested_size(error))
     elif isinstance(error, OSError):  # a place that cannot be written or read
         message = str(error)
     elif isinstance(error, UnicodeEncodeError):
@@ -132,20 +132,20 @@ def error_line(error: Exception, given: list[str]) -> str:
     return ". ".join([message, *getattr(error, "__notes__", ())])
 
 
-def run(given: list[str]) -> Output:
-    verb = given[0] if given else ""
+def run(words: list[str]) -> Output:
+    verb = words[0] if words else ""
     if verb in VERBS and verb not in TOGETHER and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ConfigError(
             f"{verb} is for one process: start it without torchrun. These share their work: "
             f"{', '.join(sorted(TOGETHER))}"
         )
-    if given == ["--version"]:
+    if words == ["--version"]:
         return Output(COMMON, [], [], {}, after=[f"vitrail {vitrail.__version__}"])
     chosen = VERBS.get(verb)
     if isinstance(chosen, tuple):
-        return chosen[1](given[1:])
+        return chosen[1](words[1:])
     verbs = {name: listed(one[0]) if isinstance(one, tuple) else one for name, one in VERBS.items()}
-    return parse(given, verbs, "vitrail", ABOUT)
+    return parse(words, verbs, "vitrail", ABOUT)
 
 
 def parse(words: list[str], verbs: dict[str, Callable[..., Output]], prog: str, about: str) -> Output:

@@ -80,21 +80,21 @@ def parse(name: str) -> Config:
         match = re.fullmatch(pattern, spelling, re.IGNORECASE)
         if match is None:
             continue
-        has = match.groupdict()
-        word = has.get("variant") or ""
+        groups = match.groupdict()
+        word = groups.get("variant") or ""
         variant = TIMM_SIZES.get(word) if pattern in TIMM else in_any_case(word, VARIANTS)
-        pixels = has.get("pixels")
+        pixels = groups.get("pixels")
         size = (int(pixels), int(pixels)) if pixels else image_size
-        if "factor" in has:
-            if units := UNITS.get(f"R{has['layers']}"):
-                return BiTConfig(units, int(has["factor"]), size)
-        elif "layers" in has:
-            if known := in_any_case(f"R{has['layers']}+{variant}/{has['patch']}", HYBRIDS):
+        if "factor" in groups:
+            if units := UNITS.get(f"R{groups['layers']}"):
+                return BiTConfig(units, int(groups["factor"]), size)
+        elif "layers" in groups:
+            if known := in_any_case(f"R{groups['layers']}+{variant}/{groups['patch']}", HYBRIDS):
                 stem, vit, patch_size = HYBRIDS[known]
                 return HybridConfig(*VARIANTS[vit], patch_size, size, stem=StemConfig(stem))
         elif variant:
-            config = ViTConfig(*VARIANTS[variant], int(has["patch"]), size)
-            return replace(config, pool="mean", class_token=None) if has.get("gap") else config
+            config = ViTConfig(*VARIANTS[variant], int(groups["patch"]), size)
+            return replace(config, pool="mean", class_token=None) if groups.get("gap") else config
     raise unknown_model(name)
 
 

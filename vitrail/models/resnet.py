@@ -100,10 +100,10 @@ def check_resnet(config: BiTConfig | StemConfig, least_stages: int) -> None:
     checking.check_fields(vars(config))
     if 64 * config.width_factor % GROUPS:
         raise ConfigError(f"width_factor={config.width_factor}: 64 times it must be a multiple of {GROUPS}")
-    given: Any = config.units
-    units = tuple(given) if isinstance(given, tuple | list) else (0,)
+    value: Any = config.units
+    units = tuple(value) if isinstance(value, tuple | list) else (0,)
     if len(units) < least_stages or not all(checking.is_whole(n) and n >= 1 for n in units):
-        raise ConfigError(f"units={given!r} must be a whole number of at least 1 for each stage")
+        raise ConfigError(f"units={value!r} must be a whole number of at least 1 for each stage")
     if len(units) > MOST_STAGES or sum(units) > MOST_UNITS:
         raise ConfigError(
             f"units={units!r:.60} must have at most {MOST_STAGES} stages and {MOST_UNITS} units in all"
