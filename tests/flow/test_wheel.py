@@ -54,6 +54,7 @@ def test_it_holds_the_package_and_nothing_else(wheel):
         "vitrail/assets/imagenet-1k.json",
         "vitrail/demo/pictures/orange.png",
         "vitrail/inspection/page/report.html",
+        "vitrail/inspection/page/explorer.html",
         "vitrail/py.typed",
     } <= inside
 
