@@ -3,19 +3,11 @@ import itertools
 import pytest
 import torch
 
+from tests.models.test_vit import TINY
 from tests.randomise import randomise
 from vitrail.models.encoder import Layout, attention_weights
 from vitrail.models.names import build, make_config
 
-TINY = {
-    "width": 24,
-    "depth": 2,
-    "mlp_dim": 40,
-    "heads": 3,
-    "patch_size": 8,
-    "image_size": (16, 24),
-    "classes": 5,
-}
 LAYOUT = Layout((2, 3))
 
 

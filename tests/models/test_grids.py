@@ -3,20 +3,12 @@
 import pytest
 import torch
 
+from tests.models.test_vit import TINY
 from tests.randomise import randomise
 from vitrail.checkpoints.checkpoint import change_image_size, from_model, to_model
 from vitrail.errors import ConfigError
 from vitrail.models.names import build, make_config
 
-TINY = {
-    "width": 24,
-    "depth": 2,
-    "mlp_dim": 40,
-    "heads": 3,
-    "patch_size": 8,
-    "image_size": (16, 24),
-    "classes": 5,
-}
 OTHER = [(24, 16), (8, 40), (32, 32), (16, 24)]
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 

@@ -149,12 +149,11 @@ def record(model: Model, images: Images) -> dict[str, Tensor]:
     return {name: torch.cat(values) for name, values in recorded.items()}
 
 
-def in_parts(model: Model, images: Images, call: Call, task: str = "") -> np.ndarray:
+def in_parts(vit: ViT, images: Images, call: Call, task: str = "") -> np.ndarray:
     """Return `call` of the tokens (B, T, D), a few images at a time, put together: (n, ...).
 
     `task` names a progress bar.
     """
-    vit = with_attention(model)
     # Images to run together: logits, weights and two of their copies stay under MAX_BYTES.
     at_once = max(1, MAX_BYTES // (4 * 4 * vit.config.heads * vit.config.tokens**2))
 
