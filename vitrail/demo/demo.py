@@ -337,16 +337,16 @@ def fine_tune(material: Material) -> dict[str, Any]:
 
 def explain(material: Material) -> dict[str, Any]:
     """Write the report of the model before fine-tuning, and the summary of it and the fine-tuned one."""
-    folder, pictures = material.folder / "report", material.pictures
-    names = [picture.name for picture in pictures]
-    images = [picture.pixels for picture in pictures]
+    folder = material.folder / "report"
+    names = [picture.name for picture in material.pictures]
+    images = [picture.pixels for picture in material.pictures]
     seen = inspect(material.model, images, names=names, name=material.settings.model, closely=len(images))
     report.write_report(seen, figures.draw_inspection(seen, folder), folder / "report.html")
-    draw_summary(material, seen, material.folder / "demo.png")
+    draw_summary(material, seen)
     return {"files": {"report": "report/report.html", "summary": "demo.png"}}
 
 
-def draw_summary(material: Material, seen: Inspection, path: Path) -> None:
+def draw_summary(material: Material, seen: Inspection) -> None:
     """Draw demo.png: predictions and attention, before and after fine-tuning. `seen`: the inspection of the pictures.
 
     predictions of the model                 ┐
@@ -370,7 +370,7 @@ def draw_summary(material: Material, seen: Inspection, path: Path) -> None:
     names = [one.label or one.name for one in m.pictures]
     drawing.labelled(
         pictures.tiled(page, SIDE),
-        path,
+        m.folder / "demo.png",
         title=f"{m.settings.model}: predictions and attention; below, after fine-tuning on {m.train.name}",
         rows=["picture", "attention", "test image", "attention"],
         above=captions(names, [one.top for one in seen.subjects], columns),
@@ -388,11 +388,8 @@ def captions(names: Sequence[str], predictions: Sequence[Prediction], columns: i
     """Return a caption for each column: the name of the picture and, in a second line, the prediction."""
     texts = [""] * columns
     for k, (name, ((answer, probability), *_)) in enumerate(zip(names, predictions, strict=True)):
-        name, answer = (
-            drawing.shorten(readable(name), LETTERS),
-            drawing.shorten(readable(answer), LETTERS - 7),
-        )
-        texts[k] = f"{name}\n→ {answer} {probability:.0%}"
+        answer = drawing.shorten(readable(answer), LETTERS - 7)
+        texts[k] = f"{drawing.shorten(readable(name), LETTERS)}\n→ {answer} {probability:.0%}"
     return texts
 
 
