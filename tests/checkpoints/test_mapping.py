@@ -27,8 +27,9 @@ TINY = {"width": 32, "depth": 2, "mlp_dim": 48, "heads": 4, "image_size": (32, 4
 def test_the_same_function_in_a_plainer_form(overrides):
     model = randomise(create("B/16", **TINY, **overrides)).eval()
     x = torch.randn(2, 3, 32, 48)
-    checkpoint = make_plain(from_model(model), "timm", with_positions=True)
-    assert (checkpoint.config.positions, checkpoint.config.norm_at) == ("1d", "encoder")
+    checkpoint, config = make_plain(from_model(model), "timm", with_positions=True)
+    assert checkpoint.config == config
+    assert (config.positions, config.norm_at) == ("1d", "encoder")
     assert float(model(x).std()) > 0.05
     torch.testing.assert_close(to_model(checkpoint)(x), model(x), rtol=1e-5, atol=1e-5)
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.checkpoints import bundle, google, huggingface, timm, torch_files, torchvision
+from vitrail.checkpoints.architecture import NO_HINTS, Hints, Size
 from vitrail.checkpoints.checkpoint import Checkpoint, check_finite, from_model, to_model
-from vitrail.checkpoints.hints import NO_HINTS, Hints, Size
 from vitrail.checkpoints.included import INCLUDED, locate
 from vitrail.data.preprocess import default_line, evaluation_line
 from vitrail.data.readers.file_names import EXTENSIONS, HEIC
@@ -172,7 +172,6 @@ def read(path_or_name: str | Path, hints: Hints = NO_HINTS, *, image_size: Size 
         raise CheckpointError(f"{path} is a picture, not a model; on the command line the model comes first")
     if path.is_dir() and bundle.recognises(path):
         checkpoint = bundle.read(path)
-        hints.check(checkpoint.config, str(path))
     elif path.is_file() and is_npz(path):
         checkpoint = google.read(path, hints, image_size=image_size)
     else:
@@ -185,6 +184,7 @@ def read(path_or_name: str | Path, hints: Hints = NO_HINTS, *, image_size: Size 
                 f"{path}: its tensors ({names}, ...) have none of the names of timm, transformers or torchvision"
             )
         checkpoint = library.read(files, hints, image_size=image_size)
+    hints.check(checkpoint.config, str(path))
     check_finite(checkpoint.weights, str(path))
     return checkpoint
 

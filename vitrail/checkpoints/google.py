@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,20 +18,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
+from vitrail.checkpoints.architecture import NO_HINTS, Hints, Inference, Size, inferring_architecture
 from vitrail.checkpoints.checkpoint import Checkpoint, check_extent, listing, unwritten_names
-from vitrail.checkpoints.hints import (
-    NO_HINTS,
-    Hints,
-    Size,
-    count_numbered,
-    find_grid,
-    grid_at,
-    inferring_architecture,
-)
 from vitrail.checkpoints.json_files import Count, misfit
 from vitrail.checkpoints.license import unwritten_license
-from vitrail.checkpoints.mapping import Entry, make_plain, read_weights, write_weights
+from vitrail.checkpoints.mapping import Entry, by_our_names, make_plain, read_weights, write_weights
 from vitrail.checkpoints.npz import read_npz, write_npz
 from vitrail.data import preprocess as pp
 from vitrail.errors import CheckpointError
@@ -42,20 +35,10 @@ from vitrail.models.resnet import BiTConfig, StemConfig
 from vitrail.models.vit import ViTConfig
 from vitrail.runtime.log import note, visible
 
-# Names of the parts of a block.
-BLOCK_NAMES: dict[str, dict[str, str]] = {
-    "original": {
-        "norm1": "LayerNorm_0",
-        "attention": "MultiHeadDotProductAttention_1",
-        "norm2": "LayerNorm_2",
-        "mlp": "MlpBlock_3",
-    },
-    "linen": {
-        "norm1": "LayerNorm_0",
-        "attention": "MultiHeadDotProductAttention_0",
-        "norm2": "LayerNorm_1",
-        "mlp": "MlpBlock_0",
-    },
+# Names of the parts of a block: attention, second norm, MLP.
+BLOCK_NAMES: dict[str, tuple[str, str, str]] = {
+    "original": ("MultiHeadDotProductAttention_1", "LayerNorm_2", "MlpBlock_3"),
+    "linen": ("MultiHeadDotProductAttention_0", "LayerNorm_1", "MlpBlock_0"),
 }
 BLOCKS, SCANNED = "Transformer/encoderblock_", "Transformer/encoderblock/"
 POSITIONS, TOP_POSITIONS = "Transformer/posembed_input/pos_embedding", "pos_embedding"
@@ -104,17 +87,15 @@ def read(path: Path, hints: Hints = NO_HINTS, *, image_size: Size | None = None)
     if beside:
         note(f"{path.name}: {len(beside)} arrays beside the model (optimizer, other towers) are left out")
     tensors = {key: to_tensor(a, f"{path}: {key}") for key, a in inside.items()}
-    with inferring_architecture(str(path)):
+    where = str(path)
+    with inferring_architecture(where):
         scan = any(key.startswith(SCANNED) for key in inside)
-        dialect = Dialect(prefix, find_naming(inside), scan, TOP_POSITIONS in inside, find_odd(inside))
+        naming = "original" if any("MlpBlock_3" in key for key in inside) else "linen"
+        dialect = Dialect(prefix, naming, scan, TOP_POSITIONS in inside, find_odd(inside))
         tensors = {canonical(key): w for key, w in unscan(tensors).items()}
-        config = infer_config(tensors, image_size, path)
-    if isinstance(config, ViTConfig):
-        free = {name: value for name, value in hints.stated().items() if name in ("activation", "norm_eps")}
-        config = replace(config, **free)
-    hints.check(config, str(path))
-    check_extent(config, tensors, str(path))
-    weights = read_weights(entries(config, dialect), tensors, config, str(path))
+        config = infer_config(tensors, dialect, Inference(where, hints, image_size))
+    check_extent(config, tensors, where)
+    weights = read_weights(names(config, dialect), tensors, config, where)
     head = weights.get("head.classifier.weight")
     if head is not None and not head.any():
         note(f"{path.name}: the head is all zeros (as in the published ImageNet-21k files): no predictions")
@@ -130,9 +111,7 @@ def write(checkpoint: Checkpoint, path: Path) -> list[str]:
     config = checkpoint.config
     from_npz = checkpoint.provenance.get("format") == "npz"
     if not isinstance(config, BiTConfig) and not (from_npz and config.positions == "sincos"):
-        checkpoint = make_plain(checkpoint, "npz", with_positions=True)
-        config = checkpoint.config
-        assert isinstance(config, ViTConfig)
+        checkpoint, config = make_plain(checkpoint, "npz", with_positions=True)
         if config.norm_at != "encoder":
             raise CheckpointError("npz has no counterpart for a last norm after the pooling")
         if config.class_token and config.pool != "token":
@@ -142,7 +121,7 @@ def write(checkpoint: Checkpoint, path: Path) -> list[str]:
     if dialect.top and table is not None and "cls" in weights and table[:, :1].any():
         # This dialect has no position for the class token: it is added to the token itself.
         weights = {**weights, "cls": weights["cls"] + table[:, :1]}
-    tensors = write_weights(entries(config, dialect), weights)
+    tensors = write_weights(names(config, dialect), weights)
     if dialect.scan:
         tensors = scan_layers(tensors)
     spelling = {canonical(key): key for key in dialect.odd}
@@ -213,10 +192,6 @@ def find_prefix(arrays: Mapping[str, np.ndarray], path: Path) -> str:
         f"{path} is not a ViT, hybrid or BiT checkpoint: it has neither embedding/kernel nor "
         f"resnet/root_block; its keys begin {', '.join(list(arrays)[:3]) or '(none)'}"
     )
-
-
-def find_naming(keys: Iterable[str]) -> str:
-    return "original" if any("MlpBlock_3" in key for key in keys) else "linen"
 
 
 def find_odd(arrays: Mapping[str, np.ndarray]) -> dict[str, list[Any]]:
@@ -290,171 +265,120 @@ def scan_layers(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 # --- the architecture ---
 
 
-def infer_config(t: Mapping[str, Tensor], image_size: Size | None, path: Path) -> Config:
-    where, root = str(path), t.get("conv_root/kernel")
-    if "embedding/kernel" not in t:  # a BiT; a ResNet takes any image size, and its arrays do not tell which
-        root, head = t["resnet/root_block/standardized_conv2d/kernel"], t.get("resnet/head/conv2d/kernel")
-        classes = 0 if head is None else head.shape[-1]
-        size: Any = image_size or (224, 224)
-        return BiTConfig(count_units(t, "resnet/", where), root.shape[-1] / 64, size, root.shape[2], classes)
-    patch_size, _, channels, width = t["embedding/kernel"].shape
-    depth = count_numbered(t, rf"{BLOCKS}(\d+)/", where)
-    if not depth:
-        raise ValueError("there are no encoder blocks")
-    part = BLOCK_NAMES[find_naming(t)]
-    stem = None if root is None else StemConfig(count_units(t, "", where), root.shape[-1] / 64)
-    stride = patch_size * (stem.stride if stem else 1)
-    table, kind = t.get(POSITIONS, t.get(TOP_POSITIONS)), "1d"
-    if table is not None:
-        patches = table.shape[1] - (POSITIONS in t and "cls" in t)
-        grid = find_grid((patches,), stride, None, image_size, where)
-    elif "cls" in t or find_naming(t) == "original":
-        raise CheckpointError(f"{path}: missing {POSITIONS}")
-    else:  # big_vision's fixed sin-cos
-        grid, kind = grid_at(image_size or 224, stride), "sincos"
-    fields: dict[str, Any] = {
-        "width": width,
-        "depth": depth,
-        "mlp_dim": t[f"{BLOCKS}0/{part['mlp']}/Dense_0/kernel"].shape[1],
-        "heads": t[f"{BLOCKS}0/{part['attention']}/query/kernel"].shape[1],
-        "patch_size": patch_size,
-        "image_size": (grid[0] * stride, grid[1] * stride),
-        "channels": channels if root is None else root.shape[2],
-        "classes": t["head/kernel"].shape[-1] if "head/kernel" in t else 0,
-        "pre_logits": t["pre_logits/kernel"].shape[-1] if "pre_logits/kernel" in t else 0,
-        "class_token": "cls" in t,
-        "pool": "token" if "cls" in t else "attention" if "MAPHead_0/probe" in t else "mean",
-        "positions": kind,
-    }
-    return HybridConfig(**fields, stem=stem) if stem else ViTConfig(**fields)
-
-
-def count_units(t: Mapping[str, Tensor], prefix: str, where: str) -> tuple[int, ...]:
-    """Return the bottleneck units in each stage of a ResNet."""
-    stages = count_numbered(t, rf"{prefix}block(\d+)/", where, first=1)
-    return tuple(
-        count_numbered(t, rf"{prefix}block{s}/unit(\d+)/", where, first=1) for s in range(1, stages + 1)
-    )
+def infer_config(t: Mapping[str, Tensor], dialect: Dialect, inference: Inference) -> Config:
+    is_vit = "embedding/kernel" in t
+    stated: dict[str, Any] = {}
+    if is_vit:
+        stated["heads"] = t[f"{BLOCKS}0/{BLOCK_NAMES[dialect.names][0]}/query/kernel"].shape[1]
+        stated["pool"] = "token" if "cls" in t else None
+        if POSITIONS not in t and not dialect.top:
+            if "cls" in t or dialect.names == "original":
+                raise CheckpointError(f"{inference.where}: missing {POSITIONS}")
+            stated["positions"] = "sincos"  # big_vision's fixed ones
+    table = vit_names(dialect, 1, "cls" in t) if is_vit else bit_names()
+    defaults = {"activation": "gelu_tanh", "norm_eps": 1e-6}
+    return inference.infer(by_our_names(table, t), defaults, stated, sure=True)
 
 
 # --- names ---
 
 
-def entries(config: Config, dialect: Dialect) -> Iterator[Entry]:
-    """Yield an entry for every parameter of a config."""
+def names(config: Config, dialect: Dialect) -> dict[str, Entry]:
     if isinstance(config, BiTConfig):
-        yield from bit_entries(config)
-        return
-    if isinstance(config, HybridConfig):
-        yield from stem_entries(config.stem)
-    yield conv("embedding.weight", "embedding/kernel")
-    yield Entry("embedding.bias", ("embedding/bias",))
-    if config.class_token:
-        yield Entry("cls", ("cls",))
-    if config.positions == "1d":
-        key = TOP_POSITIONS if dialect.top else POSITIONS
-        if dialect.top and config.class_token:  # (1, N, D) <-> (1, 1 + N, D)
-            yield Entry("positions.table", (key,), add_row, lambda table: table[:, 1:])
-        else:
-            yield Entry("positions.table", (key,))
-    for i in range(config.depth):
-        ours = f"encoder.blocks.{i}."
-        part = {key: f"{BLOCKS}{i}/{name}" for key, name in BLOCK_NAMES[dialect.names].items()}
-        yield from norm(f"{ours}norm1", part["norm1"])
-        yield from projections(f"{ours}attention.qkv", part["attention"], "query key value", config.heads)
-        yield from out_projection(f"{ours}attention.out", part["attention"], config.heads)
-        yield from norm(f"{ours}norm2", part["norm2"])
-        yield from dense(f"{ours}mlp.fc1", f"{part['mlp']}/Dense_0")
-        yield from dense(f"{ours}mlp.fc2", f"{part['mlp']}/Dense_1")
-    yield from norm("encoder.norm", "Transformer/encoder_norm")
-    if config.pool == "attention":
-        attention = "MAPHead_0/MultiHeadDotProductAttention_0"
-        yield Entry("attention_pool.probe", ("MAPHead_0/probe",))
-        yield from projections("attention_pool.q", attention, "query", config.heads)
-        yield from projections("attention_pool.kv", attention, "key value", config.heads)
-        yield from out_projection("attention_pool.out", attention, config.heads)
-        yield from norm("attention_pool.norm", "MAPHead_0/LayerNorm_0")
-        yield from dense("attention_pool.mlp.fc1", "MAPHead_0/MlpBlock_0/Dense_0")
-        yield from dense("attention_pool.mlp.fc2", "MAPHead_0/MlpBlock_0/Dense_1")
-    if config.pre_logits:
-        yield from dense("head.pre_logits", "pre_logits")
-    if config.classes:
-        yield from dense("head.classifier", "head")
+        return bit_names()
+    return vit_names(dialect, config.heads, bool(config.class_token))
 
 
-def stem_entries(stem: StemConfig) -> Iterator[Entry]:
-    yield conv("stem.root.conv.weight", "conv_root/kernel")
-    yield from norm("stem.root.norm", "gn_root")
-    for s, units in enumerate(stem.units):
-        for u in range(units):
-            ours, theirs = f"stem.stages.{s}.{u}", f"block{s + 1}/unit{u + 1}"
-            for n in (1, 2, 3):
-                yield conv(f"{ours}.conv{n}.weight", f"{theirs}/conv{n}/kernel")
-                yield from norm(f"{ours}.norm{n}", f"{theirs}/gn{n}")
-            if u == 0:
-                yield conv(f"{ours}.projection.weight", f"{theirs}/conv_proj/kernel")
-                yield from norm(f"{ours}.projection_norm", f"{theirs}/gn_proj")
-
-
-def bit_entries(config: BiTConfig) -> Iterator[Entry]:
-    kernel = "standardized_conv2d/kernel"
-    yield conv("root.conv.weight", f"resnet/root_block/{kernel}")
-    for s, units in enumerate(config.units):
-        for u in range(units):
-            ours, theirs = f"stages.{s}.{u}", f"resnet/block{s + 1}/unit{u + 1:02}"
-            for n, letter in enumerate("abc", 1):
-                yield from norm(f"{ours}.norm{n}", f"{theirs}/{letter}/group_norm", "gamma", "beta")
-                yield conv(f"{ours}.conv{n}.weight", f"{theirs}/{letter}/{kernel}")
-            if u == 0:
-                yield conv(f"{ours}.projection.weight", f"{theirs}/a/proj/{kernel}")
-    yield from norm("norm", "resnet/group_norm", "gamma", "beta")
-    if config.classes:
-        head = "resnet/head/conv2d"
-        yield Entry(
-            "head.classifier.weight", (f"{head}/kernel",), lambda w: w[0, 0].T, lambda w: w.T[None, None]
+def vit_names(dialect: Dialect, heads: int, class_token: bool) -> dict[str, Entry]:
+    attention, norm2, mlp = (f"{BLOCKS}{{i}}/{name}" for name in BLOCK_NAMES[dialect.names])
+    pool, block = "MAPHead_0/MultiHeadDotProductAttention_0", "encoder.blocks.{i}"
+    positions = Entry((TOP_POSITIONS if dialect.top else POSITIONS,))
+    if dialect.top and class_token:  # (1, N, D) <-> (1, 1 + N, D)
+        positions = replace(
+            positions, into=lambda table: pad(table, (0, 0, 1, 0)), back=lambda table: table[:, 1:]
         )
-        yield Entry("head.classifier.bias", (f"{head}/bias",))
+    return {
+        **conv("stem.root.conv", "conv_root"),
+        **norm("stem.root.norm", "gn_root"),
+        **stem_unit(),
+        **conv("embedding", "embedding"),
+        "embedding.bias": Entry(("embedding/bias",)),
+        "cls": Entry(("cls",)),
+        "positions.table": positions,
+        **norm(f"{block}.norm1", f"{BLOCKS}{{i}}/LayerNorm_0"),
+        **projection(f"{block}.attention.qkv", attention, "query key value", heads),
+        **out_projection(f"{block}.attention.out", attention, heads),
+        **norm(f"{block}.norm2", norm2),
+        **dense(f"{block}.mlp.fc1", f"{mlp}/Dense_0"),
+        **dense(f"{block}.mlp.fc2", f"{mlp}/Dense_1"),
+        **norm("encoder.norm", "Transformer/encoder_norm"),
+        "attention_pool.probe": Entry(("MAPHead_0/probe",)),
+        **projection("attention_pool.q", pool, "query", heads),
+        **projection("attention_pool.kv", pool, "key value", heads),
+        **out_projection("attention_pool.out", pool, heads),
+        **norm("attention_pool.norm", "MAPHead_0/LayerNorm_0"),
+        **dense("attention_pool.mlp.fc1", "MAPHead_0/MlpBlock_0/Dense_0"),
+        **dense("attention_pool.mlp.fc2", "MAPHead_0/MlpBlock_0/Dense_1"),
+        **dense("head.pre_logits", "pre_logits"),
+        **dense("head.classifier", "head"),
+    }
 
 
-def norm(ours: str, theirs: str, scale: str = "scale", bias: str = "bias") -> Iterator[Entry]:
+def norm(ours: str, theirs: str, weight: str = "scale", bias: str = "bias") -> dict[str, Entry]:
     """Old group norms have the shape (1, 1, 1, C)."""
-    yield Entry(f"{ours}.weight", (f"{theirs}/{scale}",), Tensor.flatten)
-    yield Entry(f"{ours}.bias", (f"{theirs}/{bias}",), Tensor.flatten)
+    pairs = {"weight": weight, "bias": bias}
+    return {f"{ours}.{a}": Entry((f"{theirs}/{b}",), Tensor.flatten) for a, b in pairs.items()}
 
 
-def dense(ours: str, theirs: str) -> Iterator[Entry]:
-    yield Entry(f"{ours}.weight", (f"{theirs}/kernel",), Tensor.t, Tensor.t)  # (in, out) <-> (out, in)
-    yield Entry(f"{ours}.bias", (f"{theirs}/bias",))
+def dense(ours: str, theirs: str) -> dict[str, Entry]:
+    """(in, out) <-> (out, in)."""
+    kernel = Entry((f"{theirs}/kernel",), Tensor.t, Tensor.t)
+    return {f"{ours}.weight": kernel, f"{ours}.bias": Entry((f"{theirs}/bias",))}
 
 
-def conv(ours: str, theirs: str) -> Entry:
+def conv(ours: str, theirs: str) -> dict[str, Entry]:
     """HWIO <-> OIHW."""
-    return Entry(ours, (theirs,), lambda w: w.permute(3, 2, 0, 1), lambda w: w.permute(2, 3, 1, 0))
+    turn = (lambda w: w.permute(3, 2, 0, 1)), (lambda w: w.permute(2, 3, 1, 0))
+    return {f"{ours}.weight": Entry((f"{theirs}/kernel",), *turn)}
 
 
-def projections(ours: str, theirs: str, names: str, heads: int) -> Iterator[Entry]:
-    """q, k, v: (D, h, d) <-> (D, D), the output first."""
-    kernels = tuple(f"{theirs}/{name}/kernel" for name in names.split())
-    biases = tuple(f"{theirs}/{name}/bias" for name in names.split())
-    yield Entry(
-        f"{ours}.weight",
-        kernels,
-        lambda w: w.flatten(1).t(),
-        lambda w: w.t().unflatten(1, (heads, -1)),  # (D, h, d)
-    )
-    yield Entry(f"{ours}.bias", biases, Tensor.flatten, lambda b: b.unflatten(0, (heads, -1)))  # (h, d)
+def projection(ours: str, theirs: str, names: str, heads: int) -> dict[str, Entry]:
+    """q, k, v: (D, h, d) <-> (D, D), the output first; the bias (h, d) <-> (D)."""
+    kernels, biases = (tuple(f"{theirs}/{n}/{leaf}" for n in names.split()) for leaf in ("kernel", "bias"))
+    turn = (lambda w: w.flatten(1).t()), (lambda w: w.t().unflatten(1, (heads, -1)))
+    return {
+        f"{ours}.weight": Entry(kernels, *turn),
+        f"{ours}.bias": Entry(biases, Tensor.flatten, lambda b: b.unflatten(0, (heads, -1))),
+    }
 
 
-def out_projection(ours: str, theirs: str, heads: int) -> Iterator[Entry]:
+def out_projection(ours: str, theirs: str, heads: int) -> dict[str, Entry]:
     """(h, d, D) <-> (D, D), the output first."""
-    yield Entry(
-        f"{ours}.weight",
-        (f"{theirs}/out/kernel",),
-        lambda w: w.flatten(0, 1).t(),
-        lambda w: w.t().unflatten(0, (heads, -1)),  # (h, d, D)
+    turn = (lambda w: w.flatten(0, 1).t()), (lambda w: w.t().unflatten(0, (heads, -1)))
+    return {
+        f"{ours}.weight": Entry((f"{theirs}/out/kernel",), *turn),
+        f"{ours}.bias": Entry((f"{theirs}/out/bias",)),
+    }
+
+
+def stem_unit() -> dict[str, Entry]:
+    ours, theirs = "stem.stages.{s}.{u}", "block{s1}/unit{u1}"
+    rows = conv(f"{ours}.projection", f"{theirs}/conv_proj") | norm(
+        f"{ours}.projection_norm", f"{theirs}/gn_proj"
     )
-    yield Entry(f"{ours}.bias", (f"{theirs}/out/bias",))
+    for n in (1, 2, 3):
+        rows |= conv(f"{ours}.conv{n}", f"{theirs}/conv{n}") | norm(f"{ours}.norm{n}", f"{theirs}/gn{n}")
+    return rows
 
 
-def add_row(table: Tensor) -> Tensor:
-    return torch.nn.functional.pad(table, (0, 0, 1, 0))  # (1, 1 + N, D)
+def bit_names() -> dict[str, Entry]:
+    ours, theirs = "stages.{s}.{u}", "resnet/block{s1}/unit{u1:02}"
+    rows = conv("root.conv", "resnet/root_block/standardized_conv2d")
+    for n, letter in enumerate("abc", 1):
+        rows |= norm(f"{ours}.norm{n}", f"{theirs}/{letter}/group_norm", "gamma", "beta")
+        rows |= conv(f"{ours}.conv{n}", f"{theirs}/{letter}/standardized_conv2d")
+    rows |= conv(f"{ours}.projection", f"{theirs}/a/proj/standardized_conv2d")
+    rows |= norm("norm", "resnet/group_norm", "gamma", "beta")
+    head, turn = "resnet/head/conv2d", ((lambda w: w[0, 0].T), (lambda w: w.T[None, None]))
+    rows |= {"head.classifier.weight": Entry((f"{head}/kernel",), *turn)}
+    return rows | {"head.classifier.bias": Entry((f"{head}/bias",))}

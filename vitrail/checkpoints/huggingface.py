@@ -13,25 +13,23 @@ leaves open is as in ViTImageProcessor.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypedDict
 
 from torch import Tensor
 
 from vitrail.checkpoints import torch_files
+from vitrail.checkpoints.architecture import NO_HINTS, Hints, Inference, Size, inferring_architecture
 from vitrail.checkpoints.checkpoint import Checkpoint
-from vitrail.checkpoints.hints import NO_HINTS, Choices, Hints, Size, count_numbered, inferring_architecture
-from vitrail.checkpoints.json_files import Number, check_entries, list_numbered, save_json
-from vitrail.checkpoints.license import CARD, complete_license, find_license, model_card
+from vitrail.checkpoints.json_files import Number, check_entries, list_numbered
+from vitrail.checkpoints.license import complete_license, find_license
 from vitrail.checkpoints.mapping import (
-    Entry,
-    add_zero_biases,
-    layer,
+    Table,
+    by_our_names,
     make_plain,
     read_weights,
-    rename,
+    respell,
     write_weights,
 )
 from vitrail.checkpoints.torch_files import WeightFiles
@@ -39,35 +37,49 @@ from vitrail.checkpoints.transforms import HALF, Transform, line_to_transform, t
 from vitrail.data import preprocess as pp
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.models import checking
-from vitrail.models.hybrid import HybridConfig
 from vitrail.models.vit import ViTConfig
-from vitrail.runtime.files import atomic_folder
 from vitrail.runtime.log import note
 
-WEIGHTS, CONFIG, IMAGES = "model.safetensors", "config.json", "preprocessor_config.json"
+CONFIG, IMAGES = "config.json", "preprocessor_config.json"
 PATCHES = "embeddings.patch_embeddings.projection"
-# Names in memory, since version 5 -> names on disk.
-IN_MEMORY: dict[str, str] = {
-    r"layers\.(\d+)\.attention\.q_proj\.": r"encoder.layer.\1.attention.attention.query.",
-    r"layers\.(\d+)\.attention\.k_proj\.": r"encoder.layer.\1.attention.attention.key.",
-    r"layers\.(\d+)\.attention\.v_proj\.": r"encoder.layer.\1.attention.attention.value.",
-    r"layers\.(\d+)\.attention\.o_proj\.": r"encoder.layer.\1.attention.output.dense.",
-    r"layers\.(\d+)\.mlp\.fc1\.": r"encoder.layer.\1.intermediate.dense.",
-    r"layers\.(\d+)\.mlp\.fc2\.": r"encoder.layer.\1.output.dense.",
-    r"layers\.(\d+)\.": r"encoder.layer.\1.",
+LAYER, ATTENTION = "encoder.layer.{i}", "encoder.layer.{i}.attention.attention"
+TABLE: Table = {
+    "embedding": PATCHES,
+    "cls": "embeddings.cls_token",
+    "positions.table": "embeddings.position_embeddings",
+    "encoder.blocks.{i}.norm1": f"{LAYER}.layernorm_before",
+    "encoder.blocks.{i}.attention.qkv": (f"{ATTENTION}.query", f"{ATTENTION}.key", f"{ATTENTION}.value"),
+    "encoder.blocks.{i}.attention.out": f"{LAYER}.attention.output.dense",
+    "encoder.blocks.{i}.norm2": f"{LAYER}.layernorm_after",
+    "encoder.blocks.{i}.mlp.fc1": f"{LAYER}.intermediate.dense",
+    "encoder.blocks.{i}.mlp.fc2": f"{LAYER}.output.dense",
+    "encoder.norm": "layernorm",
+    "head.pre_logits": "pooler.dense",
+    "head.classifier": "classifier",
+}
+# Names in memory, since version 5 -> names on disk; with a classifier all others begin with vit.
+SPELLINGS: dict[str, str] = {
+    r"^vit\.": "",
+    r"^layers\.(\d+)\.attention\.q_proj\.": r"encoder.layer.\1.attention.attention.query.",
+    r"^layers\.(\d+)\.attention\.k_proj\.": r"encoder.layer.\1.attention.attention.key.",
+    r"^layers\.(\d+)\.attention\.v_proj\.": r"encoder.layer.\1.attention.attention.value.",
+    r"^layers\.(\d+)\.attention\.o_proj\.": r"encoder.layer.\1.attention.output.dense.",
+    r"^layers\.(\d+)\.mlp\.fc1\.": r"encoder.layer.\1.intermediate.dense.",
+    r"^layers\.(\d+)\.mlp\.fc2\.": r"encoder.layer.\1.output.dense.",
+    r"^layers\.(\d+)\.": r"encoder.layer.\1.",
 }
 ACTIVATIONS = {
     "gelu": "gelu", "gelu_python": "gelu",
     "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh",
 }  # fmt: skip
 ACTIVATION_NAMES = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh"}
-NORM_EPS = 1e-12  # ViTConfig's default
+DEFAULTS: dict[str, Any] = {"activation": "gelu", "norm_eps": 1e-12}  # of ViTConfig
+ALWAYS: dict[str, Any] = {"pool": "token", "class_token": True, "positions": "1d"}
 RESAMPLE = {1: "lanczos", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
-DEFAULTS: dict[str, Any] = {  # of ViTImageProcessor
+IMAGE_DEFAULTS: dict[str, Any] = {  # of ViTImageProcessor
     "do_resize": True, "resample": 2, "do_center_crop": False, "do_rescale": True, "rescale_factor": 1 / 255,
     "do_normalize": True, "image_mean": HALF, "image_std": HALF,
 }  # fmt: skip
-QKV = ("query", "key", "value")
 
 _SIGLIP = (
     "attention pooling, no class token and names of its own (its .npz, and timm's files of it, are read)"
@@ -168,74 +180,46 @@ def read(files: WeightFiles, hints: Hints = NO_HINTS, *, image_size: Size | None
             f"{where}: the config.json beside it is of timm's {str(content['architecture'])[:60]!r}, but its tensors "
             "have transformers' names"
         )
-    t = rename(files.tensors, on_disk, where)
+    t = respell(files.tensors, SPELLINGS, where)
     ignored = [key for key in t if key.startswith("pooler.")] if "classifier.weight" in t else []
     if ignored:
         note(f"{files.path.name}: {' and '.join(ignored)} are left out: with a classifier they are not used")
     t = {key: w for key, w in t.items() if key not in ignored}
-    choices = Choices(hints, where)
+    inference = Inference(where, hints, image_size)
     with inferring_architecture(where):
-        config = infer_config(t, content, choices, image_size)
-    biases = [
-        f"encoder.layer.{i}.attention.attention.{name}.bias" for i in range(config.depth) for name in QKV
-    ]
-    weights = read_weights(entries(config), add_zero_biases(t, biases, config.width), config, where)
-    line = preprocessing(files.configs.get(IMAGES, {}), config, where)
-    if IMAGES not in files.configs and line:
-        choices.assumed["preprocess"] = line
-    architecture = next(iter(content.get("architectures") or []), None)
-    origin = {"format": "huggingface", **files.origin, "architecture": architecture}
-    origin |= {"heads": choices.heads_source, **choices.report("transformers", files.path.name)}
-    class_names = read_class_names(content.get("id2label"), config.classes, where)
-    return Checkpoint(config, weights, line, class_names, origin, license=find_license(content))
-
-
-def on_disk(key: str) -> str:
-    key = key.removeprefix("vit.")
-    return next((re.sub(f"^{old}", new, key) for old, new in IN_MEMORY.items() if re.match(old, key)), key)
-
-
-def infer_config(
-    t: Mapping[str, Tensor], content: dict[str, Any], choices: Choices, image_size: Size | None
-) -> ViTConfig:
-    where, sure = choices.where, bool(content)  # what a config.json leaves open has a default
-    width, channels, patch_size, _ = t[f"{PATCHES}.weight"].shape
-    depth = count_numbered(t, r"encoder\.layer\.(\d+)\.", where)
-    mlp_dim = t["encoder.layer.0.intermediate.dense.weight"].shape[0]
-    sizes = {
-        "hidden_size": width,
-        "num_hidden_layers": depth,
-        "intermediate_size": mlp_dim,
-        "num_channels": channels,
-    }
+        stated = ALWAYS | stated_fields(content, where)
+        config = inference.infer(by_our_names(TABLE, t), DEFAULTS, stated, sure=bool(content))
+    assert isinstance(config, ViTConfig)
+    sizes = {"hidden_size": config.width, "num_hidden_layers": config.depth}
+    sizes |= {"intermediate_size": config.mlp_dim, "num_channels": config.channels}
     for name, size in sizes.items():
         if content.get(name, size) != size:
             raise CheckpointError(f"{where}: its config.json says {name} {content[name]}, its tensors {size}")
+    weights = read_weights(TABLE, t, config, where, zeros="attention.qkv.bias")
+    line = preprocessing(files.configs.get(IMAGES, {}), config, where)
+    if IMAGES not in files.configs and line:
+        inference.assumed["preprocess"] = line
+    architecture = next(iter(content.get("architectures") or []), None)
+    provenance = inference.provenance("huggingface", files, architecture)
+    class_names = read_class_names(content.get("id2label"), config.classes, where)
+    return Checkpoint(config, weights, line, class_names, provenance, license=find_license(content))
+
+
+def stated_fields(content: dict[str, Any], where: str) -> dict[str, Any]:
+    """Return our fields of a config.json."""
     for name, allowed in (("hidden_act", tuple(ACTIVATIONS)), ("pooler_act", ("tanh",))):
         if content.get(name, allowed[0]) not in allowed:
             raise CheckpointError(
                 f"{where}: {name} {content[name]!r} has no counterpart here; these have: {', '.join(allowed)}"
             )
-    stated = content.get("image_size")
-    stated = None if stated is None else checking.image_size(stated)
-    patches = t["embeddings.position_embeddings"].shape[1] - 1
-    activation = ACTIVATIONS.get(content.get("hidden_act", ""))
-    return ViTConfig(
-        width,
-        depth,
-        mlp_dim,
-        choices.choose_heads(width, depth, mlp_dim, content.get("num_attention_heads")),
-        patch_size,
-        choices.choose_image_size((patches,), patch_size, stated, image_size),
-        channels,
-        classes=t["classifier.weight"].shape[0] if "classifier.weight" in t else 0,
-        pre_logits=t["pooler.dense.weight"].shape[0] if "pooler.dense.weight" in t else 0,
-        pool=choices.choose("pool", "token", "token"),
-        activation=choices.choose("activation", activation, "gelu", sure=sure),
-        norm_eps=float(choices.choose("norm_eps", content.get("layer_norm_eps"), NORM_EPS, sure=sure)),
-        dropout=float(content.get("hidden_dropout_prob", 0.0)),
-        attention_dropout=float(content.get("attention_probs_dropout_prob", 0.0)),
-    )
+    numbers = {"norm_eps": "layer_norm_eps", "dropout": "hidden_dropout_prob"}
+    numbers |= {"attention_dropout": "attention_probs_dropout_prob"}
+    return {
+        "heads": content.get("num_attention_heads"),
+        "image_size": checking.image_size(content["image_size"]) if "image_size" in content else None,
+        "activation": ACTIVATIONS.get(content.get("hidden_act", "")),
+        **{ours: float(content[theirs]) for ours, theirs in numbers.items() if theirs in content},
+    }
 
 
 def read_class_names(labels: dict[str, str] | None, classes: int, where: str) -> list[str] | None:
@@ -258,7 +242,7 @@ def preprocessing(content: dict[str, Any], config: ViTConfig, where: str) -> str
     """Return the line of a preprocessor_config.json; empty, with a note, if there is none."""
     if config.channels != 3:
         return ""
-    settings = {"size": {"height": config.image_size[0], "width": config.image_size[1]}, **DEFAULTS}
+    settings = {"size": {"height": config.image_size[0], "width": config.image_size[1]}, **IMAGE_DEFAULTS}
     settings |= check_entries(content, ImageSchema, where)
     try:
         pipeline = pp.parse(transform_to_line(read_transform(settings)))
@@ -316,22 +300,14 @@ def sides(size: Any, name: str) -> tuple[int, int]:
 
 def write(checkpoint: Checkpoint, path: Path) -> list[str]:
     """Write a folder for from_pretrained; return what its reader must set by hand."""
-    torch_files.check_own_folder(path, (WEIGHTS, CONFIG, IMAGES, CARD), "transformers")
-    c = checkpoint.config
-    if not isinstance(c, ViTConfig) or isinstance(c, HybridConfig):
-        raise CheckpointError(
-            "a transformers folder holds a plain ViT; hybrids and BiTs can be written for timm"
-        )
+    checkpoint, c = make_plain(checkpoint, "transformers", with_positions=True, only_token=True)
     if c.pre_logits and c.classes:
         raise CheckpointError(
             "transformers has no tanh layer before a classifier: load the model with another number of classes "
             "(0: no classifier), which leaves its pre-training head out"
         )
-    checkpoint = make_plain(checkpoint, "transformers", with_positions=True, with_token=True)
-    c = checkpoint.config
-    assert isinstance(c, ViTConfig)
     prefix = "vit." if c.classes else ""
-    tensors = write_weights(entries(c), checkpoint.weights)
+    tensors = write_weights(TABLE, checkpoint.weights)
     tensors = {key if key.startswith("classifier.") else prefix + key: w for key, w in tensors.items()}
     images, notes = image_settings(checkpoint.preprocess)
     if c.drop_path:
@@ -340,15 +316,9 @@ def write(checkpoint: Checkpoint, path: Path) -> list[str]:
         notes.append(
             "load it with ViTModel.from_pretrained(folder, add_pooling_layer=False): it has no pooler"
         )
-    with atomic_folder(path) as temporary:
-        torch_files.save_safetensors(tensors, temporary / WEIGHTS)
-        settings = model_settings(c, checkpoint.class_names) | {
-            "license": complete_license(checkpoint.license)
-        }
-        save_json(settings, temporary / CONFIG)
-        (temporary / CARD).write_text(model_card(checkpoint.license), encoding="utf-8")
-        if images is not None:
-            save_json(images, temporary / IMAGES)
+    settings = model_settings(c, checkpoint.class_names) | {"license": complete_license(checkpoint.license)}
+    files = {CONFIG: settings} if images is None else {CONFIG: settings, IMAGES: images}
+    torch_files.save_folder(path, tensors, files, checkpoint.license)
     return notes
 
 
@@ -413,25 +383,3 @@ def image_settings(line: str) -> tuple[dict[str, Any] | None, list[str]]:
 
 def named_sides(size: tuple[int, int]) -> dict[str, int]:
     return {"height": size[0], "width": size[1]}
-
-
-# --- names ---
-
-
-def entries(config: ViTConfig) -> Iterator[Entry]:
-    yield from layer("embedding", PATCHES)
-    yield Entry("cls", ("embeddings.cls_token",))
-    yield Entry("positions.table", ("embeddings.position_embeddings",))
-    for i in range(config.depth):
-        ours, theirs = f"encoder.blocks.{i}", f"encoder.layer.{i}"
-        yield from layer(f"{ours}.norm1", f"{theirs}.layernorm_before")
-        yield from layer(f"{ours}.attention.qkv", *(f"{theirs}.attention.attention.{part}" for part in QKV))
-        yield from layer(f"{ours}.attention.out", f"{theirs}.attention.output.dense")
-        yield from layer(f"{ours}.norm2", f"{theirs}.layernorm_after")
-        yield from layer(f"{ours}.mlp.fc1", f"{theirs}.intermediate.dense")
-        yield from layer(f"{ours}.mlp.fc2", f"{theirs}.output.dense")
-    yield from layer("encoder.norm", "layernorm")
-    if config.pre_logits:
-        yield from layer("head.pre_logits", "pooler.dense")
-    if config.classes:
-        yield from layer("head.classifier", "classifier")

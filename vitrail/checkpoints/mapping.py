@@ -1,9 +1,11 @@
-"""Their names <-> ours: a format is a list of entries, read in both directions.
+"""Their names <-> ours: a format is a table, read in both directions.
 
-    Entry("encoder.blocks.0.attention.qkv.weight", ("…/query/kernel", "…/key/kernel", "…/value/kernel"), …)
+    "encoder.blocks.{i}.mlp.fc1": "blocks.{i}.mlp.fc1"                            its weight and its bias
+    "encoder.blocks.{i}.attention.qkv": ("….query", "….key", "….value")           stacked along the first dimension
 
-Several of theirs are stacked along the first dimension of ours. `into` turns one of theirs to our orientation,
-`back` returns it. Reading consumes every key and sets every parameter, or names those it could not.
+{i} is a layer, {s} a stage and {u} a unit of a ResNet, counted from 0; {s1} and {u1} are the same, counted from 1.
+Where theirs is oriented otherwise, the row is an Entry: `into` turns one of theirs to our orientation, `back` returns
+it. Reading consumes every key and sets every parameter, or names those it could not.
 
 Some of our architectures are written differently elsewhere but compute the same: `make_plain` turns them into that
 form, exactly. What computes something else has no counterpart, and is refused.
@@ -12,9 +14,11 @@ form, exactly. What computes something else has no counterpart, and is refused.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -22,6 +26,7 @@ from torch import Tensor
 from vitrail.checkpoints.checkpoint import Checkpoint, listing, parameter_shapes
 from vitrail.errors import CheckpointError
 from vitrail.models import positions
+from vitrail.models.hybrid import HybridConfig
 from vitrail.models.names import Config
 from vitrail.models.vit import ViTConfig
 
@@ -32,41 +37,86 @@ def unchanged(w: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Entry:
-    ours: str
     theirs: tuple[str, ...]
     into: Callable[[Tensor], Tensor] = unchanged
     back: Callable[[Tensor], Tensor] = unchanged
 
 
-def layer(ours: str, *theirs: str) -> Iterator[Entry]:
-    """Yield weight and bias of a linear layer, a norm or a convolution with the same orientation on both sides."""
-    for name in ("weight", "bias"):
-        yield Entry(f"{ours}.{name}", tuple(f"{their}.{name}" for their in theirs))
+Table = Mapping[
+    str, str | tuple[str, ...] | Entry
+]  # by our names; a name without .weight or .bias is of both
+
+
+@cache
+def pattern(template: str) -> re.Pattern[str]:
+    numbered = re.sub(r"\\{(\w+)(?::02)?\\}", r"(?P<\1>\\d+)", re.escape(template))
+    return re.compile(rf"{numbered}(?P<leaf>|\.weight|\.bias)")
+
+
+def as_entry(row: str | tuple[str, ...] | Entry) -> Entry:
+    return row if isinstance(row, Entry) else Entry((row,) if isinstance(row, str) else row)
+
+
+def find_entry(table: Table, name: str) -> Entry:
+    """Return the row of one of our parameters, with its numbers filled in."""
+    for ours, row in table.items():
+        if match := pattern(ours).fullmatch(name):
+            leaf, entry = match["leaf"], as_entry(row)
+            numbers = {letter: int(n) for letter, n in match.groupdict().items() if letter != "leaf"}
+            numbers |= {f"{letter}1": n + 1 for letter, n in numbers.items()}
+            return dataclasses.replace(entry, theirs=tuple(t.format(**numbers) + leaf for t in entry.theirs))
+    raise AssertionError(f"no row for {name}")
+
+
+def by_our_names(table: Table, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return views of the tensors that the table knows, as ours; of stacked ones, the first."""
+    rows = [(ours, as_entry(row)) for ours, row in table.items()]
+    renamed = {}
+    for key, w in tensors.items():
+        for ours, entry in rows:
+            if match := pattern(entry.theirs[0]).fullmatch(key):
+                found = match.groupdict()
+                numbers = {name[0]: int(n) - len(name) + 1 for name, n in found.items() if name != "leaf"}
+                try:
+                    turned = entry.into(w)
+                except (RuntimeError, IndexError):  # of another number of dimensions, which read_weights says
+                    turned = w
+                renamed[ours.format(**numbers) + found["leaf"]] = turned
+                break
+    return renamed
 
 
 def read_weights(
-    entries: Iterable[Entry], tensors: Mapping[str, Tensor], config: Config, where: str
+    table: Table, tensors: Mapping[str, Tensor], config: Config, where: str, *, zeros: str = ""
 ) -> dict[str, Tensor]:
-    """Return their tensors as ours, float32 copies in the shapes of `config`."""
-    table, shapes = list(entries), parameter_shapes(config)
-    assert {e.ours for e in table} == set(shapes), {e.ours for e in table} ^ set(shapes)
-    expected = [key for entry in table for key in entry.theirs]
-    problems = [f"missing {key}" for key in expected if key not in tensors]
-    problems += [f"extra {key}" for key in sorted(set(tensors) - set(expected))]
+    """Return their tensors as ours, float32 copies in the shapes of `config`.
+
+    `zeros`: the ending of parameters that a model may lack altogether; zeros compute the same.
+    """
+    shapes = parameter_shapes(config)
+    entries = {name: find_entry(table, name) for name in shapes}
+    lacking = {name for name in entries if zeros and name.endswith(zeros)}
+    if any(key in tensors for name in lacking for key in entries[name].theirs):
+        lacking = set()
+    parts = [(name, e, key) for name, e in entries.items() if name not in lacking for key in e.theirs]
+    expected = {key for _, _, key in parts}
+    problems = [f"missing {key}" for _, _, key in parts if key not in tensors]
+    problems += [f"extra {key}" for key in sorted(set(tensors) - expected)]
     problems += [
-        f"{key} is {list(tensors[key].shape)}, which does not give {list(shapes[entry.ours])}"
-        for entry in table
-        for key in entry.theirs
-        if key in tensors and not fits(entry, tensors[key], shapes[entry.ours])
+        f"{key} is {list(tensors[key].shape)}, which does not give {list(shapes[name])}"
+        for name, entry, key in parts
+        if key in tensors and not fits(entry, tensors[key], shapes[name])
     ]
     if problems:
         raise CheckpointError(f"{where}: {listing(problems)}")
-    weights = {name: torch.empty(shape, dtype=torch.float32) for name, shape in shapes.items()}
+    weights = {n: torch.zeros(s) if n in lacking else torch.empty(s) for n, s in shapes.items()}
     for (
-        entry
-    ) in table:  # one pass over memory: each part is turned and converted as it is copied into its place
-        for part, key in zip(weights[entry.ours].chunk(len(entry.theirs)), entry.theirs, strict=True):
-            part.copy_(entry.into(tensors[key]))
+        name,
+        entry,
+    ) in entries.items():  # one pass over memory: each part is turned and converted into its place
+        if name not in lacking:
+            for part, key in zip(weights[name].chunk(len(entry.theirs)), entry.theirs, strict=True):
+                part.copy_(entry.into(tensors[key]))
     return weights
 
 
@@ -78,62 +128,61 @@ def fits(entry: Entry, tensor: Tensor, shape: tuple[int, ...]) -> bool:
         return False
 
 
-def write_weights(entries: Iterable[Entry], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def write_weights(table: Table, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return our weights as theirs."""
-    table = list(entries)
-    assert {e.ours for e in table} == set(weights), {e.ours for e in table} ^ set(weights)
+    entries = {name: find_entry(table, name) for name in weights}
     return {
         key: entry.back(part).contiguous()
-        for entry in table
-        for part, key in zip(weights[entry.ours].chunk(len(entry.theirs)), entry.theirs, strict=True)
+        for name, entry in entries.items()
+        for part, key in zip(weights[name].chunk(len(entry.theirs)), entry.theirs, strict=True)
     }
 
 
-def rename(tensors: Mapping[str, Tensor], new: Callable[[str], str], where: str) -> dict[str, Tensor]:
-    """Rename tensors where two spellings are in use; a file must keep to one of them."""
-    renamed = {new(name): w for name, w in tensors.items()}
-    if len(renamed) < len(tensors):
-        spellings = Counter(new(name) for name in tensors)
-        twice = [name for name in tensors if spellings[new(name)] > 1]
+def respell(tensors: Mapping[str, Tensor], spellings: Mapping[str, str], where: str) -> dict[str, Tensor]:
+    """Rename tensors where two spellings are in use (pattern: replacement); a file must keep to one of them."""
+    new = {}
+    for name in tensors:
+        new[name] = name
+        for old, replacement in spellings.items():
+            new[name] = re.sub(old, replacement, new[name])
+    counts = Counter(new.values())
+    if twice := [name for name in tensors if counts[new[name]] > 1]:
         raise CheckpointError(f"{where} holds tensors under two spellings of a name: {listing(twice)}")
-    return renamed
-
-
-def add_zero_biases(tensors: Mapping[str, Tensor], biases: list[str], size: int) -> dict[str, Tensor]:
-    """Add these biases to a model that was made without any of them; zeros compute the same."""
-    if any(key in tensors for key in biases):
-        return dict(tensors)
-    return {**tensors, **{key: torch.zeros(size) for key in biases}}
+    return {new[name]: w for name, w in tensors.items()}
 
 
 # --- our architectures in the form that other libraries have ---
 
 
 def make_plain(
-    checkpoint: Checkpoint, to: str, *, with_positions: bool = False, with_token: bool = False
-) -> Checkpoint:
+    checkpoint: Checkpoint, to: str, *, with_positions: bool = False, only_token: bool = False
+) -> tuple[Checkpoint, ViTConfig]:
     """Return the same function with one learned table of positions (or none) at the stem, as the format `to` has it.
 
     `with_positions`: a model without positions gets a table of zeros, for formats that always have one.
-    `with_token`: the format's models always classify by the class token; others are refused.
+    `only_token`: the format has plain ViTs only, which classify by the class token.
     """
     c = checkpoint.config
-    assert isinstance(c, ViTConfig)
-    if with_token and c.pool != "token":
+    if not isinstance(c, ViTConfig) or (only_token and isinstance(c, HybridConfig)):
         raise CheckpointError(
-            f"{to} has no counterpart for pool={c.pool!r}: its ViTs classify by the class token"
+            f"a checkpoint of {to} holds a plain ViT; hybrids and BiTs can be written for timm"
         )
-    if c.block != "standard":
-        raise CheckpointError(f"{to} has no counterpart for {c.block} blocks")
-    if c.positions == "relative" or (c.positions != "none" and c.positions_at != "stem"):
-        raise CheckpointError(
-            f"{to} has no counterpart for positions={c.positions!r}, positions_at={c.positions_at!r}: "
-            "it adds one table at the stem"
-        )
+    problem = ""
+    if only_token and c.pool != "token":
+        problem = f"pool={c.pool!r}: its ViTs classify by the class token"
+    elif c.block != "standard":
+        problem = f"{c.block} blocks"
+    elif c.positions == "relative" or (c.positions != "none" and c.positions_at != "stem"):
+        problem = f"positions={c.positions!r}, positions_at={c.positions_at!r}: it adds one table at the stem"
+    if problem:
+        raise CheckpointError(f"{to} has no counterpart for {problem}")
     weights = dict(checkpoint.weights)
-    if c.positions in ("2d", "sincos"):
-        weights |= {"positions.table": position_table(c, weights)}
-        weights = {name: w for name, w in weights.items() if name not in ("positions.x", "positions.y")}
+    if c.positions in ("2d", "sincos"):  # E_pos (1, T, D), computed
+        module = positions.additive(c.positions, c.grid, c.width, c.prefix)
+        assert module is not None
+        module.load_state_dict({n: weights.pop(f"positions.{n}") for n in module.state_dict()})
+        with torch.no_grad():
+            weights["positions.table"] = module(c.grid)
     elif c.positions == "none" and with_positions:
         weights["positions.table"] = torch.zeros(1, c.tokens, c.width)
     if c.pool == "token" and c.norm_at == "pooled":
@@ -146,13 +195,4 @@ def make_plain(
         positions_at="stem",
         norm_at="encoder" if c.pool == "token" else c.norm_at,
     )
-    return dataclasses.replace(checkpoint, config=config, weights=weights)
-
-
-@torch.no_grad()
-def position_table(c: ViTConfig, weights: dict[str, Tensor]) -> Tensor:
-    """Return the E_pos (1, T, D) of an additive kind of positions."""
-    module = positions.additive(c.positions, c.grid, c.width, c.prefix)
-    assert module is not None
-    module.load_state_dict({n: weights[f"positions.{n}"] for n in module.state_dict()})
-    return module(c.grid)
+    return dataclasses.replace(checkpoint, config=config, weights=weights), config

@@ -19,8 +19,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -28,18 +27,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitrail.checkpoints import torch_files
-from vitrail.checkpoints.checkpoint import Checkpoint
-from vitrail.checkpoints.hints import (
+from vitrail.checkpoints.architecture import (
     NO_HINTS,
-    Choices,
     Hints,
+    Inference,
     Size,
-    count_numbered,
+    find_variant,
     inferring_architecture,
 )
-from vitrail.checkpoints.json_files import Number, check_entries, list_numbered, save_json
-from vitrail.checkpoints.license import CARD, complete_license, find_license, model_card, stated_license
-from vitrail.checkpoints.mapping import Entry, add_zero_biases, layer, make_plain, read_weights, write_weights
+from vitrail.checkpoints.checkpoint import Checkpoint
+from vitrail.checkpoints.json_files import Number, check_entries, list_numbered
+from vitrail.checkpoints.license import complete_license, find_license, stated_license
+from vitrail.checkpoints.mapping import Entry, Table, by_our_names, make_plain, read_weights, write_weights
 from vitrail.checkpoints.torch_files import WeightFiles
 from vitrail.checkpoints.transforms import (
     HALF,
@@ -56,34 +55,67 @@ from vitrail.models.hybrid import HybridConfig
 from vitrail.models.names import TIMM_SIZES, Config
 from vitrail.models.resnet import BiTConfig, StemConfig
 from vitrail.models.vit import VARIANTS, ViTConfig
-from vitrail.runtime.files import atomic_folder
 from vitrail.runtime.log import note
 
-WEIGHTS, CONFIG = "model.safetensors", "config.json"
-BACKBONE = "patch_embed.backbone."
-NORM_EPS = 1e-6  # of LayerNorm
+CONFIG = "config.json"
+BACKBONE = "patch_embed.backbone"
+UNIT = {name: name for name in ("conv1", "conv2", "conv3", "norm1", "norm2", "norm3")}
+UNIT |= {"projection": "downsample.conv", "projection_norm": "downsample.norm"}
+VIT: Table = {
+    "stem.root.conv": f"{BACKBONE}.stem.conv",
+    "stem.root.norm": f"{BACKBONE}.stem.norm",
+    **{f"stem.stages.{{s}}.{{u}}.{a}": f"{BACKBONE}.stages.{{s}}.blocks.{{u}}.{b}" for a, b in UNIT.items()},
+    "embedding": "patch_embed.proj",
+    "cls": "cls_token",
+    "positions.table": "pos_embed",
+    "encoder.blocks.{i}.norm1": "blocks.{i}.norm1",
+    "encoder.blocks.{i}.attention.qkv": "blocks.{i}.attn.qkv",
+    "encoder.blocks.{i}.attention.out": "blocks.{i}.attn.proj",
+    "encoder.blocks.{i}.norm2": "blocks.{i}.norm2",
+    "encoder.blocks.{i}.mlp.fc1": "blocks.{i}.mlp.fc1",
+    "encoder.blocks.{i}.mlp.fc2": "blocks.{i}.mlp.fc2",
+    "encoder.norm": "norm",
+    "pooled_norm": "fc_norm",
+    "attention_pool.probe": "attn_pool.latent",
+    "attention_pool.out": "attn_pool.proj",
+    **{f"attention_pool.{name}": f"attn_pool.{name}" for name in ("q", "kv", "norm", "mlp.fc1", "mlp.fc2")},
+    "head.pre_logits": "pre_logits.fc",
+    "head.classifier": "head",
+}
+# A stem without stages is the root alone, and its names are one level shorter.
+ROOT_ALONE: Table = {
+    **VIT,
+    "stem.root.conv": f"{BACKBONE}.conv",
+    "stem.root.norm": f"{BACKBONE}.norm",
+}
+BIT: Table = {
+    "root.conv": "stem.conv",
+    **{f"stages.{{s}}.{{u}}.{a}": f"stages.{{s}}.blocks.{{u}}.{b}" for a, b in UNIT.items()},
+    "norm": "norm",
+    "head.classifier.weight": Entry(  # a convolution: (classes, D, 1, 1) <-> (classes, D)
+        ("head.fc.weight",), lambda w: w.squeeze(3).squeeze(2), lambda w: w[:, :, None, None]
+    ),
+    "head.classifier.bias": "head.fc.bias",
+}
+
+DEFAULTS: dict[str, Any] = {"activation": "gelu", "norm_eps": 1e-6}
 # Group normalisation and weight standardisation in stems and in BiTs.
 RESNET: dict[str, Any] = {"norm_eps": 1e-5, "standardisation": "sqrt_var", "standardisation_eps": 1e-8}
-ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_tanh"}
+# Our words for the values of some arguments, and for the names of others.
 POOLS = {"token": "token", "avg": "mean", "map": "attention"}
+WORDS: dict[str, dict[str, str]] = {
+    "act_layer": {"gelu": "gelu", "gelu_tanh": "gelu_tanh"},
+    "norm_layer": {"layernorm": "layernorm"},
+    "global_pool": POOLS,
+}
 DROPOUTS = {"proj_drop_rate": "dropout", "attn_drop_rate": "attention_dropout", "drop_path_rate": "drop_path"}
 LEAST_CROP = 0.01  # crop_pct: images are scaled to the model's size over it
 
 # (variant, patch size): timm's function. Others are made by B/16's, with other model_args.
+PATCHES = {"tiny": (16,), "small": (32, 16, 8), "base": (32, 16, 8), "large": (32, 16, 14)}
+PATCHES |= {"huge": (14,), "giant": (14,), "gigantic": (14,)}
 PLAIN: dict[tuple[str, int], str] = {
-    ("Ti", 16): "vit_tiny_patch16_224",
-    ("S", 32): "vit_small_patch32_224",
-    ("S", 16): "vit_small_patch16_224",
-    ("S", 8): "vit_small_patch8_224",
-    ("B", 32): "vit_base_patch32_224",
-    ("B", 16): "vit_base_patch16_224",
-    ("B", 8): "vit_base_patch8_224",
-    ("L", 32): "vit_large_patch32_224",
-    ("L", 16): "vit_large_patch16_224",
-    ("L", 14): "vit_large_patch14_224",
-    ("H", 14): "vit_huge_patch14_224",
-    ("g", 14): "vit_giant_patch14_224",
-    ("G", 14): "vit_gigantic_patch14_224",
+    (TIMM_SIZES[size], patch): f"vit_{size}_patch{patch}_224" for size in PATCHES for patch in PATCHES[size]
 }
 # The units of a stem, or of a BiT, cannot be passed as arguments: each function has its own.
 STEMS: dict[tuple[int, ...], str] = {
@@ -119,13 +151,16 @@ TRACED = {
     "dynamic_img_size", "dynamic_img_pad",
 }  # fmt: skip
 READ = {"img_size", "num_heads", "act_layer", "norm_layer", "global_pool", "pool_include_prefix", *DROPOUTS}
-# What timm uses for a pretrained_cfg that leaves it open; and for weights without one, by their kind.
-UNSTATED = {"interpolation": "bicubic", "crop_pct": 0.875, "mean": IMAGENET_MEAN, "std": IMAGENET_STD}
-DEFAULTS: dict[str, dict[str, Any]] = {
-    "vit": {"interpolation": "bicubic", "crop_pct": 0.9, "mean": HALF, "std": HALF},
-    "vit, more than 224 pixels": {"interpolation": "bicubic", "crop_pct": 1.0, "mean": HALF, "std": HALF},
-    "bit": {"interpolation": "bilinear", "crop_pct": 0.875, "mean": HALF, "std": HALF},
+# What timm uses for a pretrained_cfg that leaves it open; and for weights without one: of BiTs, and of ViTs of at
+# most 224 pixels (beyond that, crop_pct is 1).
+UNSTATED: dict[str, Any] = {
+    "interpolation": "bicubic",
+    "crop_pct": 0.875,
+    "mean": IMAGENET_MEAN,
+    "std": IMAGENET_STD,
 }
+BIT_IMAGES: dict[str, Any] = {"interpolation": "bilinear", "crop_pct": 0.875, "mean": HALF, "std": HALF}
+VIT_IMAGES: dict[str, Any] = {"interpolation": "bicubic", "crop_pct": 0.9, "mean": HALF, "std": HALF}
 # Parts that timm's models can have and ours cannot, by a piece of the name.
 FOREIGN: dict[str, str] = {
     ".gamma": "LayerScale",
@@ -166,43 +201,6 @@ class Schema(TypedDict, total=False):
     drop_path_rate: Number
 
 
-@dataclass(frozen=True)
-class ConfigFile:
-    """The content of a config.json; empty without one."""
-
-    architecture: str | None = None
-    args: dict[str, Any] = field(default_factory=dict)
-    pretrained: dict[str, Any] | None = None
-
-    @property
-    def is_known(self) -> bool:
-        return bool(self.architecture and KNOWN.fullmatch(self.architecture))
-
-    @property
-    def heads(self) -> int | None:
-        """The argument, else what all of timm's functions for this size have."""
-        if "num_heads" in self.args:
-            heads: int = self.args["num_heads"]
-            return heads
-        size = re.match(r"(vit|deit|flexivit|eva)_([a-z0-9]+)(_|$)", self.architecture or "")
-        variant = TIMM_SIZES.get(size[2]) if size else None
-        return VARIANTS[variant][3] if variant else None
-
-    @property
-    def image_size(self) -> tuple[int, int] | None:
-        size: Any = self.args.get("img_size", (self.pretrained or {}).get("input_size", ())[1:])
-        return checking.image_size(size) if size else None
-
-    def choice(self, name: str, allowed: dict[str, str], where: str) -> str | None:
-        """Return our word for one of their arguments."""
-        value = self.args.get(name)
-        if value is not None and value not in allowed:
-            raise CheckpointError(
-                f"{where}: {name} {value!r} has no counterpart here; these have: {', '.join(allowed)}"
-            )
-        return None if value is None else allowed[value]
-
-
 # --- reading ---
 
 
@@ -215,31 +213,42 @@ def read(files: WeightFiles, hints: Hints = NO_HINTS, *, image_size: Size | None
     t, where = files.tensors, files.where
     if foreign := sorted({what for piece, what in FOREIGN.items() if any(piece in key for key in t)}):
         raise CheckpointError(f"{where} has {', '.join(foreign)}, for which there is no counterpart here")
-    file = read_config_file(files.configs.get(CONFIG), where)
-    origin = {"format": "timm", **files.origin, "architecture": file.architecture}
-    choices = Choices(hints, where)
-    config: ViTConfig | BiTConfig
+    architecture, args, pretrained = read_config(files.configs.get(CONFIG), where)
+    known, is_vit = bool(KNOWN.fullmatch(architecture)), "patch_embed.proj.weight" in t
+    stated = {name: args.get(name) for name in DROPOUTS.values()}
+    stated |= {"activation": args.get("act_layer"), "pool": args.get("global_pool")}
+    stated["heads"] = args.get("num_heads", function_heads(architecture))
+    if is_vit and "cls_token" not in t and not known:
+        check_enough_is_stated(t, stated, hints, where)
+    table = BIT if not is_vit else ROOT_ALONE if f"{BACKBONE}.conv.weight" in t else VIT
+    inference = Inference(where, hints, image_size)
     with inferring_architecture(where):
-        if "patch_embed.proj.weight" in t:
-            config = infer_vit(t, file, choices, image_size)
-            origin["heads"] = choices.heads_source
-        else:
-            config = infer_bit(t, file, choices, image_size)
-    weights = read_weights(entries(config), complete(t, config), config, where)
-    class_names = read_class_names(file.pretrained or {}, where)
-    if class_names is not None and len(class_names) != config.classes:
-        raise CheckpointError(f"{where}: {len(class_names)} label_names for {config.classes} classes")
-    line = preprocessing(file, config)
-    if file.pretrained is None and line:
-        choices.assumed["preprocess"] = line
-    origin |= choices.report("timm", files.path.name)
+        stated_size = args.get("img_size", (pretrained or {}).get("input_size", ())[1:])
+        stated["image_size"] = checking.image_size(stated_size) if stated_size else None
+        config = inference.infer(
+            by_our_names(table, t), DEFAULTS, stated, sure=known, resnet=RESNET, class_row_optional=True
+        )
+    if isinstance(config, ViTConfig):
+        check_prefix(config, bool(args.get("pool_include_prefix")), where)
+        positions = t.get("pos_embed")
+        if config.class_token and positions is not None and positions.shape[1] == config.tokens - 1:
+            t = {**t, "pos_embed": F.pad(positions, (0, 0, 1, 0))}  # (1, 1 + N, D)
+    weights = read_weights(table, t, config, where, zeros="attention.qkv.bias")
+    class_names = read_class_names(pretrained or {}, config.classes, where)
+    line = preprocessing(pretrained, config)
+    if pretrained is None and line:
+        inference.assumed["preprocess"] = line
+    provenance = inference.provenance("timm", files, architecture or None)
     license = find_license(files.configs.get(CONFIG))
-    return Checkpoint(config, weights, line, class_names, origin, license=license)
+    return Checkpoint(config, weights, line, class_names, provenance, license=license)
 
 
-def read_config_file(content: dict[str, Any] | None, where: str) -> ConfigFile:
+def read_config(
+    content: dict[str, Any] | None, where: str
+) -> tuple[str, dict[str, Any], dict[str, Any] | None]:
+    """Return architecture, arguments in our words where we have some, and pretrained_cfg; nothing without a file."""
     if content is None:
-        return ConfigFile()
+        return "", {}, None
     content = check_entries(content, Schema, where)
     if "architecture" not in content:
         raise CheckpointError(f"{where}: the config.json beside it is not timm's: it names no architecture")
@@ -251,148 +260,80 @@ def read_config_file(content: dict[str, Any] | None, where: str) -> ConfigFile:
     args = args | check_entries(content.get("model_args", {}), Schema, where)
     if unknown := sorted(set(args) - TRACED - READ):
         raise CheckpointError(f"{where}: {architecture} with {', '.join(unknown)} has no counterpart here")
-    if args.get("norm_layer", "layernorm") != "layernorm":
-        raise CheckpointError(
-            f"{where}: norm_layer {args['norm_layer']!r} has no counterpart here: layernorm"
-        )
+    for name, words in WORDS.items():
+        if args.get(name, next(iter(words))) not in words:
+            raise CheckpointError(
+                f"{where}: {name} {args[name]!r} has no counterpart here; these have: {', '.join(words)}"
+            )
+        args = args | {name: words[args[name]]} if name in args else args
+    args = {
+        DROPOUTS.get(name, name): float(value) if name in DROPOUTS else value for name, value in args.items()
+    }
     labels = {key: value for key, value in content.items() if key in ("label_names", "label_descriptions")}
-    return ConfigFile(architecture, args, pretrained | labels)
+    return architecture, args, pretrained | labels
 
 
-def read_class_names(pretrained: dict[str, Any], where: str) -> list[str] | None:
+def function_heads(architecture: str) -> int | None:
+    """Return the heads that all of timm's functions for a size have."""
+    size = re.match(r"(vit|deit|flexivit|eva)_([a-z0-9]+)(_|$)", architecture)
+    variant = TIMM_SIZES.get(size[2]) if size else None
+    return VARIANTS[variant][3] if variant else None
+
+
+def read_class_names(pretrained: dict[str, Any], classes: int, where: str) -> list[str] | None:
     """Return the names of the classes, in words if the file describes its labels."""
     names = pretrained.get("label_names")
     if not names:
         return None
     names = list_numbered(names, f"{where}: label_names") if isinstance(names, dict) else names
+    if len(names) != classes:
+        raise CheckpointError(f"{where}: {len(names)} label_names for {classes} classes")
     descriptions = pretrained.get("label_descriptions") or {}
     return [str(descriptions.get(name, name)) for name in names]
 
 
-def infer_vit(
-    t: Mapping[str, Tensor], file: ConfigFile, choices: Choices, image_size: Size | None
-) -> ViTConfig:
-    where, sure = choices.where, file.is_known
-    width, _, patch_size, _ = t["patch_embed.proj.weight"].shape
-    depth, mlp_dim = count_numbered(t, r"blocks\.(\d+)\.", where), t["blocks.0.mlp.fc1.weight"].shape[0]
-    activation = file.choice("act_layer", ACTIVATIONS, where)
-    if not sure and "cls_token" not in t:
-        check_enough_is_stated(t, file.heads, activation, choices)
-    heads = choices.choose_heads(width, depth, mlp_dim, file.heads)
-    # The convolution that sees the image.
-    names = (f"{BACKBONE}stem.conv.weight", f"{BACKBONE}conv.weight", "patch_embed.proj.weight")
-    first = t[next(name for name in names if name in t)]
-    stem = None
-    if any(key.startswith(BACKBONE) for key in t):
-        stem = StemConfig(count_units(t, BACKBONE, where), first.shape[0] / 64, **RESNET)
-    stride = patch_size * (stem.stride if stem else 1)
-    class_token, positions = "cls_token" in t, t.get("pos_embed")
-    patches: tuple[int, ...] | None = None
-    if positions is not None:
-        rows = positions.shape[1]
-        patches = (rows - 1, rows) if class_token else (rows,)  # the class token may have no position
-    fields: dict[str, Any] = {
-        "width": width,
-        "depth": depth,
-        "mlp_dim": mlp_dim,
-        "heads": heads,
-        "patch_size": patch_size,
-        "image_size": choices.choose_image_size(patches, stride, file.image_size, image_size),
-        "channels": first.shape[1],
-        "classes": t["head.weight"].shape[0] if "head.weight" in t else 0,
-        "pre_logits": t["pre_logits.fc.weight"].shape[0] if "pre_logits.fc.weight" in t else 0,
-        "pool": choose_pool(t, file, choices),
-        "class_token": class_token,
-        "positions": "none" if positions is None else "1d",
-        "activation": choices.choose("activation", activation, "gelu", sure=sure),
-        "norm_eps": choices.choose("norm_eps", None, NORM_EPS, sure=sure),
-        "norm_at": "pooled" if "fc_norm.weight" in t else "encoder",
-        **{ours: float(file.args[theirs]) for theirs, ours in DROPOUTS.items() if theirs in file.args},
-    }
-    return HybridConfig(**fields, stem=stem) if stem else ViTConfig(**fields)
-
-
 def check_enough_is_stated(
-    t: Mapping[str, Tensor], heads: int | None, activation: str | None, choices: Choices
+    t: Mapping[str, Tensor], stated: Mapping[str, Any], hints: Hints, where: str
 ) -> None:
     """Refuse to guess where timm's own functions differ for the same tensors: without a class token."""
     beside = "put timm's config.json, which names the architecture, beside it"
     if "blocks.0.attn.qkv.bias" not in t:
         raise CheckpointError(
-            f"{choices.where} has neither a class token nor biases of q, k and v: such models of timm normalise "
+            f"{where} has neither a class token nor biases of q, k and v: such models of timm normalise "
             f"before each layer or, as vit_base_patch16_rpn_224, after it, which has no counterpart here; {beside}"
         )
-    needed = {
-        "heads=": heads or choices.hints.heads,
-        "activation=gelu or =gelu_tanh": activation or choices.hints.activation,
-    }
-    if missing := [name for name, value in needed.items() if value is None]:
+    needed = {"heads": "heads=", "activation": "activation=gelu or =gelu_tanh"}
+    missing = [
+        words for name, words in needed.items() if stated[name] is None and getattr(hints, name) is None
+    ]
+    if missing:
         raise CheckpointError(
-            f"{choices.where} has no class token, and timm's models without one differ in what tensors do not show: "
+            f"{where} has no class token, and timm's models without one differ in what tensors do not show: "
             f"give {' and '.join(missing)} (vitrail convert writes a bundle with them), or {beside}"
         )
 
 
-def choose_pool(t: Mapping[str, Tensor], file: ConfigFile, choices: Choices) -> str:
-    """Return the pooling of the config file, else that of timm's models with these tensors."""
-    class_token, where = "cls_token" in t, choices.where
-    inferred = "attention" if "attn_pool.latent" in t else "token"
-    if inferred == "token" and ("fc_norm.weight" in t or not class_token):
-        inferred = "mean"
-    configured = file.choice("global_pool", POOLS, where)
-    if configured is None and not class_token:  # the tensors show it
-        configured = inferred
-    pool: str = choices.choose("pool", configured, inferred, sure=file.is_known)
-    prefix = bool(file.args.get("pool_include_prefix"))
-    if class_token and ((pool == "attention" and not prefix) or (pool == "mean" and prefix)):
-        what = "the probe attends to all tokens" if pool == "attention" else "the mean is of the patches only"
+def check_prefix(c: ViTConfig, prefix: bool, where: str) -> None:
+    """Refuse a pooling that treats a class token otherwise than ours."""
+    if c.class_token and ((c.pool == "attention" and not prefix) or (c.pool == "mean" and prefix)):
+        what = (
+            "the probe attends to all tokens" if c.pool == "attention" else "the mean is of the patches only"
+        )
         raise CheckpointError(f"{where}: with a class token, here {what}; pool_include_prefix={prefix} there")
-    return pool
 
 
-def infer_bit(
-    t: Mapping[str, Tensor], file: ConfigFile, choices: Choices, image_size: Size | None
-) -> BiTConfig:
-    """A ResNet takes any image size: the config file's, else what is asked for, else 224."""
-    root, units = t["stem.conv.weight"], count_units(t, "", choices.where)
-    size, factor = choices.choose_image_size(None, 1, file.image_size, image_size), root.shape[0] / 64
-    classes = t["head.fc.weight"].shape[0] if "head.fc.weight" in t else 0
-    config = BiTConfig(units, factor, size, root.shape[1], classes, **RESNET)
-    choices.hints.check(config, choices.where)
-    return config
-
-
-def count_units(t: Mapping[str, Tensor], prefix: str, where: str) -> tuple[int, ...]:
-    """Return the bottleneck units in each stage of a ResNet."""
-    inside = [key.removeprefix(prefix) for key in t if key.startswith(prefix)]
-    stages = count_numbered(inside, r"stages\.(\d+)\.", where)
-    return tuple(count_numbered(inside, rf"stages\.{s}\.blocks\.(\d+)\.", where) for s in range(stages))
-
-
-def complete(tensors: Mapping[str, Tensor], config: Config) -> dict[str, Tensor]:
-    """Add zeros for what some of timm's models lack: biases of q, k and v, the position of the class token."""
-    if isinstance(config, BiTConfig):
-        return dict(tensors)
-    biases = [f"blocks.{i}.attn.qkv.bias" for i in range(config.depth)]
-    completed = add_zero_biases(tensors, biases, 3 * config.width)
-    table = tensors.get("pos_embed")
-    if config.class_token and table is not None and table.ndim == 3 and table.shape[1] == config.tokens - 1:
-        completed["pos_embed"] = F.pad(table, (0, 0, 1, 0))  # (1, 1 + N, D)
-    return completed
-
-
-def preprocessing(file: ConfigFile, config: Config) -> str:
+def preprocessing(pretrained: dict[str, Any] | None, config: Config) -> str:
     """Return the line of timm.data.create_transform for this model; empty, with a note, if there is none."""
     if config.channels != 3:
         return ""
-    if file.pretrained is None:
-        kind = "bit" if isinstance(config, BiTConfig) else "vit"
-        large = kind == "vit" and min(config.image_size) > 224
-        settings = DEFAULTS["vit, more than 224 pixels" if large else kind]
-    else:
-        settings = UNSTATED | {key: value for key, value in file.pretrained.items() if value}
-    mode = settings.get("crop_mode", "center")
     height, width = config.image_size
+    if pretrained is not None:
+        settings = UNSTATED | {key: value for key, value in pretrained.items() if value}
+    elif isinstance(config, BiTConfig):
+        settings = BIT_IMAGES
+    else:
+        settings = VIT_IMAGES | ({"crop_pct": 1.0} if min(height, width) > 224 else {})
+    mode = settings.get("crop_mode", "center")
     if mode not in ("center", "squash"):
         note(f"timm prepares this model's images with crop_mode {mode!r}, which has no counterpart here")
         return ""
@@ -416,16 +357,19 @@ def preprocessing(file: ConfigFile, config: Config) -> str:
 
 def write(checkpoint: Checkpoint, path: Path) -> list[str]:
     """Write a folder for timm's local-dir and hf-hub sources; return what its reader must set by hand."""
-    torch_files.check_own_folder(path, (WEIGHTS, CONFIG, CARD), "timm")
     if isinstance(checkpoint.config, ViTConfig):
         if checkpoint.config.pre_logits:
             raise CheckpointError(
                 "timm no longer has a tanh layer before the classifier: load the model with another number of "
                 "classes (0: no classifier), which leaves its pre-training head out"
             )
-        checkpoint = make_plain(checkpoint, "timm")
+        checkpoint, _ = make_plain(checkpoint, "timm")
     c = checkpoint.config
-    architecture, args, notes = bit_arguments(c) if isinstance(c, BiTConfig) else vit_arguments(c)
+    if isinstance(c, BiTConfig):
+        table, (architecture, args, notes) = BIT, bit_arguments(c)
+    else:
+        table = ROOT_ALONE if isinstance(c, HybridConfig) and not c.stem.units else VIT
+        architecture, args, notes = vit_arguments(c)
     settings, more = pretrained_settings(checkpoint)
     if stated := stated_license(checkpoint.license).get("weights"):
         settings["license"] = stated  # where timm keeps it
@@ -440,18 +384,15 @@ def write(checkpoint: Checkpoint, path: Path) -> list[str]:
     }
     if checkpoint.class_names is not None:
         content["label_names"] = checkpoint.class_names
-    tensors = write_weights(entries(c), checkpoint.weights)
-    with atomic_folder(path) as temporary:
-        torch_files.save_safetensors(tensors, temporary / WEIGHTS)
-        save_json(content, temporary / CONFIG)
-        (temporary / CARD).write_text(model_card(checkpoint.license), encoding="utf-8")
+    tensors = write_weights(table, checkpoint.weights)
+    torch_files.save_folder(path, tensors, {CONFIG: content}, checkpoint.license)
     return notes + more
 
 
 def reader_line(checkpoint: Checkpoint) -> str:
     """Return the line of timm.data.create_transform for the config.json that is written."""
     settings, _ = pretrained_settings(checkpoint)
-    return preprocessing(ConfigFile(pretrained=settings), checkpoint.config)
+    return preprocessing(settings, checkpoint.config)
 
 
 def vit_arguments(c: ViTConfig) -> tuple[str, dict[str, Any], list[str]]:
@@ -475,15 +416,13 @@ def vit_arguments(c: ViTConfig) -> tuple[str, dict[str, Any], list[str]]:
     if c.dropout:
         args["pos_drop_rate"] = c.dropout
     notes = []
-    if c.norm_eps != NORM_EPS:
+    if c.norm_eps != DEFAULTS["norm_eps"]:
         notes.append(
             f"the reader must set norm_layer=functools.partial(torch.nn.LayerNorm, eps={c.norm_eps}): "
-            f"timm's files have no place for it, and its own is {NORM_EPS}"
+            f"timm's files have no place for it, and its own is {DEFAULTS['norm_eps']}"
         )
     if not isinstance(c, HybridConfig):
-        sizes = (c.width, c.depth, c.mlp_dim, c.heads)
-        variant = next((name for name, known_sizes in VARIANTS.items() if known_sizes == sizes), "")
-        return PLAIN.get((variant, c.patch_size), PLAIN["B", 16]), args, notes
+        return PLAIN.get((find_variant(c), c.patch_size), PLAIN["B", 16]), args, notes
     if c.stem.width_factor != 1 or c.stem.units not in STEMS:
         notes.append(no_function(f"a stem of units {c.stem.units} and width factor {c.stem.width_factor}"))
     return STEMS.get(c.stem.units, STEMS[3, 4, 9]), args, notes + resnet_notes(c.stem)
@@ -557,70 +496,3 @@ def resnet_notes(c: BiTConfig | StemConfig) -> list[str]:
         for name, theirs in RESNET.items()
         if ours[name] != theirs
     ]
-
-
-# --- names ---
-
-
-def entries(config: Config) -> Iterator[Entry]:
-    """Yield an entry for every parameter. Only the head of a BiT is oriented differently: a convolution there."""
-    if isinstance(config, BiTConfig):
-        yield Entry("root.conv.weight", ("stem.conv.weight",))
-        yield from stage_entries(config.units, "stages", "stages", projection_norm=False)
-        yield from layer("norm", "norm")
-        if config.classes:
-            yield Entry(
-                "head.classifier.weight",
-                ("head.fc.weight",),
-                lambda w: w.squeeze(3).squeeze(2),  # (classes, D)
-                lambda w: w[:, :, None, None],  # (classes, D, 1, 1)
-            )
-            yield Entry("head.classifier.bias", ("head.fc.bias",))
-        return
-    if isinstance(config, HybridConfig):
-        # A stem without stages is the root alone, and its names are one level shorter.
-        root = f"{BACKBONE}stem" if config.stem.units else BACKBONE.removesuffix(".")
-        yield Entry("stem.root.conv.weight", (f"{root}.conv.weight",))
-        yield from layer("stem.root.norm", f"{root}.norm")
-        yield from stage_entries(config.stem.units, "stem.stages", f"{BACKBONE}stages", projection_norm=True)
-    yield from layer("embedding", "patch_embed.proj")
-    if config.class_token:
-        yield Entry("cls", ("cls_token",))
-    if config.positions == "1d":
-        yield Entry("positions.table", ("pos_embed",))
-    for i in range(config.depth):
-        ours, theirs = f"encoder.blocks.{i}", f"blocks.{i}"
-        yield from layer(f"{ours}.norm1", f"{theirs}.norm1")
-        yield from layer(f"{ours}.attention.qkv", f"{theirs}.attn.qkv")
-        yield from layer(f"{ours}.attention.out", f"{theirs}.attn.proj")
-        yield from layer(f"{ours}.norm2", f"{theirs}.norm2")
-        yield from layer(f"{ours}.mlp.fc1", f"{theirs}.mlp.fc1")
-        yield from layer(f"{ours}.mlp.fc2", f"{theirs}.mlp.fc2")
-    if config.norm_at == "encoder":
-        yield from layer("encoder.norm", "norm")
-    else:
-        yield from layer("pooled_norm", "fc_norm")
-    if config.pool == "attention":
-        yield Entry("attention_pool.probe", ("attn_pool.latent",))
-        for name in ("q", "kv", "norm", "mlp.fc1", "mlp.fc2"):
-            yield from layer(f"attention_pool.{name}", f"attn_pool.{name}")
-        yield from layer("attention_pool.out", "attn_pool.proj")
-    if config.pre_logits:
-        yield from layer("head.pre_logits", "pre_logits.fc")
-    if config.classes:
-        yield from layer("head.classifier", "head")
-
-
-def stage_entries(
-    stages: tuple[int, ...], our_prefix: str, their_prefix: str, *, projection_norm: bool
-) -> Iterator[Entry]:
-    for s, units in enumerate(stages):
-        for u in range(units):
-            ours, theirs = f"{our_prefix}.{s}.{u}", f"{their_prefix}.{s}.blocks.{u}"
-            for n in (1, 2, 3):
-                yield Entry(f"{ours}.conv{n}.weight", (f"{theirs}.conv{n}.weight",))
-                yield from layer(f"{ours}.norm{n}", f"{theirs}.norm{n}")
-            if u == 0:
-                yield Entry(f"{ours}.projection.weight", (f"{theirs}.downsample.conv.weight",))
-                if projection_norm:
-                    yield from layer(f"{ours}.projection_norm", f"{theirs}.downsample.norm")

@@ -23,10 +23,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from vitrail.checkpoints.checkpoint import listing
-from vitrail.checkpoints.json_files import read_object
+from vitrail.checkpoints.json_files import read_object, save_json
+from vitrail.checkpoints.license import CARD, model_card
 from vitrail.checkpoints.torch_pickle import TensorView, read_torch_file
 from vitrail.errors import CheckpointError
-from vitrail.runtime.files import check_regular, umask
+from vitrail.runtime.files import atomic_folder, check_regular, umask
 from vitrail.runtime.log import visible
 
 MAX_BYTES = 64 << 30  # of one model's tensors together
@@ -201,6 +202,20 @@ def save_torch(tensors: Mapping[str, Tensor], path: Path) -> None:
         except RuntimeError as error:  # torch raises it in place of the OSError of the file
             cause = error.__context__
             raise (cause if isinstance(cause, OSError) else OSError(errno.EIO, str(error)[:200])) from None
+
+
+def save_folder(
+    path: Path,
+    tensors: Mapping[str, Tensor],
+    files: Mapping[str, Mapping[str, Any]],
+    license: Mapping[str, str],
+) -> None:
+    """Write a folder as timm and transformers have it: weights, JSON files, and a card with the license."""
+    with atomic_folder(path) as temporary:
+        save_safetensors(tensors, temporary / WEIGHTS[0])
+        for name, content in files.items():
+            save_json(content, temporary / name)
+        (temporary / CARD).write_text(model_card(license), encoding="utf-8")
 
 
 def check_own_folder(folder: Path, names: tuple[str, ...], kind: str) -> None:

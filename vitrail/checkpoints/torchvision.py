@@ -9,25 +9,30 @@ Before torchvision 0.12 the two layers of an MLP were called linear_1 and linear
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from torch import Tensor
 
 from vitrail.checkpoints import torch_files
-from vitrail.checkpoints.checkpoint import Checkpoint, unwritten_names
-from vitrail.checkpoints.hints import (
+from vitrail.checkpoints.architecture import (
     NO_HINTS,
-    Choices,
     Hints,
+    Inference,
     Size,
-    count_numbered,
-    find_grid,
+    find_variant,
     inferring_architecture,
 )
+from vitrail.checkpoints.checkpoint import Checkpoint, unwritten_names
 from vitrail.checkpoints.license import unwritten_license
-from vitrail.checkpoints.mapping import Entry, layer, make_plain, read_weights, rename, write_weights
+from vitrail.checkpoints.mapping import (
+    Table,
+    by_our_names,
+    make_plain,
+    read_weights,
+    respell,
+    write_weights,
+)
 from vitrail.checkpoints.torch_files import WeightFiles
 from vitrail.checkpoints.transforms import (
     IMAGENET_MEAN,
@@ -37,13 +42,28 @@ from vitrail.checkpoints.transforms import (
     transform_to_line,
 )
 from vitrail.errors import CheckpointError
-from vitrail.models.hybrid import HybridConfig
-from vitrail.models.vit import VARIANTS, ViTConfig
+from vitrail.models.vit import ViTConfig
 from vitrail.runtime.files import atomic_file
 
-LAYER = "encoder.layers.encoder_layer_"
-OLD_NAMES = {"mlp.linear_1.": "mlp.0.", "mlp.linear_2.": "mlp.3."}
-NORM_EPS = 1e-6
+LAYER = "encoder.layers.encoder_layer_{i}"
+TABLE: Table = {
+    "embedding": "conv_proj",
+    "cls": "class_token",
+    "positions.table": "encoder.pos_embedding",
+    "encoder.blocks.{i}.norm1": f"{LAYER}.ln_1",
+    "encoder.blocks.{i}.attention.qkv.weight": f"{LAYER}.self_attention.in_proj_weight",
+    "encoder.blocks.{i}.attention.qkv.bias": f"{LAYER}.self_attention.in_proj_bias",
+    "encoder.blocks.{i}.attention.out": f"{LAYER}.self_attention.out_proj",
+    "encoder.blocks.{i}.norm2": f"{LAYER}.ln_2",
+    "encoder.blocks.{i}.mlp.fc1": f"{LAYER}.mlp.0",
+    "encoder.blocks.{i}.mlp.fc2": f"{LAYER}.mlp.3",
+    "encoder.norm": "encoder.ln",
+    "head.pre_logits": "heads.pre_logits",
+    "head.classifier": "heads.head",
+}
+OLD_NAMES = {r"mlp\.linear_1\.": "mlp.0.", r"mlp\.linear_2\.": "mlp.3."}
+DEFAULTS = {"activation": "gelu", "norm_eps": 1e-6}
+ALWAYS = {"pool": "token", "class_token": True, "positions": "1d"}
 # (width, patch size, image size) of published weights with a preprocessing of their own: short side, method
 WEIGHTS: dict[tuple[int, int, int], tuple[int, str]] = {
     (1024, 16, 224): (242, "bilinear"),
@@ -68,44 +88,16 @@ def recognises(tensors: Mapping[str, Tensor]) -> bool:
 def read(files: WeightFiles, hints: Hints = NO_HINTS, *, image_size: Size | None = None) -> Checkpoint:
     """Read a state dict. `image_size` is needed only if the grid is not square."""
     where = files.where
-    t = rename(files.tensors, new_name, where)
-    choices = Choices(hints, where)
+    t = respell(files.tensors, OLD_NAMES, where)
+    inference = Inference(where, hints, image_size)
     with inferring_architecture(where):
-        config = infer_config(t, choices, image_size)
-    weights = read_weights(entries(config), t, config, where)
-    line = preprocessing(config)
-    choices.assumed["preprocess"] = line
-    origin = {"format": "torchvision", **files.origin, "architecture": find_function(config)}
-    origin |= {"heads": choices.heads_source, **choices.report("torchvision", files.path.name)}
-    return Checkpoint(config, weights, line, provenance=origin)
-
-
-def new_name(key: str) -> str:
-    for old, new in OLD_NAMES.items():
-        key = key.replace(old, new)
-    return key
-
-
-def infer_config(t: Mapping[str, Tensor], choices: Choices, image_size: Size | None) -> ViTConfig:
-    where = choices.where
-    width, channels, patch_size, _ = t["conv_proj.weight"].shape
-    depth = count_numbered(t, rf"{re.escape(LAYER)}(\d+)\.", where)
-    mlp_dim, patches = t[f"{LAYER}0.mlp.0.weight"].shape[0], t["encoder.pos_embedding"].shape[1] - 1
-    grid = find_grid((patches,), patch_size, None, image_size, where)
-    return ViTConfig(
-        width,
-        depth,
-        mlp_dim,
-        choices.choose_heads(width, depth, mlp_dim, None),
-        patch_size,
-        (grid[0] * patch_size, grid[1] * patch_size),
-        channels,
-        classes=t["heads.head.weight"].shape[0] if "heads.head.weight" in t else 0,
-        pre_logits=t["heads.pre_logits.weight"].shape[0] if "heads.pre_logits.weight" in t else 0,
-        pool=choices.choose("pool", "token", "token"),
-        activation=choices.choose("activation", None, "gelu"),
-        norm_eps=choices.choose("norm_eps", None, NORM_EPS),
-    )
+        config = inference.infer(by_our_names(TABLE, t), DEFAULTS, ALWAYS)
+    assert isinstance(config, ViTConfig)
+    weights = read_weights(TABLE, t, config, where)
+    inference.assumed.pop("image_size", None)  # torchvision's are square
+    line = inference.assumed["preprocess"] = preprocessing(config)
+    provenance = inference.provenance("torchvision", files, find_function(config))
+    return Checkpoint(config, weights, line, provenance=provenance)
 
 
 def preprocessing(c: ViTConfig) -> str:
@@ -116,28 +108,19 @@ def preprocessing(c: ViTConfig) -> str:
 
 def find_function(c: ViTConfig) -> str | None:
     """Return the name of the function in torchvision.models that makes this architecture."""
-    sizes = (c.width, c.depth, c.mlp_dim, c.heads)
-    variant = next((name for name, known in VARIANTS.items() if known == sizes), "")
-    return FUNCTIONS.get((variant, c.patch_size))
+    return FUNCTIONS.get((find_variant(c), c.patch_size))
 
 
 def write(checkpoint: Checkpoint, path: Path) -> list[str]:
     """Write a state dict, by its suffix as `.safetensors` or torch file; return what its reader must set by hand."""
     if path.suffix not in (".safetensors", ".pth", ".pt"):
         raise CheckpointError(f"{path}: a torchvision state dict is written to .safetensors, .pth or .pt")
-    c = checkpoint.config
-    if not isinstance(c, ViTConfig) or isinstance(c, HybridConfig):
-        raise CheckpointError(
-            "a torchvision file holds a plain ViT; hybrids and BiTs can be written for timm"
-        )
+    checkpoint, c = make_plain(checkpoint, "torchvision", with_positions=True, only_token=True)
     if c.image_size[0] != c.image_size[1] or c.channels != 3:
         raise CheckpointError(
             f"torchvision's ViTs take square images of 3 channels, not {c.image_size} of {c.channels}"
         )
-    checkpoint = make_plain(checkpoint, "torchvision", with_positions=True, with_token=True)
-    c = checkpoint.config
-    assert isinstance(c, ViTConfig)
-    tensors = write_weights(entries(c), checkpoint.weights)
+    tensors = write_weights(TABLE, checkpoint.weights)
     with atomic_file(path) as temporary:
         if path.suffix == ".safetensors":
             torch_files.save_safetensors(tensors, temporary)
@@ -165,7 +148,7 @@ def reader_notes(c: ViTConfig, line: str) -> list[str]:
             f", patch_size={c.patch_size}, num_layers={c.depth}, num_heads={c.heads}, hidden_dim={c.width}, "
             f"mlp_dim={c.mlp_dim}"
         )
-    if c.norm_eps != NORM_EPS:
+    if c.norm_eps != DEFAULTS["norm_eps"]:
         arguments += f", norm_layer=functools.partial(torch.nn.LayerNorm, eps={c.norm_eps})"
     notes = [f"the reader builds the model with torchvision.models.{function}({arguments})"]
     if not c.classes:
@@ -176,23 +159,3 @@ def reader_notes(c: ViTConfig, line: str) -> list[str]:
             "the reader must set approximate='tanh' on every torch.nn.GELU of the model: torchvision's is exact"
         )
     return [*notes, f"the reader must prepare images as '{line}'"] if line else notes
-
-
-def entries(config: ViTConfig) -> Iterator[Entry]:
-    yield from layer("embedding", "conv_proj")
-    yield Entry("cls", ("class_token",))
-    yield Entry("positions.table", ("encoder.pos_embedding",))
-    for i in range(config.depth):
-        ours, theirs = f"encoder.blocks.{i}", f"{LAYER}{i}"
-        yield from layer(f"{ours}.norm1", f"{theirs}.ln_1")
-        yield Entry(f"{ours}.attention.qkv.weight", (f"{theirs}.self_attention.in_proj_weight",))
-        yield Entry(f"{ours}.attention.qkv.bias", (f"{theirs}.self_attention.in_proj_bias",))
-        yield from layer(f"{ours}.attention.out", f"{theirs}.self_attention.out_proj")
-        yield from layer(f"{ours}.norm2", f"{theirs}.ln_2")
-        yield from layer(f"{ours}.mlp.fc1", f"{theirs}.mlp.0")
-        yield from layer(f"{ours}.mlp.fc2", f"{theirs}.mlp.3")
-    yield from layer("encoder.norm", "encoder.ln")
-    if config.pre_logits:
-        yield from layer("head.pre_logits", "heads.pre_logits")
-    if config.classes:
-        yield from layer("head.classifier", "heads.head")

@@ -1,0 +1,237 @@
+"""Weights under our names -> the config of their model: what shapes show, and what somebody states.
+
+    config file beside the weights, or argument of vitrail.load  >  default of the library
+
+Argument and file may not contradict each other. A note says what was assumed, and the provenance keeps it. Heads
+split the width without leaving a trace in any shape: without a hint they are those of the known variant with this
+width, depth and MLP. The grid follows from the number of positions if that is a square.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from vitrail.checkpoints.torch_files import WeightFiles
+from vitrail.errors import CheckpointError, ConfigError
+from vitrail.models import checking
+from vitrail.models.hybrid import HybridConfig
+from vitrail.models.names import Config
+from vitrail.models.resnet import BiTConfig, StemConfig
+from vitrail.models.vit import VARIANTS, ViTConfig
+from vitrail.runtime.log import note
+
+Size = int | tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Hints:
+    """Settings that the caller states; None for those left to the file."""
+
+    heads: int | None = None
+    activation: str | None = None
+    norm_eps: float | None = None
+    pool: str | None = None
+
+    def __post_init__(self) -> None:
+        checking.check_fields({name: value for name, value in asdict(self).items() if value is not None})
+
+    def check(self, config: Config, where: str) -> None:
+        """Raise an error if a hint contradicts what was read."""
+        for name, value in asdict(self).items():
+            if value is not None and getattr(config, name, None) != value:
+                has = f"{name}={getattr(config, name)}" if hasattr(config, name) else f"no {name}"
+                raise CheckpointError(f"{where} has {has}, but {name}={value} was passed")
+
+
+NO_HINTS = Hints()
+
+
+@dataclass
+class Inference:
+    """The config as it is inferred, and which of its fields were assumed."""
+
+    where: str
+    hints: Hints = NO_HINTS
+    image_size: Size | None = None  # that the caller asks for
+    assumed: dict[str, Any] = field(default_factory=dict)
+    heads_source: str = ""
+
+    def infer(
+        self,
+        t: Mapping[str, Tensor],
+        defaults: Mapping[str, Any],
+        stated: Mapping[str, Any],
+        *,
+        sure: bool = False,
+        resnet: Mapping[str, Any] | None = None,
+        class_row_optional: bool = False,
+    ) -> Config:
+        """Return the config of the weights `t`, by our names; missing ones raise KeyError, odd shapes ValueError.
+
+        `stated`: fields that the file states, or that all files of its format have. `defaults`: activation and
+        norm_eps where nobody states them; `sure` if they are known to be right. `resnet`: fields of a stem or a BiT
+        that no shape shows. `class_row_optional`: positions may lack a row for the class token.
+        """
+        resnet, image_size = resnet or {}, stated.get("image_size")
+        stated = {k: value for k, value in stated.items() if value is not None and k != "image_size"}
+        classes = len(t["head.classifier.weight"]) if "head.classifier.weight" in t else 0
+        if "embedding.weight" not in t:  # a BiT, which takes any image size
+            conv, size = t["root.conv.weight"], self.choose_image_size(None, 1, image_size)
+            units = count_units(t, "stages", self.where)
+            return BiTConfig(units, len(conv) / 64, size, conv.shape[1], classes, **resnet)
+        width, channels, patch_size, _ = t["embedding.weight"].shape
+        depth = count_numbered(t, r"encoder\.blocks\.(\d+)\.", self.where)
+        stem, root = None, t.get("stem.root.conv.weight")
+        if root is not None:
+            units, channels = count_units(t, r"stem\.stages", self.where), root.shape[1]
+            stem = StemConfig(units, len(root) / 64, **resnet)
+        class_token, table, patches = stated.get("class_token", "cls" in t), t.get("positions.table"), None
+        if table is not None:
+            rows = table.shape[1]
+            patches = (rows - class_token, rows) if class_row_optional else (rows - class_token,)
+        stride = patch_size * (stem.stride if stem else 1)
+        norm_at = "pooled" if "pooled_norm.weight" in t else "encoder"
+        pool = "token" if class_token and norm_at == "encoder" else "mean"
+        pool = "attention" if "attention_pool.probe" in t else pool
+        shown = {} if class_token else {"pool": pool}
+        fields: dict[str, Any] = {
+            "width": width,
+            "depth": depth,
+            "mlp_dim": len(t["encoder.blocks.0.mlp.fc1.weight"]),
+            "patch_size": patch_size,
+            "image_size": self.choose_image_size(patches, stride, image_size),
+            "channels": channels,
+            "classes": classes,
+            "pre_logits": len(t["head.pre_logits.weight"]) if "head.pre_logits.weight" in t else 0,
+            "class_token": class_token,
+            "positions": "none" if table is None else "1d",
+            "norm_at": norm_at,
+        }
+        fields |= stated
+        fields["heads"] = self.choose_heads(width, depth, fields["mlp_dim"], stated.get("heads"))
+        for name, default in {"pool": pool, **defaults}.items():
+            fields[name] = self.choose(name, default, shown | stated, sure=sure)
+        return HybridConfig(**fields, stem=stem) if stem else ViTConfig(**fields)
+
+    def choose(self, name: str, default: Any, stated: Mapping[str, Any], *, sure: bool = False) -> Any:
+        """Return the value of a field. `sure`: the default is known to be right, not assumed."""
+        hint = getattr(self.hints, name)
+        if name in stated or hint is not None:
+            return stated.get(name, hint)
+        if not sure:
+            self.assumed[name] = default
+        return default
+
+    def choose_heads(self, width: int, depth: int, mlp_dim: int, stated: int | None) -> int:
+        variants = [name for name, sizes in VARIANTS.items() if sizes[:3] == (width, depth, mlp_dim)]
+        if self.hints.heads is not None:
+            self.heads_source = "argument"
+        elif stated is not None:
+            self.heads_source = "config file"
+        elif variants:
+            others = [f"; {name} has {VARIANTS[name][3]}: heads={VARIANTS[name][3]}" for name in variants[1:]]
+            self.heads_source = f"the known variant {variants[0]}{''.join(others)}"
+        else:
+            raise CheckpointError(
+                f"{self.where} does not say how many heads its layers have, and no known variant has width {width}, "
+                f"depth {depth} and mlp_dim {mlp_dim}: give heads= (vitrail convert --heads writes a bundle with it)"
+            )
+        default = VARIANTS[variants[0]][3] if variants else None
+        heads: int = self.choose("heads", default, {} if stated is None else {"heads": stated})
+        return heads
+
+    def choose_image_size(
+        self, patches: tuple[int, ...] | None, stride: int, stated: Size | None
+    ) -> tuple[int, int]:
+        """Return the pixels of images with one of these numbers of `patches`, the likeliest first; None: any."""
+        known = stated or self.image_size
+        if patches is None:
+            rows, columns = grid_at(known or 224, stride)
+        else:
+            rows, columns = find_grid(patches, stride, stated, self.image_size, self.where)
+        size = rows * stride, columns * stride
+        if known is None or checking.image_size(known) != size:
+            self.assumed["image_size"] = f"{size[0]}x{size[1]}"
+        return size
+
+    def provenance(self, format: str, files: WeightFiles, architecture: str | None) -> dict[str, Any]:
+        """Return where a model came from; note what was assumed about it."""
+        origin = {"format": format, **files.origin, "architecture": architecture}
+        if self.heads_source:
+            origin["heads"] = self.heads_source
+        if self.assumed:
+            library = "transformers" if format == "huggingface" else format
+            values = ", ".join(f"{name}={value}" for name, value in self.assumed.items())
+            note(
+                f"{files.path.name} does not say, so it is read like {library}'s own models: {values}. To change "
+                "one: vitrail.load(..., activation=...) in Python, --activation on the command line; preprocess with "
+                "vitrail convert"
+            )
+            origin["assumed"] = self.assumed
+        return origin
+
+
+@contextmanager
+def inferring_architecture(where: str) -> Iterator[None]:
+    """Turn what goes wrong with unexpected names and shapes into an error in words."""
+    try:
+        yield
+    except (KeyError, IndexError, ValueError, TypeError) as error:
+        raise CheckpointError(f"{where}: the architecture cannot be inferred ({error})") from error
+
+
+def find_grid(
+    patches: tuple[int, ...], stride: int, stated: Size | None, asked: Size | None, where: str
+) -> tuple[int, int]:
+    """Return rows and columns. `patches`: how many there may be, the likeliest first."""
+    if stated is not None and math.prod(grid_at(stated, stride)) in patches:
+        return grid_at(stated, stride)
+    for n in patches:
+        if stated is None and math.isqrt(n) ** 2 == n:
+            return math.isqrt(n), math.isqrt(n)
+        if asked is not None and math.prod(grid_at(asked, stride)) == n:
+            return grid_at(asked, stride)
+    problem = "which are not a square"
+    if stated is not None:
+        size, n = checking.image_size(stated), math.prod(grid_at(stated, stride))
+        problem = f"but its config file says images of {size}, which have {n}"
+    raise CheckpointError(
+        f"{where} has positions for {patches[0]} patches of {stride} pixels, {problem}: give "
+        "image_size=(height, width)"
+    )
+
+
+def grid_at(size: Size, stride: int) -> tuple[int, int]:
+    """Return rows and columns of patches in an image."""
+    if stride < 1:
+        raise ConfigError(f"patches of {stride} pixels")
+    height, width = checking.image_size(size)
+    return height // stride, width // stride
+
+
+def find_variant(c: ViTConfig) -> str:
+    """Return the name of the known variant with these sizes; empty if there is none."""
+    sizes = (c.width, c.depth, c.mlp_dim, c.heads)
+    return next((name for name, known in VARIANTS.items() if known == sizes), "")
+
+
+def count_units(names: Iterable[str], stages: str, where: str) -> tuple[int, ...]:
+    """Return the bottleneck units in each stage of a ResNet."""
+    count = count_numbered(names, rf"{stages}\.(\d+)\.", where)
+    return tuple(count_numbered(names, rf"{stages}\.{s}\.(\d+)\.", where) for s in range(count))
+
+
+def count_numbered(names: Iterable[str], pattern: str, where: str) -> int:
+    """Return how many parts the pattern numbers; raise an error unless they run from 0 without gaps."""
+    matches = (re.match(pattern, name) for name in names)
+    numbers = sorted({int(match[1]) for match in matches if match})
+    if numbers != list(range(len(numbers))):
+        raise CheckpointError(f"{where}: {pattern!r} counts {str(numbers)[:60]}, not from 0 on without gaps")
+    return len(numbers)
