@@ -149,7 +149,7 @@ def test_a_header_is_read_before_what_follows_it(tmp_path):
 
 
 def test_arrays_of_several_pieces(tmp_path, monkeypatch):
-    monkeypatch.setattr(npz, "PIECE", 1000)
+    monkeypatch.setattr(np.lib.format, "BUFFER_SIZE", 1000)
     a = np.random.default_rng(0).standard_normal(5000)
     np.testing.assert_array_equal(read_npz(zipped(tmp_path / "x.npz", npy(a)))["a"], a)
 
@@ -158,7 +158,7 @@ def test_no_memory_for_an_array(tmp_path, monkeypatch):
     def full(*_):
         raise MemoryError
 
-    monkeypatch.setattr(npz, "unpacked", full)
+    monkeypatch.setattr(npz, "unpack_member", full)
     with pytest.raises(CheckpointError, match=r"x\.npz holds more than there is memory for"):
         read_npz(zipped(tmp_path / "x.npz", npy(np.zeros(4))))
 

@@ -21,12 +21,12 @@ from numpy.lib import format as npy
 
 from vitrail.errors import CheckpointError
 from vitrail.runtime.files import atomic_file, check_regular
-from vitrail.runtime.npz_members import DAMAGE, HEADER_BYTES, read_header, read_member_header
+from vitrail.runtime.npz_members import DAMAGE, HEADER_BYTES, read_header
+from vitrail.runtime.npz_members import read_member as unpack_member
 
 MAX_BYTES = 64 << 30  # of all arrays together, uncompressed
 MAX_RATIO = 20  # how many times its own size a file may unpack to
 FREE_BYTES = 64 << 20  # that a file of any size may unpack to
-PIECE = 1 << 20  # bytes unpacked at a time
 LOCAL_HEADER = struct.Struct("<4s5H3I2H")  # of a zip member
 
 
@@ -61,16 +61,13 @@ def check_unpacked(members: list[zipfile.ZipInfo], path: Path) -> None:
 def read_member(
     archive: zipfile.ZipFile, member: zipfile.ZipInfo, mapped: mmap.mmap, path: Path
 ) -> np.ndarray:
-    where = f"{path}: {member.filename}"
     try:
-        if member.compress_type == zipfile.ZIP_STORED and not member.flag_bits & 1:
-            content = stored_bytes(mapped, member)
-            header = read_header(io.BytesIO(content[:HEADER_BYTES]), len(content))
-        else:
-            header = read_member_header(archive, member)
-            content = unpacked(archive, member)
+        if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 1:
+            return unpack_member(archive, member)
+        content = stored_bytes(mapped, member)
+        header = read_header(io.BytesIO(content[:HEADER_BYTES]), len(content))
     except ValueError as error:
-        raise CheckpointError(f"{where} {error}") from error
+        raise CheckpointError(f"{path}: {member.filename} {error}") from error
     flat = np.frombuffer(content, header.dtype, math.prod(header.shape), header.start)
     return flat.reshape(header.shape, order="F" if header.fortran else "C")
 
@@ -84,17 +81,6 @@ def stored_bytes(mapped: mmap.mmap, member: zipfile.ZipInfo, *, check_sum: bool 
         raise ValueError(f"has {len(content):,} of its {member.file_size:,} bytes")
     if check_sum and zlib.crc32(content) != member.CRC:
         raise ValueError("is damaged: its checksum is not the one written with it")
-    return content
-
-
-def unpacked(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> memoryview:
-    content, filled = memoryview(bytearray(member.file_size)), 0
-    with archive.open(member) as stream:  # which gives no more than that, and checks the CRC
-        while piece := stream.read(PIECE):
-            content[filled : filled + len(piece)] = piece
-            filled += len(piece)
-    if filled < member.file_size:
-        raise ValueError(f"has {filled:,} of its {member.file_size:,} bytes")
     return content
 
 

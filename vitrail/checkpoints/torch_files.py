@@ -120,15 +120,14 @@ def read_torch(path: Path) -> dict[str, Tensor]:
     if path.stat().st_size > MAX_BYTES:
         raise CheckpointError(f"{path} has more than {MAX_BYTES >> 30} GiB; refused")
     try:
-        file = read_torch_file(path)
-        content = file.content
+        content = read_torch_file(path)
         if isinstance(content, dict):
             content = next((content[key] for key in WRAPPERS if key in content), content)
         if not isinstance(content, dict):
             raise CheckpointError(f"{path} holds a {type(content).__name__}, not a dict of names and tensors")
         check_count(len(content), path)
         tensors = {
-            name: file.tensor(value) if isinstance(value, TensorView) else value
+            name: value.tensor() if isinstance(value, TensorView) else value
             for name, value in content.items()
         }
     except CheckpointError:

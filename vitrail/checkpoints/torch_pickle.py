@@ -4,7 +4,7 @@
     old   five pickles (magic number, protocol, system, content, keys); then for each key the number of its values, 8
           bytes, and the values. There is no checksum. Torch wrote this until 1.6
 
-    path  --read_torch_file-->  TorchFile.content with Views  --TorchFile.tensor-->  tensors, views of the file
+    path  --read_torch_file-->  content with TensorViews  --TensorView.tensor-->  tensors, views of the file
 
 torch.load allocates whatever a file asks for, also with weights_only=True: a bytearray or a tensor of any size. Here
 the instructions of a pickle build plain values, a function that it names is never looked up, and a tensor is only
@@ -20,6 +20,7 @@ import pickletools
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -55,37 +56,37 @@ IGNORED = {
 }  # fmt: skip
 CONSTANTS: dict[str, Callable[[], Any]] = {
     "NONE": lambda: None, "NEWTRUE": lambda: True, "NEWFALSE": lambda: False, "EMPTY_TUPLE": tuple,
-    "EMPTY_LIST": list, "EMPTY_DICT": dict, "EMPTY_SET": lambda: Other("builtins.set"),
+    "EMPTY_LIST": list, "EMPTY_DICT": dict, "EMPTY_SET": lambda: Other(),
 }  # fmt: skip
 VALUES = {"BININT", "BININT1", "BININT2", "BINFLOAT", "LONG1", "BINUNICODE", "SHORT_BINSTRING"}
 TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
 
-class ForeignError(ValueError):
-    """A value that could only be made by executing somebody's code."""
-
-
-@dataclass(frozen=True)
-class Name:
+class Name(str):
     """A function or a class that a pickle names."""
 
-    text: str
 
-
-@dataclass(frozen=True)
 class Other:
     """A value that is not a weight."""
-
-    kind: str
 
 
 @dataclass(frozen=True)
 class Storage:
-    """Values that tensors are views of."""
+    """Values that tensors are views of, read when one of these is made."""
 
     key: str
     dtype: torch.dtype
     count: int
+    read: Callable[[str], memoryview] = field(compare=False)  # the bytes behind a key
+
+    @cached_property
+    def values(self) -> Tensor:
+        content, size = self.read(self.key), self.dtype.itemsize
+        if len(content) != self.count * size:
+            raise ValueError(f"a storage of {self.count:,} values that has {len(content):,} bytes")
+        raw = torch.frombuffer(content, dtype=torch.uint8) if content else torch.empty(0, dtype=torch.uint8)
+        # In old files values may not begin at a multiple of their size: those are copied.
+        return (raw if raw.data_ptr() % size == 0 else raw.clone()).view(self.dtype)
 
 
 @dataclass(frozen=True)
@@ -98,45 +99,23 @@ class TensorView:
     stride: Any
     dtype: torch.dtype
 
-
-@dataclass(frozen=True)
-class TorchFile:
-    """The content of a file with tensors as Views, and how to read the bytes of a storage."""
-
-    content: Any
-    read_storage: Callable[[Storage], memoryview]
-    storages: dict[str, Tensor] = field(default_factory=dict)  # those that were read so far, by key
-
-    def tensor(self, view: TensorView) -> Tensor:
+    def tensor(self) -> Tensor:
         """Return the tensor, not a copy; raise ValueError if the file does not hold all of it."""
-        offset, size, stride = view.offset, view.size, view.stride
+        offset, size, stride = self.offset, self.size, self.stride
         if not (isinstance(size, tuple) and isinstance(stride, tuple) and len(size) == len(stride)):
             raise ValueError("a tensor with more sizes than strides, or fewer")
         if len(size) > MAX_DIMENSIONS or not all(type(n) is int and n >= 0 for n in (offset, *size, *stride)):
             raise ValueError(f"a tensor of shape {str(size)[:60]}")
-        values = self.storage(view.storage).view(view.dtype)
+        values = self.storage.values.view(self.dtype)
         if not math.prod(size):
             return values.new_empty(size)
         if offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True)) >= len(values):
             raise ValueError(f"a tensor of shape {str(size)[:60]} with {len(values):,} values behind it")
         return values.as_strided(size, stride, offset)
 
-    def storage(self, storage: Storage) -> Tensor:
-        if storage.key not in self.storages:
-            content, dtype = self.read_storage(storage), storage.dtype
-            if len(content) != storage.count * dtype.itemsize:
-                raise ValueError(f"a storage of {storage.count:,} values that has {len(content):,} bytes")
-            raw = (
-                torch.frombuffer(content, dtype=torch.uint8) if content else torch.empty(0, dtype=torch.uint8)
-            )
-            # In old files values may not begin at a multiple of their size: those are copied.
-            aligned = raw if raw.data_ptr() % dtype.itemsize == 0 else raw.clone()
-            self.storages[storage.key] = aligned.view(dtype)
-        return self.storages[storage.key]
 
-
-def read_torch_file(path: Path) -> TorchFile:
-    """Read a torch file; anything else raises an exception of zipfile or of Interpreter."""
+def read_torch_file(path: Path) -> Any:
+    """Return the content of a torch file; anything else raises an exception of zipfile or of Interpreter."""
     with path.open("rb") as file:
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)  # private to this process
         if mapped[: len(ZIP)] != ZIP:
@@ -145,7 +124,7 @@ def read_torch_file(path: Path) -> TorchFile:
             return read_zip(archive.infolist(), mapped, path)
 
 
-def read_zip(members: list[zipfile.ZipInfo], mapped: mmap.mmap, path: Path) -> TorchFile:
+def read_zip(members: list[zipfile.ZipInfo], mapped: mmap.mmap, path: Path) -> Any:
     by_name = {m.filename: m for m in members}
     if len(by_name) < len(members):
         raise ValueError("two of its members have the same name")
@@ -171,19 +150,18 @@ def read_zip(members: list[zipfile.ZipInfo], mapped: mmap.mmap, path: Path) -> T
 
     if f"{prefix}byteorder" in by_name and bytes(content(f"{prefix}byteorder")) != b"little":
         raise ValueError("its numbers are not little-endian")
-    value = Interpreter().run(io.BytesIO(content(pickles[0])))
-    return TorchFile(value, lambda storage: content(f"{prefix}data/{storage.key}"))
+    return Interpreter(lambda key: content(f"{prefix}data/{key}")).run(io.BytesIO(content(pickles[0])))
 
 
-def read_old(mapped: mmap.mmap) -> TorchFile:
-    magic, protocol, system = (Interpreter().run(mapped) for _ in range(3))
-    if magic != MAGIC or protocol != PROTOCOL or not isinstance(system, dict):
+def read_old(mapped: mmap.mmap) -> Any:
+    places: dict[str, slice] = {}
+    interpreter = Interpreter(lambda key: memoryview(mapped)[places[key]])
+    if [interpreter.run(mapped), interpreter.run(mapped)] != [MAGIC, PROTOCOL]:
         raise ValueError("its bytes are of another kind")
-    if system.get("little_endian") is not True:
+    system, value, keys = (interpreter.run(mapped) for _ in range(3))
+    if system["little_endian"] is not True:
         raise ValueError("its numbers are not little-endian")
-    interpreter = Interpreter()
-    value, keys = interpreter.run(mapped), Interpreter().run(mapped)
-    places, at = {}, mapped.tell()
+    at = mapped.tell()
     for key in keys:
         storage = interpreter.storages[key]
         if int.from_bytes(mapped[at : at + 8], "little") != storage.count:
@@ -192,16 +170,14 @@ def read_old(mapped: mmap.mmap) -> TorchFile:
         places[key] = slice(start, at)
     if at > len(mapped):
         raise ValueError(f"it ends {at - len(mapped):,} bytes too early")
-    return TorchFile(value, lambda storage: memoryview(mapped)[places[storage.key]])
+    return value
 
 
 class Interpreter:
     """Interprets the instructions that torch.save writes; any other is an error."""
 
-    def __init__(self) -> None:
-        self.stack: list[Any] = []
-        self.marks: list[int] = []  # heights of the stack
-        self.memo: dict[int, Any] = {}
+    def __init__(self, read: Callable[[str], memoryview]) -> None:
+        self.read = read  # the bytes of a storage
         self.storages: dict[str, Storage] = {}  # all that were mentioned
 
     def run(self, stream: Any) -> Any:
@@ -209,6 +185,9 @@ class Interpreter:
 
         A broken pickle raises ValueError, IndexError, KeyError or TypeError.
         """
+        self.stack: list[Any] = []
+        self.marks: list[int] = []  # heights of the stack
+        self.memo: dict[int, Any] = {}
         for number, (operation, argument, _) in enumerate(pickletools.genops(stream)):
             if number == MAX_OPERATIONS:
                 raise ValueError(f"its pickle has more than {MAX_OPERATIONS:,} instructions")
@@ -274,12 +253,12 @@ class Interpreter:
         kind, cls, key, _, count, *view = words
         if kind != "storage" or not isinstance(cls, Name) or not isinstance(key, str) or any(view):
             raise ValueError("its pickle refers to something that is not a storage")
-        if cls.text not in STORAGES or type(count) is not int or count < 0:
-            raise ValueError(f"a storage of {str(count)[:60]} values, {cls.text[:100]}")
-        storage = Storage(key, STORAGES[cls.text], count)
+        if cls not in STORAGES or type(count) is not int or count < 0:
+            raise ValueError(f"a storage of {str(count)[:60]} values, {cls[:100]}")
+        storage = Storage(key, STORAGES[cls], count, self.read)
         if self.storages.setdefault(key, storage) != storage:
             raise ValueError(f"storage {key[:60]!r} is of two kinds")
-        return storage
+        return self.storages[key]
 
 
 def pairs(items: list[Any]) -> dict[Any, Any]:
@@ -294,7 +273,7 @@ def call(function: Any, arguments: Any) -> Any:
     """Return the value that the function of this name would return."""
     if not isinstance(function, Name) or not isinstance(arguments, tuple):
         raise ValueError("its pickle calls something that is not a function")
-    name = function.text
+    name = str(function)
     if name == "collections.OrderedDict" and not arguments:
         return {}
     if name in TENSORS:
@@ -306,8 +285,8 @@ def call(function: Any, arguments: Any) -> Any:
     if name == "torch.Size" and arguments:
         return arguments[0]
     if name in IGNORED:
-        return Other(name)
-    raise ForeignError(f"it holds {name[:100]}, which would have to be executed")
+        return Other()
+    raise ValueError(f"it holds {name[:100]}, which would have to be executed")
 
 
 def make_view(name: str, storage: Any, offset: Any, size: Any, stride: Any, *more: Any) -> TensorView:
@@ -316,7 +295,7 @@ def make_view(name: str, storage: Any, offset: Any, size: Any, stride: Any, *mor
         raise ValueError("a tensor without a storage")
     dtype, bits = storage.dtype, more[2:]
     if name.endswith("_v3"):
-        dtype, bits = DTYPES[more[2].text], more[3:]
+        dtype, bits = DTYPES[str(more[2])], more[3:]
     if any(bits):
         raise ValueError("a tensor that is a conjugate or a negative")
     return TensorView(storage, offset, size, stride, dtype)
