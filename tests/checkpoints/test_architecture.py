@@ -173,12 +173,14 @@ def test_a_resnet_has_none_of_it(tmp_path: Path) -> None:
 
 def test_who_decides() -> None:
     inference = Inference("a.pth", Hints(activation="gelu_tanh"))
-    assert inference.choose("activation", "gelu", {}) == "gelu_tanh"
-    assert inference.choose("norm_eps", 1e-6, {"norm_eps": 0.0}) == 0.0
-    assert inference.choose("pool", "token", {}, sure=True) == "token"
+    assert inference.choose("activation", "gelu") == "gelu_tanh"
+    assert inference.choose("pool", "token", sure=True) == "token"
     assert inference.assumed == {}
-    assert inference.choose("norm_eps", 1e-6, {}) == 1e-6
+    assert inference.choose("norm_eps", 1e-6) == 1e-6
     assert inference.assumed == {"norm_eps": 1e-6}
+    inference.stated = {"norm_eps": 0.0, "activation": None}
+    assert inference.choose("norm_eps", 1e-6) == 0.0
+    assert inference.choose("activation", "gelu") == "gelu_tanh"
 
 
 def test_a_contradiction_is_an_error() -> None:
@@ -212,8 +214,8 @@ B = (768, 12, 3072)
 def heads(
     sizes: tuple[int, int, int], asked: int | None = None, configured: int | None = None
 ) -> tuple[int, str]:
-    inference = Inference("a.pth", Hints(heads=asked))
-    return inference.choose_heads(*sizes, configured), inference.heads_source
+    inference = Inference("a.pth", Hints(heads=asked), stated={"heads": configured})
+    return inference.choose_heads(*sizes), inference.heads_source
 
 
 def test_the_argument_then_the_config_file_then_the_variant() -> None:

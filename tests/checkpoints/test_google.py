@@ -169,6 +169,13 @@ def test_weights_that_a_small_type_cannot_hold_any_more_are_written_as_float32(t
     assert "cls is written as float32" in caplog.text
 
 
+def test_layers_are_joined_in_their_order(tmp_path):
+    checkpoint = google.read(write(tmp_path / "a.npz", DIALECTS["big_vision, scan"]))
+    backwards = dict(sorted(checkpoint.weights.items(), reverse=True))
+    google.write(dataclasses.replace(checkpoint, weights=backwards), tmp_path / "b.npz")
+    assert_same_file(tmp_path / "b.npz", DIALECTS["big_vision, scan"])
+
+
 def test_a_trained_class_position_is_folded_where_the_dialect_has_none(tmp_path):
     model = vitrail.load(write(tmp_path / "a.npz", DIALECTS["big_vision"]))
     with torch.no_grad():
@@ -296,6 +303,8 @@ def test_a_model_in_half_precision_is_written_in_single(tmp_path):
     [
         ({"cls": np.zeros((1, 1, D), np.longdouble)}, "weights are float16, bfloat16, float32 or float64"),
         ({"Transformer/encoderblock/x": np.zeros((10**9, 0), np.float32)}, "1000000000 layers; at most 1000"),
+        ({"Transformer/encoderblock/x": np.zeros((0, 3), np.float32)}, "extra Transformer/encoderblock/x"),
+        ({"Transformer/encoderblock/x": np.zeros((), np.float32)}, "extra Transformer/encoderblock/x"),
     ],
 )  # fmt: skip
 def test_arrays_that_no_model_has(tmp_path, changes, message):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 import vitrail
-from vitrail.checkpoints.included import ASSETS, INCLUDED, find_included, list_included, locate
+from vitrail.checkpoints.included import ASSETS, INCLUDED, list_included, locate
 from vitrail.data import preprocess as pp
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.models.names import make_config
@@ -41,7 +41,7 @@ def test_the_names_and_the_folders_agree():
 
 
 def test_an_included_model_is_a_small_bundle_with_a_card(name):
-    folder = find_included(name)
+    folder = ASSETS / name
     assert sorted(p.name for p in folder.iterdir()) == ["README.md", "model.json", "model.safetensors"]
     assert sum((folder / f).stat().st_size for f in ("model.json", "model.safetensors")) <= MOST_BYTES
     assert {w.dtype for w in load_file(folder / "model.safetensors").values()} == {torch.float16}
@@ -83,7 +83,7 @@ def test_what_stands_on_the_disk_goes_first(tmp_path, monkeypatch):
     vitrail.save(vitrail.create("mu/8", image_size=16), tmp_path / "ti8-64")
     monkeypatch.chdir(tmp_path)
     assert vitrail.load("ti8-64").config.width == 32
-    assert vitrail.load(find_included("ti8-64")).config.width == 192
+    assert vitrail.load(ASSETS / "ti8-64").config.width == 192
 
 
 def test_no_included_name_is_an_architectures(name):
@@ -93,10 +93,9 @@ def test_no_included_name_is_an_architectures(name):
 
 def test_located(tmp_path):
     assert locate(tmp_path) == tmp_path
-    assert locate("ti8-64") == find_included("ti8-64") == ASSETS / "ti8-64"
+    assert locate("ti8-64") == ASSETS / "ti8-64"
     for other in ("B/16", "ti8-65", "TI8-64", "", "../ti8-64", str(tmp_path / "ti8-64")):
         assert locate(other) is None
-        assert find_included(other) is None
 
 
 def test_a_run_stands_for_its_model(tmp_path):
@@ -123,10 +122,10 @@ def test_an_unknown_name_lists_the_included_models():
 
 def test_contents(name):
     (one,) = [one for one in list_included() if one["name"] == name]
-    card = json.loads((find_included(name) / "model.json").read_text(encoding="utf-8"))
+    card = json.loads((ASSETS / name / "model.json").read_text(encoding="utf-8"))
     assert one["metrics"] == card["metrics"]
     assert one["bytes"] == sum(
-        (find_included(name) / f).stat().st_size for f in ("model.json", "model.safetensors")
+        (ASSETS / name / f).stat().st_size for f in ("model.json", "model.safetensors")
     )
     assert one["about"] == INCLUDED[name]
 

@@ -12,7 +12,7 @@ from vitrail.checkpoints.json_files import (
     Number,
     check_entries,
     check_kind,
-    list_numbered,
+    list_class_names,
     misfit,
     parse_object,
     read_object,
@@ -149,14 +149,15 @@ def test_links_are_followed_where_it_is_asked_for(tmp_path):
             read_object(tmp_path / name, Outer, follow_links=True)
 
 
-class Entries(TypedDict, total=False):
-    flag: bool
-    count: int
-    number: Number
-    numbers: list[Number] | Number
-    sides: int | tuple[int, int]
-    sizes: int | dict[str, int | None]
-    texts: list[str] | dict[str, str]
+ENTRIES = {
+    "flag": bool,
+    "count": int,
+    "number": Number,
+    "numbers": list[Number] | Number,
+    "sides": int | tuple[int, int],
+    "sizes": int | dict[str, int | None],
+    "texts": list[str] | dict[str, str],
+}
 
 
 @pytest.mark.parametrize(
@@ -173,18 +174,21 @@ class Entries(TypedDict, total=False):
 )
 def test_entries_of_a_config_file(key, right, wrong):
     for value in right:
-        assert check_entries({key: value}, Entries, "a.json") == {key: value}
+        assert check_entries({key: value}, ENTRIES, "a.json") == {key: value}
     for value in wrong:
         with pytest.raises(CheckpointError, match=rf"a\.json: {key} is .*; expected"):
-            check_entries({key: value}, Entries, "a.json")
+            check_entries({key: value}, ENTRIES, "a.json")
 
 
 def test_null_is_nothing_and_others_pass():
-    assert check_entries({"flag": None, "other": object}, Entries, "a.json") == {"other": object}
+    assert check_entries({"flag": None, "other": object}, ENTRIES, "a.json") == {"other": object}
 
 
-def test_numbered_texts():
-    assert list_numbered({"1": "b", "0": "a"}, "a.json") == ["a", "b"]
+def test_class_names():
+    assert list_class_names({"1": "b", "0": "a"}, "labels", 2, "a.json") == ["a", "b"]
+    assert list_class_names(["b", "a"], "labels", 2, "a.json") == ["b", "a"]
     for texts in ({"1": "a"}, {"a": "b"}, {"00": "a"}):
-        with pytest.raises(CheckpointError, match=r"a\.json"):
-            list_numbered(texts, "a.json")
+        with pytest.raises(CheckpointError, match=r"a\.json: the keys of labels are not the numbers"):
+            list_class_names(texts, "labels", 1, "a.json")
+    with pytest.raises(CheckpointError, match=r"a\.json: 1 names in labels for 2 classes"):
+        list_class_names(["a"], "labels", 2, "a.json")

@@ -122,7 +122,7 @@ def test_class_names(tmp_path):
     edit(tmp_path / "t", label_names={str(i): f"n{i}" for i in range(5)}, label_descriptions={"n3": "a bird"})
     assert read(tmp_path / "t").class_names == ["n0", "n1", "n2", "a bird", "n4"]
     edit(tmp_path / "t", label_names=["a", "b"])
-    with pytest.raises(CheckpointError, match="2 label_names for 5 classes"):
+    with pytest.raises(CheckpointError, match="2 names in label_names for 5 classes"):
         read(tmp_path / "t")
 
 

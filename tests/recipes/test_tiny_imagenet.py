@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from vitrail.checkpoints.included import find_included
+from vitrail.checkpoints.included import ASSETS
 from vitrail.recipes.names import find_recipe
 from vitrail.train.settings import INCIDENTAL
 
@@ -14,7 +14,7 @@ FREE = {("data", "data"), ("data", "test"), ("data", "resident"), ("training", "
 
 @pytest.fixture
 def card():
-    return json.loads((find_included("ti8-64") / "model.json").read_text())
+    return json.loads((ASSETS / "ti8-64" / "model.json").read_text())
 
 
 # Settings of today: where they stood when the model was trained.

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from torch import Tensor
 
+from vitrail.checkpoints.mapping import Table, by_our_names
 from vitrail.checkpoints.torch_files import WeightFiles
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.models import checking
@@ -55,85 +55,89 @@ NO_HINTS = Hints()
 
 @dataclass
 class Inference:
-    """The config as it is inferred, and which of its fields were assumed."""
+    """How the config of one file is inferred, and which of its fields were assumed."""
 
     where: str
     hints: Hints = NO_HINTS
     image_size: Size | None = None  # that the caller asks for
+    stated: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # by the file, or by the kind of file; not the image size
+    stated_size: Size | None = None
+    defaults: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # activation and norm_eps where nobody states them
+    sure: bool = False  # the defaults are known to be right
+    resnet: Mapping[str, Any] = field(default_factory=dict)  # fields of a stem or a BiT that no shape shows
+    class_row_optional: bool = False  # positions may lack a row for the class token
     assumed: dict[str, Any] = field(default_factory=dict)
     heads_source: str = ""
 
-    def infer(
-        self,
-        t: Mapping[str, Tensor],
-        defaults: Mapping[str, Any],
-        stated: Mapping[str, Any],
-        *,
-        sure: bool = False,
-        resnet: Mapping[str, Any] | None = None,
-        class_row_optional: bool = False,
-    ) -> Config:
-        """Return the config of the weights `t`, by our names; missing ones raise KeyError, odd shapes ValueError.
+    def infer(self, table: Table, tensors: Mapping[str, Tensor]) -> Config:
+        """Return the config of the model with these tensors."""
+        try:
+            return self.infer_config(by_our_names(table, tensors))
+        except (KeyError, IndexError, ValueError, TypeError) as error:  # unexpected names and shapes
+            raise CheckpointError(f"{self.where}: the architecture cannot be inferred ({error})") from error
 
-        `stated`: fields that the file states, or that all files of its format have. `defaults`: activation and
-        norm_eps where nobody states them; `sure` if they are known to be right. `resnet`: fields of a stem or a BiT
-        that no shape shows. `class_row_optional`: positions may lack a row for the class token.
-        """
-        resnet, image_size = resnet or {}, stated.get("image_size")
-        stated = {k: value for k, value in stated.items() if value is not None and k != "image_size"}
+    def infer_config(self, t: Mapping[str, Tensor]) -> Config:
         classes = len(t["head.classifier.weight"]) if "head.classifier.weight" in t else 0
         if "embedding.weight" not in t:  # a BiT, which takes any image size
-            conv, size = t["root.conv.weight"], self.choose_image_size(None, 1, image_size)
+            conv, size = t["root.conv.weight"], self.choose_image_size(None, 1)
             units = count_units(t, "stages", self.where)
-            return BiTConfig(units, len(conv) / 64, size, conv.shape[1], classes, **resnet)
+            return BiTConfig(units, len(conv) / 64, size, conv.shape[1], classes, **self.resnet)
         width, channels, patch_size, _ = t["embedding.weight"].shape
         depth = count_numbered(t, r"encoder\.blocks\.(\d+)\.", self.where)
         stem, root = None, t.get("stem.root.conv.weight")
         if root is not None:
             units, channels = count_units(t, r"stem\.stages", self.where), root.shape[1]
-            stem = StemConfig(units, len(root) / 64, **resnet)
-        class_token, table, patches = stated.get("class_token", "cls" in t), t.get("positions.table"), None
+            stem = StemConfig(units, len(root) / 64, **self.resnet)
+        class_token, table, patches = (
+            self.stated.get("class_token", "cls" in t),
+            t.get("positions.table"),
+            None,
+        )
         if table is not None:
             rows = table.shape[1]
-            patches = (rows - class_token, rows) if class_row_optional else (rows - class_token,)
-        stride = patch_size * (stem.stride if stem else 1)
+            patches = (rows - class_token, rows) if self.class_row_optional else (rows - class_token,)
         norm_at = "pooled" if "pooled_norm.weight" in t else "encoder"
         pool = "token" if class_token and norm_at == "encoder" else "mean"
         pool = "attention" if "attention_pool.probe" in t else pool
-        shown = {} if class_token else {"pool": pool}
         fields: dict[str, Any] = {
             "width": width,
             "depth": depth,
             "mlp_dim": len(t["encoder.blocks.0.mlp.fc1.weight"]),
             "patch_size": patch_size,
-            "image_size": self.choose_image_size(patches, stride, image_size),
+            "image_size": self.choose_image_size(patches, patch_size * (stem.stride if stem else 1)),
             "channels": channels,
             "classes": classes,
             "pre_logits": len(t["head.pre_logits.weight"]) if "head.pre_logits.weight" in t else 0,
             "class_token": class_token,
             "positions": "none" if table is None else "1d",
             "norm_at": norm_at,
+            **{name: value for name, value in self.stated.items() if value is not None},
         }
-        fields |= stated
-        fields["heads"] = self.choose_heads(width, depth, fields["mlp_dim"], stated.get("heads"))
-        for name, default in {"pool": pool, **defaults}.items():
-            fields[name] = self.choose(name, default, shown | stated, sure=sure)
+        fields["heads"] = self.choose_heads(width, depth, fields["mlp_dim"])
+        fields["pool"] = (
+            self.choose("pool", pool, sure=self.sure) if class_token else fields.get("pool", pool)
+        )
+        fields |= {name: self.choose(name, value, sure=self.sure) for name, value in self.defaults.items()}
         return HybridConfig(**fields, stem=stem) if stem else ViTConfig(**fields)
 
-    def choose(self, name: str, default: Any, stated: Mapping[str, Any], *, sure: bool = False) -> Any:
+    def choose(self, name: str, default: Any, *, sure: bool = False) -> Any:
         """Return the value of a field. `sure`: the default is known to be right, not assumed."""
-        hint = getattr(self.hints, name)
-        if name in stated or hint is not None:
-            return stated.get(name, hint)
+        for value in (self.stated.get(name), getattr(self.hints, name)):
+            if value is not None:
+                return value
         if not sure:
             self.assumed[name] = default
         return default
 
-    def choose_heads(self, width: int, depth: int, mlp_dim: int, stated: int | None) -> int:
+    def choose_heads(self, width: int, depth: int, mlp_dim: int) -> int:
         variants = [name for name, sizes in VARIANTS.items() if sizes[:3] == (width, depth, mlp_dim)]
         if self.hints.heads is not None:
             self.heads_source = "argument"
-        elif stated is not None:
+        elif self.stated.get("heads") is not None:
             self.heads_source = "config file"
         elif variants:
             others = [f"; {name} has {VARIANTS[name][3]}: heads={VARIANTS[name][3]}" for name in variants[1:]]
@@ -143,19 +147,16 @@ class Inference:
                 f"{self.where} does not say how many heads its layers have, and no known variant has width {width}, "
                 f"depth {depth} and mlp_dim {mlp_dim}: give heads= (vitrail convert --heads writes a bundle with it)"
             )
-        default = VARIANTS[variants[0]][3] if variants else None
-        heads: int = self.choose("heads", default, {} if stated is None else {"heads": stated})
+        heads: int = self.choose("heads", VARIANTS[variants[0]][3] if variants else None)
         return heads
 
-    def choose_image_size(
-        self, patches: tuple[int, ...] | None, stride: int, stated: Size | None
-    ) -> tuple[int, int]:
+    def choose_image_size(self, patches: tuple[int, ...] | None, stride: int) -> tuple[int, int]:
         """Return the pixels of images with one of these numbers of `patches`, the likeliest first; None: any."""
-        known = stated or self.image_size
+        known = self.stated_size or self.image_size
         if patches is None:
             rows, columns = grid_at(known or 224, stride)
         else:
-            rows, columns = find_grid(patches, stride, stated, self.image_size, self.where)
+            rows, columns = find_grid(patches, stride, self.stated_size, self.image_size, self.where)
         size = rows * stride, columns * stride
         if known is None or checking.image_size(known) != size:
             self.assumed["image_size"] = f"{size[0]}x{size[1]}"
@@ -176,15 +177,6 @@ class Inference:
             )
             origin["assumed"] = self.assumed
         return origin
-
-
-@contextmanager
-def inferring_architecture(where: str) -> Iterator[None]:
-    """Turn what goes wrong with unexpected names and shapes into an error in words."""
-    try:
-        yield
-    except (KeyError, IndexError, ValueError, TypeError) as error:
-        raise CheckpointError(f"{where}: the architecture cannot be inferred ({error})") from error
 
 
 def find_grid(

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitrail.checkpoints.license import check_license
+from vitrail.checkpoints.license import check_license, describe_license, stated_license
 from vitrail.data import preprocess as pp
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.models import positions
@@ -49,14 +49,8 @@ def from_model(model: Model) -> Checkpoint:
     check_license(model.license)
     weights = {name: w.detach().float().cpu() for name, w in model.state_dict().items()}
     return Checkpoint(
-        model.config,
-        weights,
-        model.preprocess,
-        model.class_names,
-        model.provenance,
-        model.metrics,
-        model.license,
-    )
+        model.config, weights, model.preprocess, model.class_names, model.provenance, model.metrics, model.license
+    )  # fmt: skip
 
 
 def to_model(
@@ -134,9 +128,15 @@ def listing(problems: list[str], most: int = 8) -> str:
     return "; ".join(problems[:most]) + more
 
 
-def unwritten_names(class_names: list[str] | None) -> list[str]:
-    """Return the note of a format that has no place for class names."""
-    return [f"class names are not written: {listing(class_names)}"] if class_names else []
+def note_unwritten(checkpoint: Checkpoint) -> list[str]:
+    """Return the notes of a format that has no place for class names and licenses."""
+    notes = []
+    if checkpoint.class_names:
+        notes.append(f"class names are not written: {listing(checkpoint.class_names)}")
+    if stated_license(checkpoint.license):
+        text = describe_license(checkpoint.license)
+        notes.append(f"the license is not written, pass it on with the file: {text}")
+    return notes
 
 
 def change_classes(checkpoint: Checkpoint, classes: int | None) -> Checkpoint:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import re
 import zipfile
-from collections.abc import Callable
 from fnmatch import fnmatch
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from vitrail.checkpoints import bundle, google, huggingface, timm, torch_files, torchvision
@@ -26,21 +26,11 @@ from vitrail.models.names import MODELS, Model, build, make_config
 from vitrail.runtime.device import pick
 from vitrail.runtime.log import note
 
-# format: a function that writes a checkpoint to a path, and returns what its reader must set by hand
-FORMATS: dict[str, Callable[[Checkpoint, Path], list[str]]] = {
-    "bundle": bundle.write,
-    "npz": google.write,
-    "timm": timm.write,
-    "huggingface": huggingface.write,
-    "torchvision": torchvision.write,
-}
-# format: a function that returns how readers of a written checkpoint prepare images
-READER_LINES: dict[str, Callable[[Checkpoint], str]] = {
-    "npz": google.reader_line,
-    "timm": timm.reader_line,
-    "huggingface": huggingface.reader_line,
-    "torchvision": torchvision.reader_line,
-}
+# format: a module with write(checkpoint, path), which returns what a reader must set by hand, and, but for bundles,
+# reader_line(checkpoint): how readers of a written checkpoint prepare images
+FORMATS: dict[str, ModuleType] = {
+    "bundle": bundle, "npz": google, "timm": timm, "huggingface": huggingface, "torchvision": torchvision,
+}  # fmt: skip
 # Formats of torch files, told apart by the names of their tensors.
 TORCH_FORMATS = (timm, huggingface, torchvision)
 
@@ -145,7 +135,7 @@ def write(checkpoint: Checkpoint, path: Path, to: str) -> None:
         raise ConfigError(f"format {to!r} is not one of {', '.join(FORMATS)}")
     if to != "bundle":  # a bundle may replace a bundle, and checks that itself
         check_new(path)
-    for line in FORMATS[to](checkpoint, path):
+    for line in FORMATS[to].write(checkpoint, path):
         note(line)
 
 
@@ -153,7 +143,8 @@ def reader_line(checkpoint: Checkpoint, to: str) -> str:
     """Return how readers of a format prepare the images of a written checkpoint; empty if it does not say."""
     if to == "bundle" or not checkpoint.preprocess or checkpoint.config.channels != 3:
         return checkpoint.preprocess
-    return READER_LINES[to](checkpoint)
+    line: str = FORMATS[to].reader_line(checkpoint)
+    return line
 
 
 def check_new(path: Path) -> None:

@@ -20,11 +20,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from vitrail.checkpoints.architecture import NO_HINTS, Hints, Inference, Size, inferring_architecture
-from vitrail.checkpoints.checkpoint import Checkpoint, check_extent, listing, unwritten_names
+from vitrail.checkpoints.architecture import NO_HINTS, Hints, Inference, Size
+from vitrail.checkpoints.checkpoint import Checkpoint, check_extent, listing, note_unwritten
 from vitrail.checkpoints.json_files import Count, misfit
-from vitrail.checkpoints.license import unwritten_license
-from vitrail.checkpoints.mapping import Entry, by_our_names, make_plain, read_weights, write_weights
+from vitrail.checkpoints.mapping import Entry, make_plain, read_weights, write_weights
 from vitrail.checkpoints.npz import read_npz, write_npz
 from vitrail.data import preprocess as pp
 from vitrail.errors import CheckpointError
@@ -59,20 +58,6 @@ class Dialect:
     # key: [dtype, order, shape] of the arrays that are not plain float32 in C order
     odd: dict[str, list[Any]] = field(default_factory=dict)
 
-    def is_plausible(self) -> bool:
-        """Return whether a file can have it: it decides what is written, and may come with someone's model."""
-        return (
-            re.fullmatch(r"([\w-]{1,40}/){0,4}", self.prefix, re.ASCII) is not None
-            and self.names in BLOCK_NAMES
-            and all(
-                len(key) <= 200
-                and misfit(spec, ODD, "") is None
-                and spec[0] in DTYPES
-                and spec[1] in ("C", "F")
-                for key, spec in self.odd.items()
-            )
-        )
-
 
 def read(path: Path, hints: Hints = NO_HINTS, *, image_size: Size | None = None) -> Checkpoint:
     """Read a file. `image_size` is needed only if the grid is not square; `hints` only if the model was not made by
@@ -86,14 +71,12 @@ def read(path: Path, hints: Hints = NO_HINTS, *, image_size: Size | None = None)
     inside = {k: a for k, a in inside.items() if prefix + k not in beside}
     if beside:
         note(f"{path.name}: {len(beside)} arrays beside the model (optimizer, other towers) are left out")
-    tensors = {key: to_tensor(a, f"{path}: {key}") for key, a in inside.items()}
-    where = str(path)
-    with inferring_architecture(where):
-        scan = any(key.startswith(SCANNED) for key in inside)
-        naming = "original" if any("MlpBlock_3" in key for key in inside) else "linen"
-        dialect = Dialect(prefix, naming, scan, TOP_POSITIONS in inside, find_odd(inside))
-        tensors = {canonical(key): w for key, w in unscan(tensors).items()}
-        config = infer_config(tensors, dialect, Inference(where, hints, image_size))
+    where, scan = str(path), any(key.startswith(SCANNED) for key in inside)
+    naming = "original" if any("MlpBlock_3" in key for key in inside) else "linen"
+    dialect = Dialect(prefix, naming, scan, TOP_POSITIONS in inside, find_odd(inside))
+    tensors = {canonical(key): to_tensor(a, f"{path}: {key}") for key, a in inside.items()}
+    tensors = unscan(tensors, where)
+    config = infer_config(tensors, dialect, Inference(where, hints, image_size, sure=True))
     check_extent(config, tensors, where)
     weights = read_weights(names(config, dialect), tensors, config, where)
     head = weights.get("head.classifier.weight")
@@ -139,6 +122,20 @@ def write(checkpoint: Checkpoint, path: Path) -> list[str]:
     return notes
 
 
+def infer_config(t: Mapping[str, Tensor], dialect: Dialect, inference: Inference) -> Config:
+    if "embedding/kernel" not in t:
+        return inference.infer(bit_names(), t)
+    query = t.get(f"{BLOCKS}0/{BLOCK_NAMES[dialect.names][0]}/query/kernel")
+    stated = {"heads": query.shape[1] if query is not None and query.ndim > 1 else None}
+    inference.stated = {**stated, "pool": "token"} if "cls" in t else stated
+    inference.defaults = {"activation": "gelu_tanh", "norm_eps": 1e-6}  # of the published code
+    if POSITIONS not in t and not dialect.top:
+        if "cls" in t or dialect.names == "original":
+            raise CheckpointError(f"{inference.where}: missing {POSITIONS}")
+        inference.stated = {**stated, "positions": "sincos"}  # big_vision's fixed ones
+    return inference.infer(vit_names(dialect, 1, "cls" in t), t)
+
+
 def published_line(config: Config, dialect: Dialect) -> str:
     """Return the preprocessing line of the code that published such files."""
     fixed_positions = isinstance(config, ViTConfig) and config.positions == "sincos"
@@ -165,21 +162,30 @@ def reader_notes(checkpoint: Checkpoint, dialect: Dialect) -> list[str]:
         notes.append(f"the reader must set the stem's {replace(config.stem, units=())}")
     if line and line != published_line(config, dialect):
         notes.append(f"the reader must prepare images as '{line}'")
-    return notes + unwritten_names(checkpoint.class_names) + unwritten_license(checkpoint.license)
+    return notes + note_unwritten(checkpoint)
 
 
 # --- the dialect ---
 
 
 def read_dialect(checkpoint: Checkpoint) -> Dialect:
-    """Return the dialect that the weights came in, else the original naming."""
+    """Return the dialect that the weights came in, else the original naming.
+
+    It decides what is written, and may come with someone's model: only what a file can have is taken.
+    """
     if checkpoint.provenance.get("format") != "npz":
         return Dialect()
     stored = checkpoint.provenance.get("dialect")
-    fields: dict[str, Any] = stored if isinstance(stored, dict) else {"": stored}
-    if misfit(fields, Dialect, "") is not None or not (dialect := Dialect(**fields)).is_plausible():
-        raise CheckpointError(f"the npz dialect in the provenance of this model is invalid: {stored!r:.200}")
-    return dialect
+    if isinstance(stored, dict) and misfit(stored, Dialect, "") is None:
+        dialect = Dialect(**stored)
+        prefix = re.fullmatch(r"([\w-]{1,40}/){0,4}", dialect.prefix, re.ASCII)
+        if prefix and dialect.names in BLOCK_NAMES and all(map(is_odd, dialect.odd, dialect.odd.values())):
+            return dialect
+    raise CheckpointError(f"the npz dialect in the provenance of this model is invalid: {stored!r:.200}")
+
+
+def is_odd(key: str, spec: Any) -> bool:
+    return len(key) <= 200 and misfit(spec, ODD, "") is None and spec[0] in DTYPES and spec[1] in ("C", "F")
 
 
 def find_prefix(arrays: Mapping[str, np.ndarray], path: Path) -> str:
@@ -236,48 +242,25 @@ def as_stored(a: np.ndarray, dtype: str, order: Any, shape: list[int] | None) ->
     return np.asarray(stored, order=order), exact
 
 
-def unscan(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def unscan(tensors: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
     """Split arrays of all layers into one for each layer."""
     split: dict[str, Tensor] = {}
     for key, w in tensors.items():
-        if key.startswith(SCANNED):
-            if w.shape[0] > MOST["depth"]:
-                raise ValueError(f"{key} is of {w.shape[0]} layers; at most {MOST['depth']}")
-            split |= {f"{BLOCKS}{i}/{key.removeprefix(SCANNED)}": w[i] for i in range(w.shape[0])}
-        else:
-            split[key] = w
+        layers = range(w.shape[0] if w.ndim else 0)
+        if len(layers) > MOST["depth"] and key.startswith(SCANNED):
+            raise CheckpointError(f"{where}: {key} is of {len(layers)} layers; at most {MOST['depth']}")
+        rest = key.removeprefix(SCANNED)
+        split |= {f"{BLOCKS}{i}/{rest}": w[i] for i in layers} if layers and rest != key else {key: w}
     return split
 
 
 def scan_layers(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Join the arrays of all layers, as `unscan` splits them."""
-    others: dict[str, Tensor] = {}
-    layers: dict[str, dict[int, Tensor]] = {}  # name within a block: by layer
-    for key, w in tensors.items():
-        match = re.match(rf"{BLOCKS}(\d+)/(.*)", key)
-        if match:
-            layers.setdefault(match[2], {})[int(match[1])] = w
-        else:
-            others[key] = w
-    return others | {SCANNED + k: torch.stack([by[i] for i in range(len(by))]) for k, by in layers.items()}
-
-
-# --- the architecture ---
-
-
-def infer_config(t: Mapping[str, Tensor], dialect: Dialect, inference: Inference) -> Config:
-    is_vit = "embedding/kernel" in t
-    stated: dict[str, Any] = {}
-    if is_vit:
-        stated["heads"] = t[f"{BLOCKS}0/{BLOCK_NAMES[dialect.names][0]}/query/kernel"].shape[1]
-        stated["pool"] = "token" if "cls" in t else None
-        if POSITIONS not in t and not dialect.top:
-            if "cls" in t or dialect.names == "original":
-                raise CheckpointError(f"{inference.where}: missing {POSITIONS}")
-            stated["positions"] = "sincos"  # big_vision's fixed ones
-    table = vit_names(dialect, 1, "cls" in t) if is_vit else bit_names()
-    defaults = {"activation": "gelu_tanh", "norm_eps": 1e-6}
-    return inference.infer(by_our_names(table, t), defaults, stated, sure=True)
+    joined: dict[str, list[Tensor]] = {}
+    layer = {key: int(match[1]) for key in tensors if (match := re.match(rf"{BLOCKS}(\d+)/", key))}
+    for key in sorted(tensors, key=lambda key: layer.get(key, 0)):
+        joined.setdefault(re.sub(rf"^{BLOCKS}\d+/", SCANNED, key), []).append(tensors[key])
+    return {key: torch.stack(ws) if key.startswith(SCANNED) else ws[0] for key, ws in joined.items()}
 
 
 # --- names ---
@@ -307,7 +290,7 @@ def vit_names(dialect: Dialect, heads: int, class_token: bool) -> dict[str, Entr
         "positions.table": positions,
         **norm(f"{block}.norm1", f"{BLOCKS}{{i}}/LayerNorm_0"),
         **projection(f"{block}.attention.qkv", attention, "query key value", heads),
-        **out_projection(f"{block}.attention.out", attention, heads),
+        **dense(f"{block}.attention.out", f"{attention}/out", heads),
         **norm(f"{block}.norm2", norm2),
         **dense(f"{block}.mlp.fc1", f"{mlp}/Dense_0"),
         **dense(f"{block}.mlp.fc2", f"{mlp}/Dense_1"),
@@ -315,7 +298,7 @@ def vit_names(dialect: Dialect, heads: int, class_token: bool) -> dict[str, Entr
         "attention_pool.probe": Entry(("MAPHead_0/probe",)),
         **projection("attention_pool.q", pool, "query", heads),
         **projection("attention_pool.kv", pool, "key value", heads),
-        **out_projection("attention_pool.out", pool, heads),
+        **dense("attention_pool.out", f"{pool}/out", heads),
         **norm("attention_pool.norm", "MAPHead_0/LayerNorm_0"),
         **dense("attention_pool.mlp.fc1", "MAPHead_0/MlpBlock_0/Dense_0"),
         **dense("attention_pool.mlp.fc2", "MAPHead_0/MlpBlock_0/Dense_1"),
@@ -330,9 +313,12 @@ def norm(ours: str, theirs: str, weight: str = "scale", bias: str = "bias") -> d
     return {f"{ours}.{a}": Entry((f"{theirs}/{b}",), Tensor.flatten) for a, b in pairs.items()}
 
 
-def dense(ours: str, theirs: str) -> dict[str, Entry]:
-    """(in, out) <-> (out, in)."""
+def dense(ours: str, theirs: str, heads: int = 0) -> dict[str, Entry]:
+    """(in, out) <-> (out, in); with heads (h, d, D) <-> (D, D), the output first."""
     kernel = Entry((f"{theirs}/kernel",), Tensor.t, Tensor.t)
+    if heads:
+        into, back = (lambda w: w.flatten(0, 1).t()), (lambda w: w.t().unflatten(0, (heads, -1)))
+        kernel = Entry((f"{theirs}/kernel",), into, back)
     return {f"{ours}.weight": kernel, f"{ours}.bias": Entry((f"{theirs}/bias",))}
 
 
@@ -349,15 +335,6 @@ def projection(ours: str, theirs: str, names: str, heads: int) -> dict[str, Entr
     return {
         f"{ours}.weight": Entry(kernels, *turn),
         f"{ours}.bias": Entry(biases, Tensor.flatten, lambda b: b.unflatten(0, (heads, -1))),
-    }
-
-
-def out_projection(ours: str, theirs: str, heads: int) -> dict[str, Entry]:
-    """(h, d, D) <-> (D, D), the output first."""
-    turn = (lambda w: w.flatten(0, 1).t()), (lambda w: w.t().unflatten(0, (heads, -1)))
-    return {
-        f"{ours}.weight": Entry((f"{theirs}/out/kernel",), *turn),
-        f"{ours}.bias": Entry((f"{theirs}/out/bias",)),
     }
 
 

@@ -15,28 +15,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from torch import Tensor
 
 from vitrail.checkpoints import torch_files
-from vitrail.checkpoints.architecture import NO_HINTS, Hints, Inference, Size, inferring_architecture
+from vitrail.checkpoints.architecture import NO_HINTS, Hints, Inference, Size
 from vitrail.checkpoints.checkpoint import Checkpoint
-from vitrail.checkpoints.json_files import Number, check_entries, list_numbered
+from vitrail.checkpoints.json_files import Number, check_entries, list_class_names
 from vitrail.checkpoints.license import complete_license, find_license
-from vitrail.checkpoints.mapping import (
-    Table,
-    by_our_names,
-    make_plain,
-    read_weights,
-    respell,
-    write_weights,
-)
+from vitrail.checkpoints.mapping import Table, make_plain, read_weights, respell, write_weights
 from vitrail.checkpoints.torch_files import WeightFiles
 from vitrail.checkpoints.transforms import HALF, Transform, line_to_transform, transform_to_line, triple
 from vitrail.data import preprocess as pp
 from vitrail.errors import CheckpointError, ConfigError
-from vitrail.models import checking
 from vitrail.models.vit import ViTConfig
 from vitrail.runtime.log import note
 
@@ -114,35 +106,18 @@ OTHER_MODELS: dict[str, str] = {
 }  # fmt: skip
 
 
-class ModelSchema(TypedDict, total=False):
-    """Entries of config.json."""
-
-    model_type: str
-    architectures: list[str]
-    hidden_act: str
-    pooler_act: str
-    num_attention_heads: int
-    image_size: int | tuple[int, int]
-    layer_norm_eps: Number
-    hidden_dropout_prob: Number
-    attention_probs_dropout_prob: Number
-    id2label: dict[str, str]
-
-
-class ImageSchema(TypedDict, total=False):
-    """Entries of preprocessor_config.json."""
-
-    do_resize: bool
-    do_center_crop: bool
-    do_rescale: bool
-    do_normalize: bool
-    do_pad: bool
-    size: int | dict[str, int | None]  # {"height", "width"}: squash; {"shortest_edge"}: the short side
-    crop_size: int | dict[str, int | None]
-    resample: int
-    rescale_factor: Number  # bytes to [0, 1], usually 1/255
-    image_mean: list[Number] | Number
-    image_std: list[Number] | Number
+# Entries of config.json.
+MODEL_SCHEMA: dict[str, Any] = {
+    "model_type": str, "architectures": list[str], "hidden_act": str, "pooler_act": str, "num_attention_heads": int,
+    "image_size": int | tuple[int, int], "layer_norm_eps": Number, "hidden_dropout_prob": Number,
+    "attention_probs_dropout_prob": Number, "id2label": dict[str, str],
+}  # fmt: skip
+# Entries of preprocessor_config.json. Sizes are {"height", "width"}: squash, or {"shortest_edge"}: the short side.
+IMAGE_SCHEMA: dict[str, Any] = {
+    "do_resize": bool, "do_center_crop": bool, "do_rescale": bool, "do_normalize": bool, "do_pad": bool,
+    "size": int | dict[str, int | None], "crop_size": int | dict[str, int | None], "resample": int,
+    "rescale_factor": Number, "image_mean": list[Number] | Number, "image_std": list[Number] | Number,
+}  # fmt: skip
 
 
 # --- reading ---
@@ -174,7 +149,7 @@ def refuse_other_models(files: WeightFiles) -> None:
 
 def read(files: WeightFiles, hints: Hints = NO_HINTS, *, image_size: Size | None = None) -> Checkpoint:
     """Read a checkpoint. `image_size` is needed only if neither config.json nor a square grid tells it."""
-    where, content = files.where, check_entries(files.configs.get(CONFIG, {}), ModelSchema, files.where)
+    where, content = files.where, check_entries(files.configs.get(CONFIG, {}), MODEL_SCHEMA, files.where)
     if "architecture" in content:
         raise CheckpointError(
             f"{where}: the config.json beside it is of timm's {str(content['architecture'])[:60]!r}, but its tensors "
@@ -185,10 +160,9 @@ def read(files: WeightFiles, hints: Hints = NO_HINTS, *, image_size: Size | None
     if ignored:
         note(f"{files.path.name}: {' and '.join(ignored)} are left out: with a classifier they are not used")
     t = {key: w for key, w in t.items() if key not in ignored}
-    inference = Inference(where, hints, image_size)
-    with inferring_architecture(where):
-        stated = ALWAYS | stated_fields(content, where)
-        config = inference.infer(by_our_names(TABLE, t), DEFAULTS, stated, sure=bool(content))
+    stated, size = ALWAYS | stated_fields(content, where), content.get("image_size")
+    inference = Inference(where, hints, image_size, stated, size, DEFAULTS, sure=bool(content))
+    config = inference.infer(TABLE, t)
     assert isinstance(config, ViTConfig)
     sizes = {"hidden_size": config.width, "num_hidden_layers": config.depth}
     sizes |= {"intermediate_size": config.mlp_dim, "num_channels": config.channels}
@@ -201,7 +175,10 @@ def read(files: WeightFiles, hints: Hints = NO_HINTS, *, image_size: Size | None
         inference.assumed["preprocess"] = line
     architecture = next(iter(content.get("architectures") or []), None)
     provenance = inference.provenance("huggingface", files, architecture)
-    class_names = read_class_names(content.get("id2label"), config.classes, where)
+    class_names = None
+    if config.classes and "id2label" in content:
+        class_names = list_class_names(content["id2label"], "id2label", config.classes, where)
+        class_names = None if class_names == default_names(config.classes) else class_names
     return Checkpoint(config, weights, line, class_names, provenance, license=find_license(content))
 
 
@@ -216,25 +193,13 @@ def stated_fields(content: dict[str, Any], where: str) -> dict[str, Any]:
     numbers |= {"attention_dropout": "attention_probs_dropout_prob"}
     return {
         "heads": content.get("num_attention_heads"),
-        "image_size": checking.image_size(content["image_size"]) if "image_size" in content else None,
         "activation": ACTIVATIONS.get(content.get("hidden_act", "")),
         **{ours: float(content[theirs]) for ours, theirs in numbers.items() if theirs in content},
     }
 
 
-def read_class_names(labels: dict[str, str] | None, classes: int, where: str) -> list[str] | None:
-    """Return id2label, unless it is the LABEL_0, LABEL_1 that transformers fills in, or there is no classifier."""
-    if not classes or labels is None:
-        return None
-    if len(labels) != classes:
-        raise CheckpointError(
-            f"{where}: the id2label of its config.json has {len(labels)} names for {classes} classes"
-        )
-    names = list_numbered(labels, f"{where}: id2label")
-    return None if names == default_names(classes) else names
-
-
 def default_names(classes: int) -> list[str]:
+    """Return the names that transformers fills in."""
     return [f"LABEL_{i}" for i in range(classes)]
 
 
@@ -243,7 +208,7 @@ def preprocessing(content: dict[str, Any], config: ViTConfig, where: str) -> str
     if config.channels != 3:
         return ""
     settings = {"size": {"height": config.image_size[0], "width": config.image_size[1]}, **IMAGE_DEFAULTS}
-    settings |= check_entries(content, ImageSchema, where)
+    settings |= check_entries(content, IMAGE_SCHEMA, where)
     try:
         pipeline = pp.parse(transform_to_line(read_transform(settings)))
         if pipeline.image_size in (None, config.image_size):

@@ -32,28 +32,15 @@ def locate(path_or_name: str | Path) -> Path | None:
         if (path / "model").is_symlink():  # perhaps in somebody else's run
             raise CheckpointError(f"{path / 'model'} is a link, which is not followed: use its target")
         return path / "model"
-    return find_included(str(path_or_name))
-
-
-def find_included(name: str) -> Path | None:
-    """Return the folder of an included model; None if there is none of that name."""
-    return ASSETS / name if name in INCLUDED else None
+    return ASSETS / str(path_or_name) if str(path_or_name) in INCLUDED else None
 
 
 def list_included() -> list[dict[str, Any]]:
     """Return for each included model its name, description, bytes, metrics and license."""
     models = []
     for name, about in INCLUDED.items():
-        folder = ASSETS / name
-        size = sum((folder / file).stat().st_size for file in (WEIGHTS, CARD))
-        card = read_card(folder / CARD)
-        models.append(
-            {
-                "name": name,
-                "about": about,
-                "bytes": size,
-                "metrics": card["metrics"],
-                "license": card["license"],
-            }
-        )
+        size = sum((ASSETS / name / file).stat().st_size for file in (WEIGHTS, CARD))
+        card = read_card(ASSETS / name / CARD)
+        entry = {"name": name, "about": about, "bytes": size}
+        models.append(entry | {"metrics": card["metrics"], "license": card["license"]})
     return models

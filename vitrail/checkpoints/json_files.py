@@ -101,23 +101,27 @@ def check_kind(value: dict[str, Any], kind: Any, where: str) -> None:
         raise CheckpointError(f"{name} is missing or of a wrong type: the file is damaged, or edited by hand")
 
 
-def check_entries(entries: Mapping[str, Any], schema: Any, where: str) -> dict[str, Any]:
-    """Return the entries of someone's config file that are not null, checked against a TypedDict."""
-    kinds = field_types(schema)
+def check_entries(entries: Mapping[str, Any], schema: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return the entries of someone's config file that are not null, each checked against its type in the schema."""
     entries = {key: value for key, value in entries.items() if value is not None}
     for key, value in entries.items():
-        if key in kinds and misfit(value, kinds[key], key) is not None:
-            kind = kinds[key].__name__ if isinstance(kinds[key], type) else str(kinds[key])
-            kind = re.sub(r"\b[a-z_]+\.", "", kind).replace("Number", "number")
-            raise CheckpointError(f"{where}: {key} is {value!r:.60} in its config file; expected {kind}")
+        kind = schema.get(key, Any)
+        if misfit(value, kind, key) is not None:
+            words = kind.__name__ if isinstance(kind, type) else str(kind)
+            words = re.sub(r"\b[a-z_]+\.", "", words).replace("Number", "number")
+            raise CheckpointError(f"{where}: {key} is {value!r:.60} in its config file; expected {words}")
     return entries
 
 
-def list_numbered(texts: Mapping[str, str], where: str) -> list[str]:
-    """Return the values of {"0": ..., "1": ..., ...} in order."""
-    if set(texts) != {str(i) for i in range(len(texts))}:
-        raise CheckpointError(f"{where}: its keys are not the numbers from 0 to {len(texts) - 1}")
-    return [texts[str(i)] for i in range(len(texts))]
+def list_class_names(labels: Any, entry: str, classes: int, where: str) -> list[str]:
+    """Return the names in a list or in {"0": ..., "1": ..., ...}, one for each class."""
+    if len(labels) != classes:
+        raise CheckpointError(f"{where}: {len(labels)} names in {entry} for {classes} classes")
+    if isinstance(labels, dict):
+        if set(labels) != {str(i) for i in range(classes)}:
+            raise CheckpointError(f"{where}: the keys of {entry} are not the numbers from 0 to {classes - 1}")
+        return [labels[str(i)] for i in range(classes)]
+    return list(labels)
 
 
 def misfit(value: Any, kind: Any, name: str) -> str | None:

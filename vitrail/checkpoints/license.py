@@ -66,15 +66,6 @@ def find_license(card: Mapping[str, Any] | None) -> dict[str, str]:
     return stated_license({part: text[:MAX_TEXT] for part, text in texts.items() if isinstance(text, str)})
 
 
-def unwritten_license(license: Mapping[str, str]) -> list[str]:
-    """Return the note of a format that has no place for a license."""
-    return (
-        [f"the license is not written, pass it on with the file: {describe_license(license)}"]
-        if stated_license(license)
-        else []
-    )
-
-
 def model_card(license: Mapping[str, str]) -> str:
     """Return a README.md: the hub's metadata, and the same for people."""
     text = complete_license(license)

@@ -21,36 +21,27 @@ import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from vitrail.checkpoints import torch_files
-from vitrail.checkpoints.architecture import (
-    NO_HINTS,
-    Hints,
-    Inference,
-    Size,
-    find_variant,
-    inferring_architecture,
-)
+from vitrail.checkpoints.architecture import NO_HINTS, Hints, Inference, Size, find_variant
 from vitrail.checkpoints.checkpoint import Checkpoint
-from vitrail.checkpoints.json_files import Number, check_entries, list_numbered
+from vitrail.checkpoints.json_files import Number, check_entries, list_class_names
 from vitrail.checkpoints.license import complete_license, find_license, stated_license
-from vitrail.checkpoints.mapping import Entry, Table, by_our_names, make_plain, read_weights, write_weights
+from vitrail.checkpoints.mapping import Entry, Table, make_plain, read_weights, write_weights
 from vitrail.checkpoints.torch_files import WeightFiles
 from vitrail.checkpoints.transforms import (
     HALF,
-    IMAGENET_MEAN,
-    IMAGENET_STD,
+    IMAGENET,
     Transform,
     line_to_transform,
     transform_to_line,
     triple,
 )
 from vitrail.errors import CheckpointError, ConfigError
-from vitrail.models import checking
 from vitrail.models.hybrid import HybridConfig
 from vitrail.models.names import TIMM_SIZES, Config
 from vitrail.models.resnet import BiTConfig, StemConfig
@@ -109,6 +100,10 @@ WORDS: dict[str, dict[str, str]] = {
     "global_pool": POOLS,
 }
 DROPOUTS = {"proj_drop_rate": "dropout", "attn_drop_rate": "attention_dropout", "drop_path_rate": "drop_path"}
+READ: dict[str, str] = {
+    "img_size": "image_size", "num_heads": "heads", "act_layer": "activation", "global_pool": "pool",
+    "pool_include_prefix": "pool_include_prefix", "norm_layer": "", **DROPOUTS,
+}  # fmt: skip
 LEAST_CROP = 0.01  # crop_pct: images are scaled to the model's size over it
 
 # (variant, patch size): timm's function. Others are made by B/16's, with other model_args.
@@ -150,15 +145,9 @@ TRACED = {
     "stem_chs", "drop_rate", "pos_drop_rate", "patch_drop_rate", "weight_init", "fix_init", "zero_init_last",
     "dynamic_img_size", "dynamic_img_pad",
 }  # fmt: skip
-READ = {"img_size", "num_heads", "act_layer", "norm_layer", "global_pool", "pool_include_prefix", *DROPOUTS}
 # What timm uses for a pretrained_cfg that leaves it open; and for weights without one: of BiTs, and of ViTs of at
 # most 224 pixels (beyond that, crop_pct is 1).
-UNSTATED: dict[str, Any] = {
-    "interpolation": "bicubic",
-    "crop_pct": 0.875,
-    "mean": IMAGENET_MEAN,
-    "std": IMAGENET_STD,
-}
+UNSTATED: dict[str, Any] = {"interpolation": "bicubic", "crop_pct": 0.875, **IMAGENET}
 BIT_IMAGES: dict[str, Any] = {"interpolation": "bilinear", "crop_pct": 0.875, "mean": HALF, "std": HALF}
 VIT_IMAGES: dict[str, Any] = {"interpolation": "bicubic", "crop_pct": 0.9, "mean": HALF, "std": HALF}
 # Parts that timm's models can have and ours cannot, by a piece of the name.
@@ -176,29 +165,15 @@ FOREIGN: dict[str, str] = {
 }
 
 
-class Schema(TypedDict, total=False):
-    """Entries of config.json, of its model_args and of its pretrained_cfg."""
-
-    architecture: str
-    global_pool: str
-    model_args: dict[str, Any]
-    pretrained_cfg: dict[str, Any]
-    label_names: list[str] | dict[str, str]
-    label_descriptions: dict[str, str]
-    input_size: tuple[int, int, int]
-    interpolation: str
-    crop_pct: Number
-    crop_mode: str
-    mean: list[Number]
-    std: list[Number]
-    img_size: int | tuple[int, int]
-    num_heads: int
-    act_layer: str
-    norm_layer: str
-    pool_include_prefix: bool
-    proj_drop_rate: Number
-    attn_drop_rate: Number
-    drop_path_rate: Number
+# Entries of config.json, of its model_args and of its pretrained_cfg.
+SCHEMA: dict[str, Any] = {
+    "architecture": str, "model_args": dict[str, Any], "pretrained_cfg": dict[str, Any], "global_pool": str,
+    "label_names": list[str] | dict[str, str], "label_descriptions": dict[str, str],
+    "input_size": tuple[int, int, int], "interpolation": str, "crop_pct": Number, "crop_mode": str,
+    "mean": list[Number], "std": list[Number],
+    "img_size": int | tuple[int, int], "num_heads": int, "act_layer": str, "norm_layer": str,
+    "pool_include_prefix": bool, **dict.fromkeys(DROPOUTS, Number),
+}  # fmt: skip
 
 
 # --- reading ---
@@ -214,27 +189,35 @@ def read(files: WeightFiles, hints: Hints = NO_HINTS, *, image_size: Size | None
     if foreign := sorted({what for piece, what in FOREIGN.items() if any(piece in key for key in t)}):
         raise CheckpointError(f"{where} has {', '.join(foreign)}, for which there is no counterpart here")
     architecture, args, pretrained = read_config(files.configs.get(CONFIG), where)
-    known, is_vit = bool(KNOWN.fullmatch(architecture)), "patch_embed.proj.weight" in t
-    stated = {name: args.get(name) for name in DROPOUTS.values()}
-    stated |= {"activation": args.get("act_layer"), "pool": args.get("global_pool")}
-    stated["heads"] = args.get("num_heads", function_heads(architecture))
-    if is_vit and "cls_token" not in t and not known:
-        check_enough_is_stated(t, stated, hints, where)
+    is_vit, prefix = "patch_embed.proj.weight" in t, bool(args.pop("pool_include_prefix", False))
+    size = args.pop("image_size", (pretrained or {}).get("input_size", ())[1:])
+    inference = Inference(
+        where,
+        hints,
+        image_size,
+        args,
+        size or None,
+        DEFAULTS,
+        bool(KNOWN.fullmatch(architecture)),
+        RESNET,
+        True,
+    )
+    if is_vit and "cls_token" not in t and not inference.sure:
+        check_enough_is_stated(t, inference)
     table = BIT if not is_vit else ROOT_ALONE if f"{BACKBONE}.conv.weight" in t else VIT
-    inference = Inference(where, hints, image_size)
-    with inferring_architecture(where):
-        stated_size = args.get("img_size", (pretrained or {}).get("input_size", ())[1:])
-        stated["image_size"] = checking.image_size(stated_size) if stated_size else None
-        config = inference.infer(
-            by_our_names(table, t), DEFAULTS, stated, sure=known, resnet=RESNET, class_row_optional=True
-        )
+    config = inference.infer(table, t)
     if isinstance(config, ViTConfig):
-        check_prefix(config, bool(args.get("pool_include_prefix")), where)
+        check_prefix(config, prefix, where)
         positions = t.get("pos_embed")
         if config.class_token and positions is not None and positions.shape[1] == config.tokens - 1:
             t = {**t, "pos_embed": F.pad(positions, (0, 0, 1, 0))}  # (1, 1 + N, D)
     weights = read_weights(table, t, config, where, zeros="attention.qkv.bias")
-    class_names = read_class_names(pretrained or {}, config.classes, where)
+    class_names = None
+    if pretrained and (labels := pretrained.get("label_names")):
+        words = pretrained.get("label_descriptions") or {}
+        class_names = [
+            words.get(n, n) for n in list_class_names(labels, "label_names", config.classes, where)
+        ]
     line = preprocessing(pretrained, config)
     if pretrained is None and line:
         inference.assumed["preprocess"] = line
@@ -246,56 +229,39 @@ def read(files: WeightFiles, hints: Hints = NO_HINTS, *, image_size: Size | None
 def read_config(
     content: dict[str, Any] | None, where: str
 ) -> tuple[str, dict[str, Any], dict[str, Any] | None]:
-    """Return architecture, arguments in our words where we have some, and pretrained_cfg; nothing without a file."""
+    """Return architecture, arguments by our fields, and pretrained_cfg; nothing without a file."""
     if content is None:
         return "", {}, None
-    content = check_entries(content, Schema, where)
+    content = check_entries(content, SCHEMA, where)
     if "architecture" not in content:
         raise CheckpointError(f"{where}: the config.json beside it is not timm's: it names no architecture")
     architecture = content["architecture"].split(".")[0]
-    pretrained = check_entries(content.get("pretrained_cfg", content), Schema, where)  # flat in old files
+    pretrained = check_entries(content.get("pretrained_cfg", content), SCHEMA, where)  # flat in old files
     args = next((args for pattern, args in QUIRKS.items() if re.fullmatch(pattern, architecture)), {})
     if content.get("global_pool"):
         args = args | {"global_pool": content["global_pool"]}
-    args = args | check_entries(content.get("model_args", {}), Schema, where)
-    if unknown := sorted(set(args) - TRACED - READ):
+    args = args | check_entries(content.get("model_args", {}), SCHEMA, where)
+    if unknown := sorted(set(args) - TRACED - set(READ)):
         raise CheckpointError(f"{where}: {architecture} with {', '.join(unknown)} has no counterpart here")
     for name, words in WORDS.items():
         if args.get(name, next(iter(words))) not in words:
             raise CheckpointError(
                 f"{where}: {name} {args[name]!r} has no counterpart here; these have: {', '.join(words)}"
             )
-        args = args | {name: words[args[name]]} if name in args else args
-    args = {
-        DROPOUTS.get(name, name): float(value) if name in DROPOUTS else value for name, value in args.items()
-    }
-    labels = {key: value for key, value in content.items() if key in ("label_names", "label_descriptions")}
-    return architecture, args, pretrained | labels
-
-
-def function_heads(architecture: str) -> int | None:
-    """Return the heads that all of timm's functions for a size have."""
     size = re.match(r"(vit|deit|flexivit|eva)_([a-z0-9]+)(_|$)", architecture)
-    variant = TIMM_SIZES.get(size[2]) if size else None
-    return VARIANTS[variant][3] if variant else None
+    variant = TIMM_SIZES.get(size[2]) if size else None  # all functions for a size have its heads
+    fields: dict[str, Any] = {"heads": VARIANTS[variant][3]} if variant else {}
+    for name, ours in READ.items():
+        if ours and name in args:
+            value = WORDS[name][args[name]] if name in WORDS else args[name]
+            fields[ours] = float(value) if name in DROPOUTS else value
+    labels = {key: value for key, value in content.items() if key in ("label_names", "label_descriptions")}
+    return architecture, fields, pretrained | labels
 
 
-def read_class_names(pretrained: dict[str, Any], classes: int, where: str) -> list[str] | None:
-    """Return the names of the classes, in words if the file describes its labels."""
-    names = pretrained.get("label_names")
-    if not names:
-        return None
-    names = list_numbered(names, f"{where}: label_names") if isinstance(names, dict) else names
-    if len(names) != classes:
-        raise CheckpointError(f"{where}: {len(names)} label_names for {classes} classes")
-    descriptions = pretrained.get("label_descriptions") or {}
-    return [str(descriptions.get(name, name)) for name in names]
-
-
-def check_enough_is_stated(
-    t: Mapping[str, Tensor], stated: Mapping[str, Any], hints: Hints, where: str
-) -> None:
+def check_enough_is_stated(t: Mapping[str, Tensor], inference: Inference) -> None:
     """Refuse to guess where timm's own functions differ for the same tensors: without a class token."""
+    where, hints, stated = inference.where, inference.hints, inference.stated
     beside = "put timm's config.json, which names the architecture, beside it"
     if "blocks.0.attn.qkv.bias" not in t:
         raise CheckpointError(
@@ -303,10 +269,7 @@ def check_enough_is_stated(
             f"before each layer or, as vit_base_patch16_rpn_224, after it, which has no counterpart here; {beside}"
         )
     needed = {"heads": "heads=", "activation": "activation=gelu or =gelu_tanh"}
-    missing = [
-        words for name, words in needed.items() if stated[name] is None and getattr(hints, name) is None
-    ]
-    if missing:
+    if missing := [needed[name] for name in needed if name not in stated and getattr(hints, name) is None]:
         raise CheckpointError(
             f"{where} has no class token, and timm's models without one differ in what tensors do not show: "
             f"give {' and '.join(missing)} (vitrail convert writes a bundle with them), or {beside}"

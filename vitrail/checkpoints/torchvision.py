@@ -15,32 +15,11 @@ from pathlib import Path
 from torch import Tensor
 
 from vitrail.checkpoints import torch_files
-from vitrail.checkpoints.architecture import (
-    NO_HINTS,
-    Hints,
-    Inference,
-    Size,
-    find_variant,
-    inferring_architecture,
-)
-from vitrail.checkpoints.checkpoint import Checkpoint, unwritten_names
-from vitrail.checkpoints.license import unwritten_license
-from vitrail.checkpoints.mapping import (
-    Table,
-    by_our_names,
-    make_plain,
-    read_weights,
-    respell,
-    write_weights,
-)
+from vitrail.checkpoints.architecture import NO_HINTS, Hints, Inference, Size, find_variant
+from vitrail.checkpoints.checkpoint import Checkpoint, note_unwritten
+from vitrail.checkpoints.mapping import Table, make_plain, read_weights, respell, write_weights
 from vitrail.checkpoints.torch_files import WeightFiles
-from vitrail.checkpoints.transforms import (
-    IMAGENET_MEAN,
-    IMAGENET_STD,
-    Transform,
-    line_to_transform,
-    transform_to_line,
-)
+from vitrail.checkpoints.transforms import IMAGENET, Transform, line_to_transform, transform_to_line
 from vitrail.errors import CheckpointError
 from vitrail.models.vit import ViTConfig
 from vitrail.runtime.files import atomic_file
@@ -89,9 +68,8 @@ def read(files: WeightFiles, hints: Hints = NO_HINTS, *, image_size: Size | None
     """Read a state dict. `image_size` is needed only if the grid is not square."""
     where = files.where
     t = respell(files.tensors, OLD_NAMES, where)
-    inference = Inference(where, hints, image_size)
-    with inferring_architecture(where):
-        config = inference.infer(by_our_names(TABLE, t), DEFAULTS, ALWAYS)
+    inference = Inference(where, hints, image_size, ALWAYS, defaults=DEFAULTS)
+    config = inference.infer(TABLE, t)
     assert isinstance(config, ViTConfig)
     weights = read_weights(TABLE, t, config, where)
     inference.assumed.pop("image_size", None)  # torchvision's are square
@@ -103,7 +81,7 @@ def read(files: WeightFiles, hints: Hints = NO_HINTS, *, image_size: Size | None
 def preprocessing(c: ViTConfig) -> str:
     side = min(c.image_size)
     resize, method = WEIGHTS.get((c.width, c.patch_size, side), (round(side * 256 / 224), "bilinear"))
-    return transform_to_line(Transform(resize, c.image_size, method, IMAGENET_MEAN, IMAGENET_STD))
+    return transform_to_line(Transform(resize, c.image_size, method, IMAGENET["mean"], IMAGENET["std"]))
 
 
 def find_function(c: ViTConfig) -> str | None:
@@ -126,8 +104,7 @@ def write(checkpoint: Checkpoint, path: Path) -> list[str]:
             torch_files.save_safetensors(tensors, temporary)
         else:
             torch_files.save_torch(tensors, temporary)
-    unwritten = unwritten_names(checkpoint.class_names) + unwritten_license(checkpoint.license)
-    return reader_notes(c, checkpoint.preprocess) + unwritten
+    return reader_notes(c, checkpoint.preprocess) + note_unwritten(checkpoint)
 
 
 def reader_line(checkpoint: Checkpoint) -> str:

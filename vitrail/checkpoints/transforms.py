@@ -19,8 +19,7 @@ from vitrail.errors import ConfigError
 METHODS = ("bilinear", "bicubic", "lanczos")  # Pillow's, antialiased
 Triple = tuple[float, float, float]
 HALF: Triple = (0.5, 0.5, 0.5)
-IMAGENET_MEAN: Triple = (0.485, 0.456, 0.406)
-IMAGENET_STD: Triple = (0.229, 0.224, 0.225)
+IMAGENET: dict[str, Triple] = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 
 
 @dataclass(frozen=True)
