@@ -193,8 +193,8 @@ def test_tensors_that_do_not_fit(change, problem, tmp_path):
         ({"model_type": None, "architecture": "vit_base_patch16_224"}, "is of timm's 'vit_base_patch16_224'"),
         ({"hidden_act": "relu"}, "hidden_act 'relu' has no counterpart here"),
         ({"pooler_act": "relu"}, "pooler_act 'relu' has no counterpart here"),
-        ({"hidden_size": 64}, "says hidden_size 64, its tensors 32"),
-        ({"num_hidden_layers": 12}, "says num_hidden_layers 12, its tensors 2"),
+        ({"hidden_size": 64}, "says width 64, its tensors 32"),
+        ({"num_hidden_layers": 12}, "says depth 12, its tensors 2"),
         ({"image_size": 224}, r"says images of \(224, 224\)"),
         ({"num_attention_heads": 5}, "not divisible into 5 heads"),
         ({"num_attention_heads": "four"}, "num_attention_heads is 'four' .* expected int"),
@@ -303,7 +303,7 @@ def test_entries_that_are_out_of_all_bounds(entries, message, tmp_path):
 def test_patches_of_no_pixels(tmp_path):
     folder = written("token", tmp_path)[1]
     edit_tensors(folder, lambda t: {**t, f"vit.{huggingface.PATCHES}.weight": torch.zeros(32, 3, 0, 0)})
-    with pytest.raises(CheckpointError, match="patches of 0 pixels"):
+    with pytest.raises(CheckpointError, match="says patch_size 16, its tensors 0"):
         read(folder)
 
 
@@ -313,7 +313,7 @@ def test_patches_of_no_pixels(tmp_path):
 @pytest.mark.parametrize(
     ("model", "overrides", "problem"),
     [
-        ("B/16", {"pre_logits": 24}, "no tanh layer before a classifier"),
+        ("B/16", {"pre_logits": 24}, "no counterpart for a tanh layer before the classifier"),
         ("B/16", {"pool": "mean"}, "no counterpart for pool='mean'"),
         ("B/16", {"positions_at": "every"}, "no counterpart for positions='1d'"),
         ("R50+B/16", {"image_size": 64, "stem": {"units": (1,), "width_factor": 0.5}}, "holds a plain ViT"),

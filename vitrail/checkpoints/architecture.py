@@ -28,6 +28,8 @@ from vitrail.models.vit import VARIANTS, ViTConfig
 from vitrail.runtime.log import note
 
 Size = int | tuple[int, int]
+Words = Mapping[str, Mapping[str, str]]  # entry of a config file: their word: ours
+B16 = ViTConfig()
 
 
 @dataclass(frozen=True)
@@ -60,13 +62,9 @@ class Inference:
     where: str
     hints: Hints = NO_HINTS
     image_size: Size | None = None  # that the caller asks for
-    stated: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # by the file, or by the kind of file; not the image size
+    stated: Mapping[str, Any] = field(default_factory=dict)  # by the file, or by its kind of file
     stated_size: Size | None = None
-    defaults: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # activation and norm_eps where nobody states them
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # activation and norm_eps if unstated
     sure: bool = False  # the defaults are known to be right
     resnet: Mapping[str, Any] = field(default_factory=dict)  # fields of a stem or a BiT that no shape shows
     class_row_optional: bool = False  # positions may lack a row for the class token
@@ -92,24 +90,24 @@ class Inference:
         if root is not None:
             units, channels = count_units(t, r"stem\.stages", self.where), root.shape[1]
             stem = StemConfig(units, len(root) / 64, **self.resnet)
-        class_token, table, patches = (
-            self.stated.get("class_token", "cls" in t),
-            t.get("positions.table"),
-            None,
-        )
+        class_token, table = self.stated.get("class_token", "cls" in t), t.get("positions.table")
+        patches: tuple[int, ...] | None = None
         if table is not None:
             rows = table.shape[1]
             patches = (rows - class_token, rows) if self.class_row_optional else (rows - class_token,)
         norm_at = "pooled" if "pooled_norm.weight" in t else "encoder"
         pool = "token" if class_token and norm_at == "encoder" else "mean"
         pool = "attention" if "attention_pool.probe" in t else pool
+        sizes = {"width": width, "depth": depth, "patch_size": patch_size, "channels": channels}
+        sizes["mlp_dim"] = len(t["encoder.blocks.0.mlp.fc1.weight"])
+        for name, shown in sizes.items():
+            if (said := self.stated.get(name, shown)) != shown:
+                raise CheckpointError(
+                    f"{self.where}: its config file says {name} {said}, its tensors {shown}"
+                )
         fields: dict[str, Any] = {
-            "width": width,
-            "depth": depth,
-            "mlp_dim": len(t["encoder.blocks.0.mlp.fc1.weight"]),
-            "patch_size": patch_size,
+            **sizes,
             "image_size": self.choose_image_size(patches, patch_size * (stem.stride if stem else 1)),
-            "channels": channels,
             "classes": classes,
             "pre_logits": len(t["head.pre_logits.weight"]) if "head.pre_logits.weight" in t else 0,
             "class_token": class_token,
@@ -117,10 +115,10 @@ class Inference:
             "norm_at": norm_at,
             **{name: value for name, value in self.stated.items() if value is not None},
         }
-        fields["heads"] = self.choose_heads(width, depth, fields["mlp_dim"])
-        fields["pool"] = (
-            self.choose("pool", pool, sure=self.sure) if class_token else fields.get("pool", pool)
-        )
+        fields["heads"] = self.choose_heads(width, depth, sizes["mlp_dim"])
+        if class_token or "pool" in self.stated:
+            pool = self.choose("pool", pool, sure=self.sure)
+        fields["pool"] = pool  # without a class token, shapes show it
         fields |= {name: self.choose(name, value, sure=self.sure) for name, value in self.defaults.items()}
         return HybridConfig(**fields, stem=stem) if stem else ViTConfig(**fields)
 
@@ -177,6 +175,31 @@ class Inference:
             )
             origin["assumed"] = self.assumed
         return origin
+
+
+def read_fields(
+    entries: Mapping[str, Any], fields: Mapping[str, str], words: Words, where: str
+) -> dict[str, Any]:
+    """Return our fields of someone's config file. `fields`: their entry: our field, empty if it is only checked."""
+    ours: dict[str, Any] = {}
+    for name, field_name in fields.items():
+        if name not in entries:
+            continue
+        value = entries[name]
+        if value not in words.get(name, [value]):
+            allowed = ", ".join(words[name])
+            raise CheckpointError(f"{where}: {name} {value!r} has no counterpart here; these have: {allowed}")
+        value = words[name][value] if name in words else value
+        ours[field_name] = float(value) if isinstance(getattr(B16, field_name, None), float) else value
+    return {name: value for name, value in ours.items() if name}
+
+
+def write_fields(config: ViTConfig, fields: Mapping[str, str], words: Words) -> dict[str, Any]:
+    """Return someone's entries for a config: the way back."""
+    entries = {name: getattr(config, ours) for name, ours in fields.items() if ours}
+    for name in entries.keys() & words.keys():
+        entries[name] = next(theirs for theirs, ours in words[name].items() if ours == entries[name])
+    return entries
 
 
 def find_grid(

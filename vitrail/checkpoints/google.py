@@ -95,10 +95,11 @@ def write(checkpoint: Checkpoint, path: Path) -> list[str]:
     from_npz = checkpoint.provenance.get("format") == "npz"
     if not isinstance(config, BiTConfig) and not (from_npz and config.positions == "sincos"):
         checkpoint, config = make_plain(checkpoint, "npz", with_positions=True)
-        if config.norm_at != "encoder":
-            raise CheckpointError("npz has no counterpart for a last norm after the pooling")
-        if config.class_token and config.pool != "token":
-            raise CheckpointError(f"npz has no counterpart for a class token with pool={config.pool!r}")
+        if config.norm_at != "encoder" or (config.class_token and config.pool != "token"):
+            what = (
+                "a last norm after the pooling" if config.norm_at != "encoder" else "a class token beside it"
+            )
+            raise CheckpointError(f"npz has no counterpart for pool={config.pool!r} with {what}")
     weights = checkpoint.weights
     table = weights.get("positions.table")
     if dialect.top and table is not None and "cls" in weights and table[:, :1].any():

@@ -20,7 +20,7 @@ from typing import Any
 from torch import Tensor
 
 from vitrail.checkpoints import torch_files
-from vitrail.checkpoints.architecture import NO_HINTS, Hints, Inference, Size
+from vitrail.checkpoints.architecture import NO_HINTS, Hints, Inference, Size, read_fields, write_fields
 from vitrail.checkpoints.checkpoint import Checkpoint
 from vitrail.checkpoints.json_files import Number, check_entries, list_class_names
 from vitrail.checkpoints.license import complete_license, find_license
@@ -60,11 +60,20 @@ SPELLINGS: dict[str, str] = {
     r"^layers\.(\d+)\.mlp\.fc2\.": r"encoder.layer.\1.output.dense.",
     r"^layers\.(\d+)\.": r"encoder.layer.\1.",
 }
-ACTIVATIONS = {
-    "gelu": "gelu", "gelu_python": "gelu",
-    "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh",
+# Entries of config.json, our field (empty: only checked), and our words for some of their values.
+FIELDS: dict[str, str] = {
+    "hidden_size": "width", "num_hidden_layers": "depth", "num_attention_heads": "heads",
+    "intermediate_size": "mlp_dim", "hidden_act": "activation", "layer_norm_eps": "norm_eps",
+    "hidden_dropout_prob": "dropout", "attention_probs_dropout_prob": "attention_dropout",
+    "patch_size": "patch_size", "num_channels": "channels", "pooler_act": "",
 }  # fmt: skip
-ACTIVATION_NAMES = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh"}
+WORDS: dict[str, dict[str, str]] = {
+    "hidden_act": {
+        "gelu": "gelu", "gelu_python": "gelu",
+        "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh",
+    },
+    "pooler_act": {"tanh": "tanh"},
+}  # fmt: skip
 DEFAULTS: dict[str, Any] = {"activation": "gelu", "norm_eps": 1e-12}  # of ViTConfig
 ALWAYS: dict[str, Any] = {"pool": "token", "class_token": True, "positions": "1d"}
 RESAMPLE = {1: "lanczos", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
@@ -109,6 +118,7 @@ OTHER_MODELS: dict[str, str] = {
 # Entries of config.json.
 MODEL_SCHEMA: dict[str, Any] = {
     "model_type": str, "architectures": list[str], "hidden_act": str, "pooler_act": str, "num_attention_heads": int,
+    "hidden_size": int, "num_hidden_layers": int, "intermediate_size": int, "num_channels": int, "patch_size": int,
     "image_size": int | tuple[int, int], "layer_norm_eps": Number, "hidden_dropout_prob": Number,
     "attention_probs_dropout_prob": Number, "id2label": dict[str, str],
 }  # fmt: skip
@@ -135,10 +145,8 @@ def refuse_other_models(files: WeightFiles) -> None:
     content = files.configs.get(CONFIG, {})
     kind = content.get("model_type")
     if not content:
-        prefixes = {
-            name.split(".")[0].replace("data2vec_vision", "data2vec-vision") for name in files.tensors
-        }
-        prefixes -= {"classifier", "head", "pooler"}
+        prefixes = {name.split(".")[0] for name in files.tensors} - {"classifier", "head", "pooler"}
+        prefixes = {prefix.replace("data2vec_vision", "data2vec-vision") for prefix in prefixes}
         kind = next((kind for kind in OTHER_MODELS if prefixes == {kind}), None)
     if isinstance(kind, str) and kind != "vit":
         known = f"which has {OTHER_MODELS[kind]}" if kind in OTHER_MODELS else "which is not known here"
@@ -160,15 +168,11 @@ def read(files: WeightFiles, hints: Hints = NO_HINTS, *, image_size: Size | None
     if ignored:
         note(f"{files.path.name}: {' and '.join(ignored)} are left out: with a classifier they are not used")
     t = {key: w for key, w in t.items() if key not in ignored}
-    stated, size = ALWAYS | stated_fields(content, where), content.get("image_size")
+    stated = ALWAYS | read_fields(content, FIELDS, WORDS, where)
+    size = content.get("image_size")
     inference = Inference(where, hints, image_size, stated, size, DEFAULTS, sure=bool(content))
     config = inference.infer(TABLE, t)
     assert isinstance(config, ViTConfig)
-    sizes = {"hidden_size": config.width, "num_hidden_layers": config.depth}
-    sizes |= {"intermediate_size": config.mlp_dim, "num_channels": config.channels}
-    for name, size in sizes.items():
-        if content.get(name, size) != size:
-            raise CheckpointError(f"{where}: its config.json says {name} {content[name]}, its tensors {size}")
     weights = read_weights(TABLE, t, config, where, zeros="attention.qkv.bias")
     line = preprocessing(files.configs.get(IMAGES, {}), config, where)
     if IMAGES not in files.configs and line:
@@ -180,22 +184,6 @@ def read(files: WeightFiles, hints: Hints = NO_HINTS, *, image_size: Size | None
         class_names = list_class_names(content["id2label"], "id2label", config.classes, where)
         class_names = None if class_names == default_names(config.classes) else class_names
     return Checkpoint(config, weights, line, class_names, provenance, license=find_license(content))
-
-
-def stated_fields(content: dict[str, Any], where: str) -> dict[str, Any]:
-    """Return our fields of a config.json."""
-    for name, allowed in (("hidden_act", tuple(ACTIVATIONS)), ("pooler_act", ("tanh",))):
-        if content.get(name, allowed[0]) not in allowed:
-            raise CheckpointError(
-                f"{where}: {name} {content[name]!r} has no counterpart here; these have: {', '.join(allowed)}"
-            )
-    numbers = {"norm_eps": "layer_norm_eps", "dropout": "hidden_dropout_prob"}
-    numbers |= {"attention_dropout": "attention_probs_dropout_prob"}
-    return {
-        "heads": content.get("num_attention_heads"),
-        "activation": ACTIVATIONS.get(content.get("hidden_act", "")),
-        **{ours: float(content[theirs]) for ours, theirs in numbers.items() if theirs in content},
-    }
 
 
 def default_names(classes: int) -> list[str]:
@@ -226,9 +214,7 @@ def read_transform(settings: dict[str, Any]) -> Transform:
     size, resample = settings["size"], settings["resample"]
     if resample not in RESAMPLE:
         raise ConfigError(f"resample {resample!r} is none of Pillow's {RESAMPLE}")
-    stated = (
-        {key: value for key, value in size.items() if value is not None} if isinstance(size, dict) else {}
-    )
+    stated = {k: v for k, v in size.items() if v is not None} if isinstance(size, dict) else {}
     resize = stated["shortest_edge"] if stated.keys() == {"shortest_edge"} else sides(size, "size")
     crop = sides(settings.get("crop_size"), "crop_size") if settings["do_center_crop"] else None
     # mean and std of values in [0, 1]: (k x - mean) / std = (x - mean / k) / (std / k), x bytes over 255.
@@ -240,14 +226,8 @@ def read_transform(settings: dict[str, Any]) -> Transform:
     if not settings["do_normalize"]:
         mean, std = 0.0, 1.0
     (m0, m1, m2), (s0, s1, s2) = (triple(tuple(v) if isinstance(v, list) else v) for v in (mean, std))
-    return Transform(
-        resize,
-        crop,
-        RESAMPLE[resample],
-        (m0 / k, m1 / k, m2 / k),
-        (s0 / k, s1 / k, s2 / k),
-        crop_rounding="down",
-    )
+    scaled = (m0 / k, m1 / k, m2 / k), (s0 / k, s1 / k, s2 / k)
+    return Transform(resize, crop, RESAMPLE[resample], *scaled, crop_rounding="down")
 
 
 def sides(size: Any, name: str) -> tuple[int, int]:
@@ -265,12 +245,8 @@ def sides(size: Any, name: str) -> tuple[int, int]:
 
 def write(checkpoint: Checkpoint, path: Path) -> list[str]:
     """Write a folder for from_pretrained; return what its reader must set by hand."""
-    checkpoint, c = make_plain(checkpoint, "transformers", with_positions=True, only_token=True)
-    if c.pre_logits and c.classes:
-        raise CheckpointError(
-            "transformers has no tanh layer before a classifier: load the model with another number of classes "
-            "(0: no classifier), which leaves its pre-training head out"
-        )
+    tanh = not checkpoint.config.classes
+    checkpoint, c = make_plain(checkpoint, "transformers", with_positions=True, only_token=True, tanh=tanh)
     prefix = "vit." if c.classes else ""
     tensors = write_weights(TABLE, checkpoint.weights)
     tensors = {key if key.startswith("classifier.") else prefix + key: w for key, w in tensors.items()}
@@ -300,17 +276,8 @@ def model_settings(c: ViTConfig, class_names: list[str] | None) -> dict[str, Any
     settings: dict[str, Any] = {
         "architectures": ["ViTForImageClassification" if c.classes else "ViTModel"],
         "model_type": "vit",
-        "hidden_size": c.width,
-        "num_hidden_layers": c.depth,
-        "num_attention_heads": c.heads,
-        "intermediate_size": c.mlp_dim,
-        "hidden_act": ACTIVATION_NAMES[c.activation],
-        "layer_norm_eps": c.norm_eps,
-        "hidden_dropout_prob": c.dropout,
-        "attention_probs_dropout_prob": c.attention_dropout,
+        **write_fields(c, FIELDS, WORDS),
         "image_size": height if height == width else [height, width],
-        "patch_size": c.patch_size,
-        "num_channels": c.channels,
         "qkv_bias": True,
         "dtype": "float32",
     }

@@ -155,12 +155,17 @@ def respell(tensors: Mapping[str, Tensor], spellings: Mapping[str, str], where: 
 
 
 def make_plain(
-    checkpoint: Checkpoint, to: str, *, with_positions: bool = False, only_token: bool = False
+    checkpoint: Checkpoint,
+    to: str,
+    *,
+    with_positions: bool = False,
+    only_token: bool = False,
+    tanh: bool = True,
 ) -> tuple[Checkpoint, ViTConfig]:
     """Return the same function with one learned table of positions (or none) at the stem, as the format `to` has it.
 
     `with_positions`: a model without positions gets a table of zeros, for formats that always have one.
-    `only_token`: the format has plain ViTs only, which classify by the class token.
+    `only_token`: the format has plain ViTs only, which classify by the class token. `tanh`: it has pre_logits.
     """
     c = checkpoint.config
     if not isinstance(c, ViTConfig) or (only_token and isinstance(c, HybridConfig)):
@@ -170,6 +175,11 @@ def make_plain(
     problem = ""
     if only_token and c.pool != "token":
         problem = f"pool={c.pool!r}: its ViTs classify by the class token"
+    elif c.pre_logits and not tanh:
+        problem = (
+            "a tanh layer before the classifier: load the model with another number of classes (0: no classifier), "
+            "which leaves its pre-training head out"
+        )
     elif c.block != "standard":
         problem = f"{c.block} blocks"
     elif c.positions == "relative" or (c.positions != "none" and c.positions_at != "stem"):

@@ -4,11 +4,11 @@
     model_args      arguments that are passed to it
     pretrained_cfg  input_size (C, H, W), interpolation, crop_pct, crop_mode, mean, std, label_names
 
-The sizes are read off the tensors. What leaves no trace in them comes from the caller or the config file (hints.py).
-Without both, a model with a class token is like all of timm's: exact GELU, LayerNorm 1e-6; in the stems of hybrids
-and in BiTs GroupNorm 1e-5 and weights over sqrt(var + 1e-8); images prepared as for timm's own weights of this paper:
-mean and std 0.5, bicubic, 90% of the short side (all of it beyond 224 pixels). A note says so. Models without a class
-token differ among themselves: heads and activation must be given.
+The sizes are read off the tensors. What leaves no trace in them comes from the caller or the config file. Without
+both, a model with a class token is like all of timm's: exact GELU, LayerNorm 1e-6; in stems and BiTs GroupNorm 1e-5
+and weights over sqrt(var + 1e-8); images prepared as for timm's own weights of this paper: mean and std 0.5, bicubic,
+90% of the short side (all of it beyond 224 pixels). A note says so. Models without a class token differ among
+themselves: heads and activation must be given.
 
 Folders are written for timm.create_model("local-dir:FOLDER", pretrained=True). Every size goes into model_args, so
 that any of timm's functions of the right kind makes the model; the nearest is named.
@@ -27,7 +27,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitrail.checkpoints import torch_files
-from vitrail.checkpoints.architecture import NO_HINTS, Hints, Inference, Size, find_variant
+from vitrail.checkpoints.architecture import (
+    NO_HINTS,
+    Hints,
+    Inference,
+    Size,
+    find_variant,
+    read_fields,
+    write_fields,
+)
 from vitrail.checkpoints.checkpoint import Checkpoint
 from vitrail.checkpoints.json_files import Number, check_entries, list_class_names
 from vitrail.checkpoints.license import complete_license, find_license, stated_license
@@ -92,7 +100,7 @@ BIT: Table = {
 DEFAULTS: dict[str, Any] = {"activation": "gelu", "norm_eps": 1e-6}
 # Group normalisation and weight standardisation in stems and in BiTs.
 RESNET: dict[str, Any] = {"norm_eps": 1e-5, "standardisation": "sqrt_var", "standardisation_eps": 1e-8}
-# Our words for the values of some arguments, and for the names of others.
+# Our words for the values of some arguments, and our fields.
 POOLS = {"token": "token", "avg": "mean", "map": "attention"}
 WORDS: dict[str, dict[str, str]] = {
     "act_layer": {"gelu": "gelu", "gelu_tanh": "gelu_tanh"},
@@ -100,10 +108,10 @@ WORDS: dict[str, dict[str, str]] = {
     "global_pool": POOLS,
 }
 DROPOUTS = {"proj_drop_rate": "dropout", "attn_drop_rate": "attention_dropout", "drop_path_rate": "drop_path"}
-READ: dict[str, str] = {
-    "img_size": "image_size", "num_heads": "heads", "act_layer": "activation", "global_pool": "pool",
-    "pool_include_prefix": "pool_include_prefix", "norm_layer": "", **DROPOUTS,
+FIELDS: dict[str, str] = {  # their argument: our field; empty: only checked
+    "num_heads": "heads", "act_layer": "activation", "global_pool": "pool", "norm_layer": "", **DROPOUTS,
 }  # fmt: skip
+READ = {*FIELDS, "img_size", "pool_include_prefix"}
 LEAST_CROP = 0.01  # crop_pct: images are scaled to the model's size over it
 
 # (variant, patch size): timm's function. Others are made by B/16's, with other model_args.
@@ -189,25 +197,16 @@ def read(files: WeightFiles, hints: Hints = NO_HINTS, *, image_size: Size | None
     if foreign := sorted({what for piece, what in FOREIGN.items() if any(piece in key for key in t)}):
         raise CheckpointError(f"{where} has {', '.join(foreign)}, for which there is no counterpart here")
     architecture, args, pretrained = read_config(files.configs.get(CONFIG), where)
-    is_vit, prefix = "patch_embed.proj.weight" in t, bool(args.pop("pool_include_prefix", False))
-    size = args.pop("image_size", (pretrained or {}).get("input_size", ())[1:])
-    inference = Inference(
-        where,
-        hints,
-        image_size,
-        args,
-        size or None,
-        DEFAULTS,
-        bool(KNOWN.fullmatch(architecture)),
-        RESNET,
-        True,
-    )
-    if is_vit and "cls_token" not in t and not inference.sure:
+    is_vit, known = "patch_embed.proj.weight" in t, bool(KNOWN.fullmatch(architecture))
+    stated = function_heads(architecture) | read_fields(args, FIELDS, WORDS, where)
+    size = args.get("img_size", (pretrained or {}).get("input_size", ())[1:]) or None
+    inference = Inference(where, hints, image_size, stated, size, DEFAULTS, known, RESNET, True)
+    if is_vit and "cls_token" not in t and not known:
         check_enough_is_stated(t, inference)
     table = BIT if not is_vit else ROOT_ALONE if f"{BACKBONE}.conv.weight" in t else VIT
     config = inference.infer(table, t)
     if isinstance(config, ViTConfig):
-        check_prefix(config, prefix, where)
+        check_prefix(config, bool(args.get("pool_include_prefix")), where)
         positions = t.get("pos_embed")
         if config.class_token and positions is not None and positions.shape[1] == config.tokens - 1:
             t = {**t, "pos_embed": F.pad(positions, (0, 0, 1, 0))}  # (1, 1 + N, D)
@@ -215,9 +214,8 @@ def read(files: WeightFiles, hints: Hints = NO_HINTS, *, image_size: Size | None
     class_names = None
     if pretrained and (labels := pretrained.get("label_names")):
         words = pretrained.get("label_descriptions") or {}
-        class_names = [
-            words.get(n, n) for n in list_class_names(labels, "label_names", config.classes, where)
-        ]
+        labels = list_class_names(labels, "label_names", config.classes, where)
+        class_names = [words.get(label, label) for label in labels]
     line = preprocessing(pretrained, config)
     if pretrained is None and line:
         inference.assumed["preprocess"] = line
@@ -229,7 +227,7 @@ def read(files: WeightFiles, hints: Hints = NO_HINTS, *, image_size: Size | None
 def read_config(
     content: dict[str, Any] | None, where: str
 ) -> tuple[str, dict[str, Any], dict[str, Any] | None]:
-    """Return architecture, arguments by our fields, and pretrained_cfg; nothing without a file."""
+    """Return architecture, arguments and pretrained_cfg; nothing without a file."""
     if content is None:
         return "", {}, None
     content = check_entries(content, SCHEMA, where)
@@ -241,22 +239,17 @@ def read_config(
     if content.get("global_pool"):
         args = args | {"global_pool": content["global_pool"]}
     args = args | check_entries(content.get("model_args", {}), SCHEMA, where)
-    if unknown := sorted(set(args) - TRACED - set(READ)):
+    if unknown := sorted(set(args) - TRACED - READ):
         raise CheckpointError(f"{where}: {architecture} with {', '.join(unknown)} has no counterpart here")
-    for name, words in WORDS.items():
-        if args.get(name, next(iter(words))) not in words:
-            raise CheckpointError(
-                f"{where}: {name} {args[name]!r} has no counterpart here; these have: {', '.join(words)}"
-            )
-    size = re.match(r"(vit|deit|flexivit|eva)_([a-z0-9]+)(_|$)", architecture)
-    variant = TIMM_SIZES.get(size[2]) if size else None  # all functions for a size have its heads
-    fields: dict[str, Any] = {"heads": VARIANTS[variant][3]} if variant else {}
-    for name, ours in READ.items():
-        if ours and name in args:
-            value = WORDS[name][args[name]] if name in WORDS else args[name]
-            fields[ours] = float(value) if name in DROPOUTS else value
     labels = {key: value for key, value in content.items() if key in ("label_names", "label_descriptions")}
-    return architecture, fields, pretrained | labels
+    return architecture, args, pretrained | labels
+
+
+def function_heads(architecture: str) -> dict[str, Any]:
+    """Return the heads that all of timm's functions for a size have."""
+    size = re.match(r"(vit|deit|flexivit|eva)_([a-z0-9]+)(_|$)", architecture)
+    variant = TIMM_SIZES.get(size[2]) if size else None
+    return {"heads": VARIANTS[variant][3]} if variant else {}
 
 
 def check_enough_is_stated(t: Mapping[str, Tensor], inference: Inference) -> None:
@@ -279,10 +272,10 @@ def check_enough_is_stated(t: Mapping[str, Tensor], inference: Inference) -> Non
 def check_prefix(c: ViTConfig, prefix: bool, where: str) -> None:
     """Refuse a pooling that treats a class token otherwise than ours."""
     if c.class_token and ((c.pool == "attention" and not prefix) or (c.pool == "mean" and prefix)):
-        what = (
-            "the probe attends to all tokens" if c.pool == "attention" else "the mean is of the patches only"
+        here = {"attention": "the probe attends to all tokens", "mean": "the mean is of the patches only"}
+        raise CheckpointError(
+            f"{where}: with a class token, here {here[c.pool]}; pool_include_prefix={prefix} there"
         )
-        raise CheckpointError(f"{where}: with a class token, here {what}; pool_include_prefix={prefix} there")
 
 
 def preprocessing(pretrained: dict[str, Any] | None, config: Config) -> str:
@@ -321,12 +314,7 @@ def preprocessing(pretrained: dict[str, Any] | None, config: Config) -> str:
 def write(checkpoint: Checkpoint, path: Path) -> list[str]:
     """Write a folder for timm's local-dir and hf-hub sources; return what its reader must set by hand."""
     if isinstance(checkpoint.config, ViTConfig):
-        if checkpoint.config.pre_logits:
-            raise CheckpointError(
-                "timm no longer has a tanh layer before the classifier: load the model with another number of "
-                "classes (0: no classifier), which leaves its pre-training head out"
-            )
-        checkpoint, _ = make_plain(checkpoint, "timm")
+        checkpoint, _ = make_plain(checkpoint, "timm", tanh=False)
     c = checkpoint.config
     if isinstance(c, BiTConfig):
         table, (architecture, args, notes) = BIT, bit_arguments(c)
@@ -364,18 +352,15 @@ def vit_arguments(c: ViTConfig) -> tuple[str, dict[str, Any], list[str]]:
         "patch_size": c.patch_size,
         "embed_dim": c.width,
         "depth": c.depth,
-        "num_heads": c.heads,
         "mlp_ratio": mlp_ratio(c.width, c.mlp_dim),
         "class_token": bool(c.class_token),
-        "global_pool": next(theirs for theirs, ours in POOLS.items() if ours == c.pool),
         "fc_norm": c.norm_at == "pooled",
-        "act_layer": c.activation,
+        **{name: value for name, value in write_fields(c, FIELDS, WORDS).items() if value},  # no rates of 0
     }
     if c.positions == "none":
         args["pos_embed"] = "none"
     if c.pool == "attention" and c.class_token:
         args["pool_include_prefix"] = True  # the class token is one of the tokens that the probe attends to
-    args |= {theirs: getattr(c, ours) for theirs, ours in DROPOUTS.items() if getattr(c, ours)}
     if c.dropout:
         args["pos_drop_rate"] = c.dropout
     notes = []

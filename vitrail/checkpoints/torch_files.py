@@ -61,8 +61,6 @@ class WeightFiles:
 
 def find_weights(path: Path) -> WeightFiles:
     """Read the weights in a file or a folder, and the config files beside them."""
-    if not path.exists():
-        raise CheckpointError(f"no such file or folder: {path}")
     weights = choose_file(path) if path.is_dir() else path
     tensors = read_shards(weights) if weights.name.endswith(".index.json") else read_tensors(weights)
     beside = {name: weights.with_name(name) for name in CONFIGS}
@@ -78,9 +76,8 @@ def choose_file(folder: Path) -> Path:
     others = sorted(p for p in folder.iterdir() if p.suffix in SUFFIXES and p.is_file())
     if len(others) == 1:
         return others[0]
-    problem = (
-        f"holds {', '.join(p.name for p in others[:5])}: name one of them" if others else "holds neither"
-    )
+    names = ", ".join(p.name for p in others[:5])
+    problem = f"holds {names}: name one of them" if others else "holds neither"
     raise CheckpointError(f"{folder}: a folder of weights has {' or '.join(WEIGHTS)}; this one {problem}")
 
 
