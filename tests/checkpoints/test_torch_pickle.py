@@ -186,6 +186,14 @@ def deep_key(depth: int) -> bytes:
     return b"\x80\x02})" + b"\x85" * depth + b"Ns."  # {((((...)))): None}
 
 
+def doubling(depth: int = 40) -> Any:
+    """A small pickle of 2^depth tuples, whose text or hash would take for ever."""
+    value: Any = ()
+    for _ in range(depth):
+        value = (value, value)
+    return value
+
+
 ATTACKS: dict[str, Callable[[Path], Path]] = {
     "a bytearray": lambda p: zip_file(p, dumped({"a": Call(bytearray, HUGE)})),
     "a tensor of any size": lambda p: zip_file(p, dumped({"a": Call(torch.Tensor, HUGE)})),
@@ -206,6 +214,14 @@ ATTACKS: dict[str, Callable[[Path], Path]] = {
     "many dimensions": lambda p: zip_file(p, dumped({"a": tensor(4, (1,) * 10_000)})),
     "a quantised storage": lambda p: zip_file(p, dumped({"a": tensor(4, (4,), kind=torch.QInt8Storage)})),
     "a shape of texts": lambda p: zip_file(p, dumped({"a": tensor(4, ("4",), (1,))})),
+    "a shape of doubling tuples": lambda p: zip_file(p, dumped({"a": tensor(4, (doubling(),), (1,))})),
+    "a storage of doubling tuples": lambda p: zip_file(p, dumped({"a": tensor(doubling(), (4,))})),  # type: ignore[arg-type]
+    "a dtype of doubling tuples": lambda p: zip_file(
+        p,
+        dumped({"a": Call(torch._utils._rebuild_tensor_v3, Mention("storage", torch.FloatStorage, "0", "cpu", 4),
+                          0, (4,), (1,), False, collections.OrderedDict(), doubling())}),
+    ),
+    "an old file, keys of doubling tuples": lambda p: old_file(p, {"a": old_tensor(4, (4,))}, [doubling()]),
     "an old file, a larger storage": lambda p: old_file(p, {"a": old_tensor(HUGE, (4,))}, ["0"]),
     "an old file, its own size": lambda p: old_file(
         p, {"a": old_tensor(4, (4,))}, ["0"], struct.pack("<q", HUGE) + bytes(16)

@@ -104,8 +104,9 @@ class TensorView:
         offset, size, stride = self.offset, self.size, self.stride
         if not (isinstance(size, tuple) and isinstance(stride, tuple) and len(size) == len(stride)):
             raise ValueError("a tensor with more sizes than strides, or fewer")
+        # A value that is not checked yet is never put into words: a small pickle can mean an endless text.
         if len(size) > MAX_DIMENSIONS or not all(type(n) is int and n >= 0 for n in (offset, *size, *stride)):
-            raise ValueError(f"a tensor of shape {str(size)[:60]}")
+            raise ValueError("a tensor whose shape is not a few whole numbers of at least 0")
         values = self.storage.values.view(self.dtype)
         if not math.prod(size):
             return values.new_empty(size)
@@ -162,6 +163,8 @@ def read_old(mapped: mmap.mmap) -> Any:
     if system["little_endian"] is not True:
         raise ValueError("its numbers are not little-endian")
     at = mapped.tell()
+    if not all(isinstance(key, str) for key in keys):  # hashing deeply nested tuples can crash
+        raise ValueError("its storages have keys that are not strings")
     for key in keys:
         storage = interpreter.storages[key]
         if int.from_bytes(mapped[at : at + 8], "little") != storage.count:
@@ -254,7 +257,7 @@ class Interpreter:
         if kind != "storage" or not isinstance(cls, Name) or not isinstance(key, str) or any(view):
             raise ValueError("its pickle refers to something that is not a storage")
         if cls not in STORAGES or type(count) is not int or count < 0:
-            raise ValueError(f"a storage of {str(count)[:60]} values, {cls[:100]}")
+            raise ValueError(f"a storage of the kind {cls[:100]}, or not of a whole number of values")
         storage = Storage(key, STORAGES[cls], count, self.read)
         if self.storages.setdefault(key, storage) != storage:
             raise ValueError(f"storage {key[:60]!r} is of two kinds")
@@ -295,7 +298,9 @@ def make_view(name: str, storage: Any, offset: Any, size: Any, stride: Any, *mor
         raise ValueError("a tensor without a storage")
     dtype, bits = storage.dtype, more[2:]
     if name.endswith("_v3"):
-        dtype, bits = DTYPES[str(more[2])], more[3:]
+        if not isinstance(more[2], Name):
+            raise ValueError("a tensor without a dtype")
+        dtype, bits = DTYPES[more[2]], more[3:]
     if any(bits):
         raise ValueError("a tensor that is a conjugate or a negative")
     return TensorView(storage, offset, size, stride, dtype)
