@@ -202,17 +202,12 @@ def has_weights(path_or_name: str) -> bool:
     try:
         make_config(path_or_name)
     except ConfigError as error:
-        if looks_like_path(path_or_name):
+        # The suffix of a file, or slashes unlike those of an architecture (Q/16, Q/16@384).
+        is_file = Path(path_or_name).suffix in (".npz", *torch_files.SUFFIXES)
+        if is_file or ("/" in path_or_name and not re.fullmatch(r"[^/]+/\d+(@\w+)?", path_or_name)):
             raise not_there(path_or_name) from error
         raise
     return False
-
-
-def looks_like_path(text: str) -> bool:
-    """Return whether it has the suffix of a file, or slashes unlike those of an architecture (Q/16, Q/16@384)."""
-    if Path(text).suffix in (".npz", *torch_files.SUFFIXES):
-        return True
-    return "/" in text and not re.fullmatch(r"[^/]+/\d+(@\w+)?", text)
 
 
 def not_there(path_or_name: str | Path) -> CheckpointError:

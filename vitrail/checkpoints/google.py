@@ -281,10 +281,16 @@ def vit_names(dialect: Dialect, heads: int, class_token: bool) -> dict[str, Entr
         positions = replace(
             positions, into=lambda table: pad(table, (0, 0, 1, 0)), back=lambda table: table[:, 1:]
         )
+    ours, theirs = "stem.stages.{s}.{u}", "block{s1}/unit{u1}"
+    stem: dict[str, Entry] = {}
+    for n in (1, 2, 3):
+        stem |= conv(f"{ours}.conv{n}", f"{theirs}/conv{n}") | norm(f"{ours}.norm{n}", f"{theirs}/gn{n}")
     return {
         **conv("stem.root.conv", "conv_root"),
         **norm("stem.root.norm", "gn_root"),
-        **stem_unit(),
+        **stem,
+        **conv(f"{ours}.projection", f"{theirs}/conv_proj"),
+        **norm(f"{ours}.projection_norm", f"{theirs}/gn_proj"),
         **conv("embedding", "embedding"),
         "embedding.bias": Entry(("embedding/bias",)),
         "cls": Entry(("cls",)),
@@ -337,16 +343,6 @@ def projection(ours: str, theirs: str, names: str, heads: int) -> dict[str, Entr
         f"{ours}.weight": Entry(kernels, *turn),
         f"{ours}.bias": Entry(biases, Tensor.flatten, lambda b: b.unflatten(0, (heads, -1))),
     }
-
-
-def stem_unit() -> dict[str, Entry]:
-    ours, theirs = "stem.stages.{s}.{u}", "block{s1}/unit{u1}"
-    rows = conv(f"{ours}.projection", f"{theirs}/conv_proj") | norm(
-        f"{ours}.projection_norm", f"{theirs}/gn_proj"
-    )
-    for n in (1, 2, 3):
-        rows |= conv(f"{ours}.conv{n}", f"{theirs}/conv{n}") | norm(f"{ours}.norm{n}", f"{theirs}/gn{n}")
-    return rows
 
 
 def bit_names() -> dict[str, Entry]:

@@ -257,7 +257,22 @@ def write(checkpoint: Checkpoint, path: Path) -> list[str]:
         notes.append(
             "load it with ViTModel.from_pretrained(folder, add_pooling_layer=False): it has no pooler"
         )
-    settings = model_settings(c, checkpoint.class_names) | {"license": complete_license(checkpoint.license)}
+    height, width = c.image_size
+    settings: dict[str, Any] = {
+        "architectures": ["ViTForImageClassification" if c.classes else "ViTModel"],
+        "model_type": "vit",
+        **write_fields(c, FIELDS, WORDS),
+        "image_size": height if height == width else [height, width],
+        "qkv_bias": True,
+        "dtype": "float32",
+        "license": complete_license(checkpoint.license),
+    }
+    if c.pre_logits:
+        settings |= {"pooler_output_size": c.pre_logits, "pooler_act": "tanh"}
+    if c.classes:
+        names = checkpoint.class_names or default_names(c.classes)
+        settings["id2label"] = {str(i): name for i, name in enumerate(names)}
+        settings["label2id"] = {name: i for i, name in enumerate(names)}
     files = {CONFIG: settings} if images is None else {CONFIG: settings, IMAGES: images}
     torch_files.save_folder(path, tensors, files, checkpoint.license)
     return notes
@@ -268,26 +283,6 @@ def reader_line(checkpoint: Checkpoint) -> str:
     settings, _ = image_settings(checkpoint.preprocess)
     assert isinstance(checkpoint.config, ViTConfig)
     return "" if settings is None else preprocessing(settings, checkpoint.config, "the written folder")
-
-
-def model_settings(c: ViTConfig, class_names: list[str] | None) -> dict[str, Any]:
-    """Return the config.json."""
-    height, width = c.image_size
-    settings: dict[str, Any] = {
-        "architectures": ["ViTForImageClassification" if c.classes else "ViTModel"],
-        "model_type": "vit",
-        **write_fields(c, FIELDS, WORDS),
-        "image_size": height if height == width else [height, width],
-        "qkv_bias": True,
-        "dtype": "float32",
-    }
-    if c.pre_logits:
-        settings |= {"pooler_output_size": c.pre_logits, "pooler_act": "tanh"}
-    if c.classes:
-        names = class_names or default_names(c.classes)
-        settings["id2label"] = {str(i): name for i, name in enumerate(names)}
-        settings["label2id"] = {name: i for i, name in enumerate(names)}
-    return settings
 
 
 def image_settings(line: str) -> tuple[dict[str, Any] | None, list[str]]:

@@ -42,9 +42,8 @@ class Entry:
     back: Callable[[Tensor], Tensor] = unchanged
 
 
-Table = Mapping[
-    str, str | tuple[str, ...] | Entry
-]  # by our names; a name without .weight or .bias is of both
+Row = str | tuple[str, ...] | Entry
+Table = Mapping[str, Row]  # by our names; one without .weight or .bias is of both
 
 
 @cache
@@ -53,7 +52,7 @@ def pattern(template: str) -> re.Pattern[str]:
     return re.compile(rf"{numbered}(?P<leaf>|\.weight|\.bias)")
 
 
-def as_entry(row: str | tuple[str, ...] | Entry) -> Entry:
+def as_entry(row: Row) -> Entry:
     return row if isinstance(row, Entry) else Entry((row,) if isinstance(row, str) else row)
 
 
@@ -75,13 +74,15 @@ def by_our_names(table: Table, tensors: Mapping[str, Tensor]) -> dict[str, Tenso
     for key, w in tensors.items():
         for ours, entry in rows:
             if match := pattern(entry.theirs[0]).fullmatch(key):
-                found = match.groupdict()
-                numbers = {name[0]: int(n) - len(name) + 1 for name, n in found.items() if name != "leaf"}
+                found = {name: int(n) for name, n in match.groupdict().items() if name != "leaf"}
+                numbers = {
+                    name[0]: n - (name[1:] == "1") for name, n in found.items()
+                }  # s1: s counted from 1
                 try:
                     turned = entry.into(w)
                 except (RuntimeError, IndexError):  # of another number of dimensions, which read_weights says
                     turned = w
-                renamed[ours.format(**numbers) + found["leaf"]] = turned
+                renamed[ours.format(**numbers) + match["leaf"]] = turned
                 break
     return renamed
 

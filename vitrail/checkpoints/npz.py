@@ -35,8 +35,13 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
     try:
         check_regular(path)
         with path.open("rb") as file, zipfile.ZipFile(file) as archive:
-            members = archive.infolist()
-            check_unpacked(members, path)
+            members, size = archive.infolist(), path.stat().st_size
+            unpacked = sum(m.file_size for m in members)
+            if unpacked > min(MAX_BYTES, max(FREE_BYTES, MAX_RATIO * size)):
+                raise CheckpointError(
+                    f"{path} of {size:,} bytes unpacks to {unpacked:,}; refused: more than {MAX_RATIO} times its "
+                    f"size, or more than {MAX_BYTES >> 30} GiB"
+                )
             if len({m.filename for m in members}) < len(members):
                 raise ValueError("two of its arrays have the same name")
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
@@ -47,15 +52,6 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
         raise CheckpointError(f"{path} holds more than there is memory for") from error
     except DAMAGE as error:
         raise CheckpointError(f"{path} is not a whole .npz file ({error})") from error
-
-
-def check_unpacked(members: list[zipfile.ZipInfo], path: Path) -> None:
-    size, unpacked = path.stat().st_size, sum(m.file_size for m in members)
-    if unpacked > min(MAX_BYTES, max(FREE_BYTES, MAX_RATIO * size)):
-        raise CheckpointError(
-            f"{path} of {size:,} bytes unpacks to {unpacked:,}; refused: more than {MAX_RATIO} times its size, "
-            f"or more than {MAX_BYTES >> 30} GiB"
-        )
 
 
 def read_member(

@@ -206,7 +206,12 @@ def read(files: WeightFiles, hints: Hints = NO_HINTS, *, image_size: Size | None
     table = BIT if not is_vit else ROOT_ALONE if f"{BACKBONE}.conv.weight" in t else VIT
     config = inference.infer(table, t)
     if isinstance(config, ViTConfig):
-        check_prefix(config, bool(args.get("pool_include_prefix")), where)
+        there, pool = bool(args.get("pool_include_prefix")), config.pool
+        if config.class_token and pool != "token" and there != (pool == "attention"):
+            here = "the probe attends to all tokens" if there is False else "the mean is of the patches only"
+            raise CheckpointError(
+                f"{where}: with a class token, here {here}; pool_include_prefix={there} there"
+            )
         positions = t.get("pos_embed")
         if config.class_token and positions is not None and positions.shape[1] == config.tokens - 1:
             t = {**t, "pos_embed": F.pad(positions, (0, 0, 1, 0))}  # (1, 1 + N, D)
@@ -266,15 +271,6 @@ def check_enough_is_stated(t: Mapping[str, Tensor], inference: Inference) -> Non
         raise CheckpointError(
             f"{where} has no class token, and timm's models without one differ in what tensors do not show: "
             f"give {' and '.join(missing)} (vitrail convert writes a bundle with them), or {beside}"
-        )
-
-
-def check_prefix(c: ViTConfig, prefix: bool, where: str) -> None:
-    """Refuse a pooling that treats a class token otherwise than ours."""
-    if c.class_token and ((c.pool == "attention" and not prefix) or (c.pool == "mean" and prefix)):
-        here = {"attention": "the probe attends to all tokens", "mean": "the mean is of the patches only"}
-        raise CheckpointError(
-            f"{where}: with a class token, here {here[c.pool]}; pool_include_prefix={prefix} there"
         )
 
 

@@ -61,24 +61,21 @@ class WeightFiles:
 
 def find_weights(path: Path) -> WeightFiles:
     """Read the weights in a file or a folder, and the config files beside them."""
-    weights = choose_file(path) if path.is_dir() else path
-    tensors = read_shards(weights) if weights.name.endswith(".index.json") else read_tensors(weights)
-    beside = {name: weights.with_name(name) for name in CONFIGS}
+    if path.is_dir():
+        usual = [path / f"{name}{suffix}" for name in WEIGHTS for suffix in ("", ".index.json")]
+        others = sorted(p for p in path.iterdir() if p.suffix in SUFFIXES and p.is_file())
+        weights = next((file for file in usual if file.is_file()), others[0] if len(others) == 1 else None)
+        if weights is None:
+            names = ", ".join(p.name for p in others[:5])
+            problem = f"holds {names}: name one of them" if others else "holds neither"
+            raise CheckpointError(
+                f"{path}: a folder of weights has {' or '.join(WEIGHTS)}; this one {problem}"
+            )
+        path = weights
+    tensors = read_shards(path) if path.name.endswith(".index.json") else read_tensors(path)
+    beside = {name: path.with_name(name) for name in CONFIGS}
     configs = {name: read_object(file, follow_links=True) for name, file in beside.items() if file.is_file()}
-    return WeightFiles(tensors, configs, weights)
-
-
-def choose_file(folder: Path) -> Path:
-    for name in WEIGHTS:
-        for candidate in (folder / name, folder / f"{name}.index.json"):
-            if candidate.is_file():
-                return candidate
-    others = sorted(p for p in folder.iterdir() if p.suffix in SUFFIXES and p.is_file())
-    if len(others) == 1:
-        return others[0]
-    names = ", ".join(p.name for p in others[:5])
-    problem = f"holds {names}: name one of them" if others else "holds neither"
-    raise CheckpointError(f"{folder}: a folder of weights has {' or '.join(WEIGHTS)}; this one {problem}")
+    return WeightFiles(tensors, configs, path)
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
