@@ -125,7 +125,7 @@ def test_letters_may_be_escaped(tmp_path):
         (lambda card: card["architecture"].update(layers=3), "unknown fields layers"),
         (lambda card: card["architecture"].update(heads=5), "not divisible into 5 heads"),
         (lambda card: card["architecture"].update(depth=2), "missing encoder.blocks.1"),
-        (lambda card: card["architecture"].update(classes=4), r"head.classifier.weight is \[3, 32\], not \[4, 32\]"),
+        (lambda card: card["architecture"].update(classes=4), r"classifier.weight is \[3, 32\], .* \[4, 32\]"),
         (lambda card: card["architecture"].update(depth=10**9), r"model\.json: depth must be at most 1000, not 10"),
         (lambda card: card["architecture"].update(depth=900), r"model\.json: 900 layers, but only 20 tensors"),
         (lambda card: card["architecture"].update(width=2**62), r"model\.json: width must be at most 65536"),

@@ -22,6 +22,7 @@ from vitrail.checkpoints import torch_files
 from vitrail.checkpoints.checkpoint import Checkpoint, check_extent, config_from_json, config_to_json, listing
 from vitrail.checkpoints.json_files import read_object, save_json
 from vitrail.checkpoints.license import check_license, complete_license, stated_license
+from vitrail.checkpoints.mapping import read_weights
 from vitrail.data import preprocess as pp
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.runtime.files import atomic_folder
@@ -68,7 +69,7 @@ def read(folder: Path) -> Checkpoint:
         raise CheckpointError(f"{folder / WEIGHTS} is damaged: its SHA-256 is not the one in {CARD}")
     check_extent(config, stored, str(where))
     # Copied out of the file, which others may truncate or replace while the model is in use.
-    weights = {name: w.to(torch.float32, copy=True) for name, w in stored.items()}
+    weights = read_weights(None, stored, config, str(folder))
     return Checkpoint(
         config, weights, card["preprocess"], class_names, card.get("provenance", {}), card.get("metrics", {}),
         stated_license(card.get("license", {})),

@@ -98,28 +98,19 @@ def convert(
     *,
     to: str = "bundle",
     precision: str = "float32",
-    classes: int | None = None,
-    image_size: Size | None = None,
-    heads: int | None = None,
-    activation: str | None = None,
-    norm_eps: float | None = None,
-    pool: str | None = None,
-    resample: str = "official",
     preprocess: str = "",
     license: str = "",
+    **reading: Any,
 ) -> Model:
     """Read any format, write `to`, and return the model that was read; an existing destination is refused.
 
     `precision`: of the stored weights of a bundle (bundle.PRECISIONS). `preprocess`: a line in place of the model's
-    own, or the name of a preset. `license`: of the weights, if the source states none.
+    own, or the name of a preset. `license`: of the weights, if the source states none. `reading`: arguments of load.
     """
     check_new(Path(destination))
     if precision != "float32" and to != "bundle":
         raise ConfigError(f"precision {precision!r} can only be chosen for a bundle, not for {to}")
-    model = load(
-        source, classes=classes, image_size=image_size, heads=heads, activation=activation, norm_eps=norm_eps,
-        pool=pool, resample=resample,
-    )  # fmt: skip
+    model = load(source, **reading)
     if preprocess:
         model.preprocess, model.metrics = evaluation_line(preprocess, model.config.image_size), {}
     if license:

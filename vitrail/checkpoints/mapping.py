@@ -88,14 +88,15 @@ def by_our_names(table: Table, tensors: Mapping[str, Tensor]) -> dict[str, Tenso
 
 
 def read_weights(
-    table: Table, tensors: Mapping[str, Tensor], config: Config, where: str, *, zeros: str = ""
+    table: Table | None, tensors: Mapping[str, Tensor], config: Config, where: str, *, zeros: str = ""
 ) -> dict[str, Tensor]:
     """Return their tensors as ours, float32 copies in the shapes of `config`.
 
-    `zeros`: the ending of parameters that a model may lack altogether; zeros compute the same.
+    `table`: None if the names are ours already. `zeros`: the ending of parameters that a model may lack altogether;
+    zeros compute the same.
     """
     shapes = parameter_shapes(config)
-    entries = {name: find_entry(table, name) for name in shapes}
+    entries = {name: find_entry(table, name) if table else Entry((name,)) for name in shapes}
     lacking = {name for name in entries if zeros and name.endswith(zeros)}
     if any(key in tensors for name in lacking for key in entries[name].theirs):
         lacking = set()
