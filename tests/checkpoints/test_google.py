@@ -169,6 +169,14 @@ def test_weights_that_a_small_type_cannot_hold_any_more_are_written_as_float32(t
     assert "cls is written as float32" in caplog.text
 
 
+def test_a_convolution_under_two_names(tmp_path):
+    arrays = filled(files.bit_shapes())
+    key = "resnet/root_block/standardized_conv2d/kernel"
+    arrays[key.replace("2d/", "2d_7/")] = arrays[key]
+    with pytest.raises(CheckpointError, match=r"two spellings of a name: .*standardized_conv2d_7/kernel"):
+        vitrail.load(write(tmp_path / "a.npz", arrays))
+
+
 def test_layers_are_joined_in_their_order(tmp_path):
     checkpoint = google.read(write(tmp_path / "a.npz", DIALECTS["big_vision, scan"]))
     backwards = dict(sorted(checkpoint.weights.items(), reverse=True))
@@ -303,6 +311,7 @@ def test_a_model_in_half_precision_is_written_in_single(tmp_path):
     [
         ({"cls": np.zeros((1, 1, D), np.longdouble)}, "weights are float16, bfloat16, float32 or float64"),
         ({"Transformer/encoderblock/x": np.zeros((10**9, 0), np.float32)}, "1000000000 layers; at most 1000"),
+        ({"Transformer/encoderblock/LayerNorm_0/bias": np.zeros((2, D), np.float32)}, "holds twice Transformer/enc"),
         ({"Transformer/encoderblock/x": np.zeros((0, 3), np.float32)}, "extra Transformer/encoderblock/x"),
         ({"Transformer/encoderblock/x": np.zeros((), np.float32)}, "extra Transformer/encoderblock/x"),
     ],

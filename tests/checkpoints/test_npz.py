@@ -175,6 +175,14 @@ def test_compressed_as_numpy_does_not(tmp_path):
         read_npz(zipped(tmp_path / "x.npz", npy(np.zeros(4)), zipfile.ZIP_BZIP2))
 
 
+def test_two_arrays_that_differ_in_their_suffix(tmp_path):
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+        for name in ("a", "a.npy"):
+            archive.writestr(name, npy(np.zeros(3)))
+    with pytest.raises(CheckpointError, match="same name"):
+        read_npz(tmp_path / "x.npz")
+
+
 def test_two_arrays_of_one_name(tmp_path):
     np.savez(tmp_path / "x.npz", a=np.zeros(3))
     with (

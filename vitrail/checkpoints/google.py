@@ -23,7 +23,7 @@ from torch.nn.functional import pad
 from vitrail.checkpoints.architecture import NO_HINTS, Hints, Inference, Size
 from vitrail.checkpoints.checkpoint import Checkpoint, check_extent, listing, note_unwritten
 from vitrail.checkpoints.json_files import Count, misfit
-from vitrail.checkpoints.mapping import Entry, make_plain, read_weights, write_weights
+from vitrail.checkpoints.mapping import Entry, make_plain, read_weights, respell, write_weights
 from vitrail.checkpoints.npz import read_npz, write_npz
 from vitrail.data import preprocess as pp
 from vitrail.errors import CheckpointError
@@ -39,6 +39,9 @@ BLOCK_NAMES: dict[str, tuple[str, str, str]] = {
     "original": ("MultiHeadDotProductAttention_1", "LayerNorm_2", "MlpBlock_3"),
     "linen": ("MultiHeadDotProductAttention_0", "LayerNorm_1", "MlpBlock_0"),
 }
+# Some BiT files count their convolutions: standardized_conv2d_17.
+CONV = "standardized_conv2d"
+COUNTED = re.compile(rf"{CONV}_\d+")
 BLOCKS, SCANNED = "Transformer/encoderblock_", "Transformer/encoderblock/"
 POSITIONS, TOP_POSITIONS = "Transformer/posembed_input/pos_embedding", "pos_embedding"
 # Arrays that a file may hold beside the model: optimizer state, the text tower and scalars of SigLIP.
@@ -74,8 +77,8 @@ def read(path: Path, hints: Hints = NO_HINTS, *, image_size: Size | None = None)
     where, scan = str(path), any(key.startswith(SCANNED) for key in inside)
     naming = "original" if any("MlpBlock_3" in key for key in inside) else "linen"
     dialect = Dialect(prefix, naming, scan, TOP_POSITIONS in inside, find_odd(inside))
-    tensors = {canonical(key): to_tensor(a, f"{path}: {key}") for key, a in inside.items()}
-    tensors = unscan(tensors, where)
+    tensors = {key: to_tensor(a, f"{path}: {key}") for key, a in inside.items()}
+    tensors = unscan(respell(tensors, {COUNTED.pattern: CONV}, where), where)
     config = infer_config(tensors, dialect, Inference(where, hints, image_size, sure=True))
     check_extent(config, tensors, where)
     weights = read_weights(names(config, dialect), tensors, config, where)
@@ -96,9 +99,7 @@ def write(checkpoint: Checkpoint, path: Path) -> list[str]:
     if not isinstance(config, BiTConfig) and not (from_npz and config.positions == "sincos"):
         checkpoint, config = make_plain(checkpoint, "npz", with_positions=True)
         if config.norm_at != "encoder" or (config.class_token and config.pool != "token"):
-            what = (
-                "a last norm after the pooling" if config.norm_at != "encoder" else "a class token beside it"
-            )
+            what = "a last norm after it" if config.norm_at != "encoder" else "a class token"
             raise CheckpointError(f"npz has no counterpart for pool={config.pool!r} with {what}")
     weights = checkpoint.weights
     table = weights.get("positions.table")
@@ -108,7 +109,7 @@ def write(checkpoint: Checkpoint, path: Path) -> list[str]:
     tensors = write_weights(names(config, dialect), weights)
     if dialect.scan:
         tensors = scan_layers(tensors)
-    spelling = {canonical(key): key for key in dialect.odd}
+    spelling = {COUNTED.sub(CONV, key): key for key in dialect.odd}
     arrays, notes = {}, reader_notes(checkpoint, dialect)
     for key, w in tensors.items():
         name = spelling.get(key, key)
@@ -206,14 +207,9 @@ def find_odd(arrays: Mapping[str, np.ndarray]) -> dict[str, list[Any]]:
     for key, a in arrays.items():
         fortran = a.flags.f_contiguous and not a.flags.c_contiguous
         old_norm = a.ndim == 4 and a.size == a.shape[-1] and key.endswith(("scale", "bias", "gamma", "beta"))
-        if a.dtype != np.float32 or fortran or old_norm or key != canonical(key):
+        if a.dtype != np.float32 or fortran or old_norm or COUNTED.search(key):
             odd[key] = [a.dtype.str, "F" if fortran else "C", list(a.shape) if old_norm else None]
     return odd
-
-
-def canonical(key: str) -> str:
-    """Remove the count that some BiT files give their convolutions: standardized_conv2d_17."""
-    return re.sub(r"standardized_conv2d_\d+", "standardized_conv2d", key)
 
 
 def to_tensor(a: np.ndarray, where: str) -> Tensor:
@@ -251,7 +247,10 @@ def unscan(tensors: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
         if len(layers) > MOST["depth"] and key.startswith(SCANNED):
             raise CheckpointError(f"{where}: {key} is of {len(layers)} layers; at most {MOST['depth']}")
         rest = key.removeprefix(SCANNED)
-        split |= {f"{BLOCKS}{i}/{rest}": w[i] for i in layers} if layers and rest != key else {key: w}
+        parts = {f"{BLOCKS}{i}/{rest}": w[i] for i in layers} if layers and rest != key else {key: w}
+        if twice := sorted(split.keys() & parts.keys()):
+            raise CheckpointError(f"{where} holds twice {listing(twice)}")
+        split |= parts
     return split
 
 
@@ -347,11 +346,11 @@ def projection(ours: str, theirs: str, names: str, heads: int) -> dict[str, Entr
 
 def bit_names() -> dict[str, Entry]:
     ours, theirs = "stages.{s}.{u}", "resnet/block{s1}/unit{u1:02}"
-    rows = conv("root.conv", "resnet/root_block/standardized_conv2d")
+    rows = conv("root.conv", f"resnet/root_block/{CONV}")
     for n, letter in enumerate("abc", 1):
         rows |= norm(f"{ours}.norm{n}", f"{theirs}/{letter}/group_norm", "gamma", "beta")
-        rows |= conv(f"{ours}.conv{n}", f"{theirs}/{letter}/standardized_conv2d")
-    rows |= conv(f"{ours}.projection", f"{theirs}/a/proj/standardized_conv2d")
+        rows |= conv(f"{ours}.conv{n}", f"{theirs}/{letter}/{CONV}")
+    rows |= conv(f"{ours}.projection", f"{theirs}/a/proj/{CONV}")
     rows |= norm("norm", "resnet/group_norm", "gamma", "beta")
     head, turn = "resnet/head/conv2d", ((lambda w: w[0, 0].T), (lambda w: w.T[None, None]))
     rows |= {"head.classifier.weight": Entry((f"{head}/kernel",), *turn)}

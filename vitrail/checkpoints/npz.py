@@ -42,7 +42,7 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
                     f"{path} of {size:,} bytes unpacks to {unpacked:,}; refused: more than {MAX_RATIO} times its "
                     f"size, or more than {MAX_BYTES >> 30} GiB"
                 )
-            if len({m.filename for m in members}) < len(members):
+            if len({m.filename.removesuffix(".npy") for m in members}) < len(members):
                 raise ValueError("two of its arrays have the same name")
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
             return {m.filename.removesuffix(".npy"): read_member(archive, m, mapped, path) for m in members}
