@@ -74,6 +74,12 @@ def test_weights_inside_a_training_script_s_file(content: Any, tmp_path: Path) -
     assert same(torch_files.read_tensors(tmp_path / "a.pth"), TENSORS)
 
 
+def test_one_name_under_two_prefixes(tmp_path: Path) -> None:
+    (tmp_path / "a.pth").write_bytes(torch_bytes({"module.a": torch.zeros(1), "_orig_mod.a": torch.ones(1)}))
+    with pytest.raises(CheckpointError, match=r"two spellings of a name: module\.a; _orig_mod\.a"):
+        torch_files.read_tensors(tmp_path / "a.pth")
+
+
 class Trap:
     def __init__(self, path: str) -> None:
         self.path = path
@@ -227,7 +233,11 @@ def test_shards(tmp_path: Path) -> None:
     [
         ({"a.weight": "../outside.safetensors"}, "not a file beside it"),
         ({"a.weight": "/etc/passwd"}, "not a file beside it"),
-        ({"a.weight": "a.weight.safetensors", "b": "a.bias.safetensors"}, "do not hold what it lists"),
+        (
+            {"a.weight": "a.weight.safetensors", "b": "a.bias.safetensors"},
+            "does not hold what it lists: a.bias; b",
+        ),
+        ({"a.weight": "a.bias.safetensors", "a.bias": "a.weight.safetensors"}, "does not hold what it lists"),
         ({"a.weight": "missing.safetensors"}, "cannot be read"),
         (None, "no weight_map"),
         ({"a.weight": 3}, "no weight_map"),

@@ -25,6 +25,7 @@ from torch import Tensor
 from vitrail.checkpoints.checkpoint import listing
 from vitrail.checkpoints.json_files import read_object, save_json
 from vitrail.checkpoints.license import CARD, model_card
+from vitrail.checkpoints.mapping import respell
 from vitrail.checkpoints.torch_pickle import TensorView, read_torch_file
 from vitrail.errors import CheckpointError
 from vitrail.runtime.files import atomic_folder, check_regular, umask
@@ -37,7 +38,7 @@ SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt", ".tar")
 CONFIGS = ("config.json", "preprocessor_config.json")
 # Keys under which training scripts keep the weights, best first; prefixes of DataParallel and torch.compile.
 WRAPPERS = ("state_dict_ema", "model_ema", "state_dict", "model")
-PREFIX = re.compile(r"(module\.|_orig_mod\.)+")
+PREFIX = r"^(module\.|_orig_mod\.)+"
 
 
 @dataclass(frozen=True)
@@ -131,9 +132,10 @@ def read_torch(path: Path) -> dict[str, Tensor]:
             f"{path} is not a torch file of plain tensors, the only kind that is read "
             f"({str(error)[:200] or type(error).__name__})"
         ) from error
-    if all(PREFIX.match(str(name)) for name in tensors):
-        tensors = {PREFIX.sub("", str(name), count=1): w for name, w in tensors.items()}
-    return check_tensors(tensors, path)
+    tensors = check_tensors(tensors, path)
+    if all(re.match(PREFIX, name) for name in tensors):
+        return respell(tensors, {PREFIX: ""}, str(path))
+    return tensors
 
 
 def check_tensors(tensors: dict[Any, Any], path: Path) -> dict[str, Tensor]:
@@ -174,9 +176,10 @@ def read_shards(index: Path) -> dict[str, Tensor]:
     for name in sorted(set(places.values())):
         if Path(name).name != name:
             raise CheckpointError(f"{index} points to {name!r}, which is not a file beside it")
-        tensors |= read_tensors(index.parent / name)
-    if strange := sorted(set(tensors) ^ set(places)):
-        raise CheckpointError(f"{index}: the files beside it do not hold what it lists: {listing(strange)}")
+        found = read_tensors(index.parent / name)
+        if strange := sorted(found.keys() ^ {key for key, place in places.items() if place == name}):
+            raise CheckpointError(f"{index}: {name} does not hold what it lists: {listing(strange)}")
+        tensors |= found
     return tensors
 
 
