@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vitrail.checkpoints.transforms import METHODS, Transform, line_to_transform, transform_to_line
+from vitrail.checkpoints.transforms import METHODS, Transform, line_to_transform
 from vitrail.data import preprocess as pp
 from vitrail.data.preprocess import PRESETS
 from vitrail.errors import ConfigError
@@ -27,7 +27,7 @@ def test_a_transform_survives_its_line(resize, method, mean, std, rounding, crop
     smaller = resize if isinstance(resize, tuple) else (resize, resize)
     crop = (max(1, smaller[0] - 5), max(1, smaller[1] - 3)) if cropped else None
     given = Transform(resize, crop, method, mean, std, rounding)
-    back, notes = line_to_transform(transform_to_line(given), rounding)
+    back, notes = line_to_transform(given.line(), rounding)
     expected = given if crop != resize else Transform(resize, None, method, mean, std, rounding)
     assert (back, notes) == (expected, [])
 
@@ -36,7 +36,7 @@ def test_a_transform_survives_its_line(resize, method, mean, std, rounding, crop
 def test_published_lines_say_nothing_else(name):
     transform, notes = line_to_transform(PRESETS[name], "nearest")
     assert not notes
-    assert pp.parse(transform_to_line(transform)) == pp.parse(PRESETS[name])
+    assert pp.parse(transform.line()) == pp.parse(PRESETS[name])
 
 
 @pytest.mark.parametrize("name", ["official_eval", "big_vision_eval"])
@@ -55,7 +55,7 @@ def test_what_has_no_transform(line):
 
 
 def test_other_roundings_are_said():
-    line = transform_to_line(Transform(256, (224, 224), crop_rounding="nearest"))
+    line = Transform(256, (224, 224), crop_rounding="nearest").line()
     assert "up to a pixel" in line_to_transform(line, "down")[1][0]
 
 
@@ -65,11 +65,9 @@ def test_ranges_are_means_and_deviations(value_op):
     transform, notes = line_to_transform(line, "nearest")
     image = np.random.default_rng(0).integers(0, 256, (5, 7, 3), dtype=np.uint8)
     assert not notes
-    torch.testing.assert_close(
-        pp.parse(transform_to_line(transform))(image), pp.parse(line)(image), rtol=1e-5, atol=1e-5
-    )
+    torch.testing.assert_close(pp.parse(transform.line())(image), pp.parse(line)(image), rtol=1e-5, atol=1e-5)
 
 
 def test_unknown_methods():
     with pytest.raises(ConfigError, match="'hamming' has no counterpart here: bilinear, bicubic, lanczos"):
-        transform_to_line(Transform(256, None, "hamming"))
+        Transform(256, None, "hamming").line()

@@ -26,7 +26,7 @@ from vitrail.checkpoints.json_files import Number, check_entries, list_class_nam
 from vitrail.checkpoints.license import complete_license, find_license
 from vitrail.checkpoints.mapping import Table, make_plain, read_weights, respell, write_weights
 from vitrail.checkpoints.torch_files import WeightFiles
-from vitrail.checkpoints.transforms import HALF, Transform, line_to_transform, transform_to_line, triple
+from vitrail.checkpoints.transforms import HALF, Transform, line_to_transform, triple
 from vitrail.data import preprocess as pp
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.models.vit import ViTConfig
@@ -198,7 +198,7 @@ def preprocessing(content: dict[str, Any], config: ViTConfig, where: str) -> str
     settings = {"size": {"height": config.image_size[0], "width": config.image_size[1]}, **IMAGE_DEFAULTS}
     settings |= check_entries(content, IMAGE_SCHEMA, where)
     try:
-        pipeline = pp.parse(transform_to_line(read_transform(settings)))
+        pipeline = pp.parse(read_transform(settings).line())
         if pipeline.image_size in (None, config.image_size):
             return str(pipeline)
         note(f"{where}: preprocessor_config.json is for {pipeline.image_size}; scaled to {config.image_size}")

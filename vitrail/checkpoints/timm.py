@@ -41,14 +41,7 @@ from vitrail.checkpoints.json_files import Number, check_entries, list_class_nam
 from vitrail.checkpoints.license import complete_license, find_license, stated_license
 from vitrail.checkpoints.mapping import Entry, Table, make_plain, read_weights, write_weights
 from vitrail.checkpoints.torch_files import WeightFiles
-from vitrail.checkpoints.transforms import (
-    HALF,
-    IMAGENET,
-    Transform,
-    line_to_transform,
-    transform_to_line,
-    triple,
-)
+from vitrail.checkpoints.transforms import HALF, IMAGENET, Transform, line_to_transform, triple
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.models.hybrid import HybridConfig
 from vitrail.models.names import TIMM_SIZES, Config
@@ -160,19 +153,11 @@ BIT_IMAGES: dict[str, Any] = {"interpolation": "bilinear", "crop_pct": 0.875, "m
 VIT_IMAGES: dict[str, Any] = {"interpolation": "bicubic", "crop_pct": 0.9, "mean": HALF, "std": HALF}
 # Parts that timm's models can have and ours cannot, by a piece of the name.
 FOREIGN: dict[str, str] = {
-    ".gamma": "LayerScale",
-    "reg_token": "register tokens",
-    "dist_token": "a distillation token",
-    "norm_pre.": "a LayerNorm before the encoder",
-    ".q_norm.": "normalised queries and keys",
-    ".attn.norm.": "norms inside attention and MLPs",
-    "rel_pos": "relative positions in windows",
-    "mlp.w12.": "gated MLPs",
-    "mlp.fc1_g.": "gated MLPs",
-    "running_mean": "batch norms",
-}
-
-
+    ".gamma": "LayerScale", "reg_token": "register tokens", "dist_token": "a distillation token",
+    "norm_pre.": "a LayerNorm before the encoder", ".q_norm.": "normalised queries and keys",
+    ".attn.norm.": "norms inside attention and MLPs", "rel_pos": "relative positions in windows",
+    "mlp.w12.": "gated MLPs", "mlp.fc1_g.": "gated MLPs", "running_mean": "batch norms",
+}  # fmt: skip
 # Entries of config.json, of its model_args and of its pretrained_cfg.
 SCHEMA: dict[str, Any] = {
     "architecture": str, "model_args": dict[str, Any], "pretrained_cfg": dict[str, Any], "global_pool": str,
@@ -298,7 +283,7 @@ def preprocessing(pretrained: dict[str, Any] | None, config: Config) -> str:
         scaled = tuple(math.floor(side / settings["crop_pct"]) for side in (height, width))
         resize = max(scaled) if mode == "center" else (scaled[0], scaled[1])
         mean, std = (triple(tuple(settings[key])) for key in ("mean", "std"))
-        return transform_to_line(Transform(resize, (height, width), settings["interpolation"], mean, std))
+        return Transform(resize, (height, width), settings["interpolation"], mean, std).line()
     except ConfigError as error:
         note(f"this model's preprocessing has no counterpart here: {error}")
         return ""

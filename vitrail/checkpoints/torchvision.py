@@ -19,7 +19,7 @@ from vitrail.checkpoints.architecture import NO_HINTS, Hints, Inference, Size, f
 from vitrail.checkpoints.checkpoint import Checkpoint, note_unwritten
 from vitrail.checkpoints.mapping import Table, make_plain, read_weights, respell, write_weights
 from vitrail.checkpoints.torch_files import WeightFiles
-from vitrail.checkpoints.transforms import IMAGENET, Transform, line_to_transform, transform_to_line
+from vitrail.checkpoints.transforms import IMAGENET, Transform, line_to_transform
 from vitrail.errors import CheckpointError
 from vitrail.models.vit import ViTConfig
 from vitrail.runtime.files import atomic_file
@@ -81,7 +81,7 @@ def read(files: WeightFiles, hints: Hints = NO_HINTS, *, image_size: Size | None
 def preprocessing(c: ViTConfig) -> str:
     side = min(c.image_size)
     resize, method = WEIGHTS.get((c.width, c.patch_size, side), (round(side * 256 / 224), "bilinear"))
-    return transform_to_line(Transform(resize, c.image_size, method, IMAGENET["mean"], IMAGENET["std"]))
+    return Transform(resize, c.image_size, method, IMAGENET["mean"], IMAGENET["std"]).line()
 
 
 def find_function(c: ViTConfig) -> str | None:
@@ -110,7 +110,7 @@ def write(checkpoint: Checkpoint, path: Path) -> list[str]:
 def reader_line(checkpoint: Checkpoint) -> str:
     """Return the line of torchvision's Resize, CenterCrop and Normalize with the same numbers, if any."""
     transform, _ = line_to_transform(checkpoint.preprocess, "nearest")
-    return "" if transform is None else transform_to_line(transform)
+    return "" if transform is None else transform.line()
 
 
 def reader_notes(c: ViTConfig, line: str) -> list[str]:

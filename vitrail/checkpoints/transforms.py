@@ -3,7 +3,7 @@
     Transform: resize with Pillow (the short side, or both sides), cut the middle out, normalise
 
 timm's pretrained_cfg, transformers' preprocessor_config.json and torchvision's presets all describe this much.
-`transform_to_line` is exact: bit for bit what the library computes. `line_to_transform` goes back, and returns in
+`Transform.line` is exact: bit for bit what the library computes. `line_to_transform` goes back, and returns in
 words what a line does that a Transform cannot describe.
 """
 
@@ -31,21 +31,20 @@ class Transform:
     std: Triple = HALF
     crop_rounding: str = "nearest"  # of the offset: torchvision and timm nearest, transformers down
 
-
-def transform_to_line(t: Transform) -> str:
-    """Return the line that does exactly this; raise ConfigError if a number is out of bounds."""
-    if t.method not in METHODS:
-        raise ConfigError(f"resizing by {t.method!r} has no counterpart here: {', '.join(METHODS)}")
-    method = f"pillow_{t.method}"
-    ops: list[PixelOp] = []
-    if isinstance(t.resize, int):
-        ops.append(ResizeSmall(t.resize, method, "down"))
-    else:
-        ops.append(Resize(*t.resize, method))
-    if t.crop is not None and t.crop != t.resize:
-        ops.append(CentralCrop(*t.crop, t.crop_rounding))
-    mean, std = (value[0] if len(set(value)) == 1 else value for value in (t.mean, t.std))
-    return str(pp.Pipeline((*ops, Uint8()), Normalize(mean, std)))
+    def line(self) -> str:
+        """Return the line that does exactly this; raise ConfigError if a number is out of bounds."""
+        if self.method not in METHODS:
+            raise ConfigError(f"resizing by {self.method!r} has no counterpart here: {', '.join(METHODS)}")
+        method = f"pillow_{self.method}"
+        ops: list[PixelOp] = []
+        if isinstance(self.resize, int):
+            ops.append(ResizeSmall(self.resize, method, "down"))
+        else:
+            ops.append(Resize(*self.resize, method))
+        if self.crop is not None and self.crop != self.resize:
+            ops.append(CentralCrop(*self.crop, self.crop_rounding))
+        mean, std = (value[0] if len(set(value)) == 1 else value for value in (self.mean, self.std))
+        return str(pp.Pipeline((*ops, Uint8()), Normalize(mean, std)))
 
 
 def line_to_transform(line: str, crop_rounding: str) -> tuple[Transform | None, list[str]]:
