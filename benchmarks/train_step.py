@@ -20,11 +20,11 @@ import vitrail
 from benchmarks.peers import import_torchvision
 from vitrail.models.cost import cost
 from vitrail.runtime.device import peak_flops
-from vitrail.train.fit import Loop
+from vitrail.runtime.training_display import TrainingDisplay, Work
+from vitrail.train.fit import Loop, Progress
 from vitrail.train.keywords import override
-from vitrail.train.progress import Progress
+from vitrail.train.optim import TrainState
 from vitrail.train.settings import Experiment
-from vitrail.train.state import TrainState
 
 DEVICE = torch.device("cuda")
 Step = Callable[[], None]
@@ -47,7 +47,8 @@ def ours(batch: dict[str, torch.Tensor], name: str, image_size: int) -> Step:
     objective = experiment.objective.build(model)
     objective.compile()
     state = TrainState(objective, experiment.optimizer, DEVICE)
-    loop = Loop(objective, objective, state, experiment, None, [], DEVICE, Progress(), None, None)
+    display = TrainingDisplay(Work(10_000, len(batch["index"])), shown=False)
+    loop = Loop(objective, objective, state, experiment, None, [], DEVICE, Progress(), display, None)
     waiting, count = [], iter(range(10**9))
 
     def step() -> None:

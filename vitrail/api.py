@@ -25,11 +25,11 @@ from vitrail.runtime.device import Device, pick
 from vitrail.runtime.distributed import group, rank
 from vitrail.runtime.log import note
 from vitrail.setting_keywords import ExperimentSettings, FinetuningSettings
-from vitrail.train.folders import default_folder
+from vitrail.train.assemble import default_folder
 from vitrail.train.keywords import override
 from vitrail.train.run import Trained, run
 from vitrail.train.settings import Experiment
-from vitrail.transfer.finetune import Prepared, prepare, run_finetuning
+from vitrail.transfer.finetune import prepare, run_finetuning
 
 
 def pretrain(
@@ -74,14 +74,13 @@ def finetune(
     Settings that are not given are chosen by `protocol` (default, paper, augreg, bit), or by a published `recipe`.
     The same call again resumes.
     """
-    folder = None if out is None else Path(out)
+    name = "model" if isinstance(model, Model) else str(model)
+    folder = default_folder(str(data), name) if out is None else Path(out)
     if isinstance(model, Model):
-        folder = default_folder(str(data), "model") if folder is None else folder
         model = store_start(model, folder, device)
-    folder = default_folder(str(data), str(model)) if folder is None else folder
     chosen = find_finetuning_recipe(recipe).make if recipe else protocol
     prepared = prepare(data, model, protocol=chosen, device=device, **settings)
-    return run_prepared(prepared, folder, device)
+    return run_finetuning(prepared, folder, device=device, figures=figures)
 
 
 def run_recipe(recipe: str, experiment: Experiment, out: Path, device: Device) -> Trained:
@@ -93,10 +92,6 @@ def run_recipe(recipe: str, experiment: Experiment, out: Path, device: Device) -
                 f"Starting from fresh weights; the result of {recipe} is for --model with the model of {start}"
             )
         return run(experiment, out, device=device, figures=figures)
-
-
-def run_prepared(prepared: Prepared, out: Path, device: Device) -> Trained:
-    return run_finetuning(prepared, out, device=device, figures=figures)
 
 
 def default_out(recipe: str, experiment: Experiment) -> Path:

@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import Literal, TypedDict
 
 from vitrail.models.choices import Activation, BlockKind, Pool, Positions, PositionsAt
-from vitrail.train.duration import Duration
-from vitrail.train.parallel import Parallel
+from vitrail.train.settings import Duration, Parallel
 
 
 class ExperimentSettings(TypedDict, total=False):

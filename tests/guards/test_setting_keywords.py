@@ -10,8 +10,7 @@ from pathlib import Path
 import vitrail
 from vitrail.data.settings import DataSettings
 from vitrail.objectives import OBJECTIVES
-from vitrail.train.optim import OptimizerSettings
-from vitrail.train.settings import ModelSettings, TrainingSettings
+from vitrail.train.settings import ModelSettings, OptimizerSettings, TrainingSettings
 from vitrail.transfer.protocols import Sweep
 
 PLACE = Path(vitrail.__file__).with_name("setting_keywords.py")
@@ -26,8 +25,7 @@ from __future__ import annotations
 from typing import Literal, TypedDict
 
 from vitrail.models.choices import Activation, BlockKind, Pool, Positions, PositionsAt
-from vitrail.train.duration import Duration
-from vitrail.train.parallel import Parallel
+from vitrail.train.settings import Duration, Parallel
 
 
 '''

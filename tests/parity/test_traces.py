@@ -8,10 +8,8 @@ import vitrail
 from vitrail.checkpoints.npz import read_npz
 from vitrail.train.fit import fit
 from vitrail.train.keywords import override
-from vitrail.train.optim import OptimizerSettings
-from vitrail.train.schedule import lr_at
-from vitrail.train.settings import Experiment
-from vitrail.train.state import TrainState
+from vitrail.train.optim import TrainState, lr_at
+from vitrail.train.settings import Experiment, OptimizerSettings
 
 CPU = torch.device("cpu")
 STEPS = 12

@@ -7,9 +7,8 @@ from vitrail.data.sources import open_source
 from vitrail.errors import ConfigError
 from vitrail.models.names import make_config
 from vitrail.recipes.names import FINETUNING_RECIPES, RECIPES, find_finetuning_recipe, find_recipe
-from vitrail.train.assemble import build_model
-from vitrail.train.estimate import model_config
-from vitrail.train.schedule import lr_at
+from vitrail.train.assemble import build_model, model_config
+from vitrail.train.optim import lr_at
 from vitrail.train.settings import Experiment
 from vitrail.transfer.protocols import Facts
 

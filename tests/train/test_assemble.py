@@ -1,5 +1,6 @@
 """An experiment's parts, before anything runs."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -7,9 +8,13 @@ import vitrail
 from tests.randomise import randomise
 from tests.train.small import DATA, experiment
 from vitrail.data.bad_files import BadExample, BadFiles
+from vitrail.data.settings import DataSettings
 from vitrail.data.sources import open_source
 from vitrail.errors import ConfigError
-from vitrail.train.assemble import Inputs, assemble, build_model
+from vitrail.objectives import objective_named
+from vitrail.train.assemble import Inputs, assemble, build_model, remarks
+from vitrail.train.data_splits import Sources
+from vitrail.train.settings import Experiment
 
 CPU = torch.device("cpu")
 NORMALIZED = {"preprocess": "inception_crop(16)|flip_lr|normalize(0.2, 0.1)"}
@@ -99,3 +104,41 @@ def test_each_process_may_meet_every_broken_example_and_the_first_counts_those_o
         monkeypatch.setattr("vitrail.train.assemble.world", lambda: 2)
         bad_files = assemble(experiment(), CPU, tmp_path).loader.bad_files
         assert (bad_files.n, set(bad_files.examples)) == (64, known)
+
+
+def test_what_may_not_be_meant_is_said(tmp_path):
+    """A slice of data in the order of its classes; a label that nothing has; a train split without another."""
+    x, y = np.zeros((80, 4, 4, 3), np.uint8), np.arange(80) // 8
+    np.savez(tmp_path / "ordered.npz", x_train=x, y_train=y)
+
+    def said(data, objective="classification", **parts):
+        made = Experiment(data=DataSettings(data, **parts), objective=objective_named(objective))
+        return remarks(made, Sources.open(made.data))
+
+    ordered = str(tmp_path / "ordered.npz")
+    assert said(ordered, train="train[:25%]", val="train[25%:]") == [
+        "ordered:train[:25%] has no image of 7 of 10 classes, which cannot be learnt: 3, 4, 5, 6, 7 and 2 more "
+        "(`train[:25% per class]` takes a part of each)"
+    ]
+    assert (
+        said(ordered, "masked-patches", train="train[:25%]", val="train[25%:]") == []
+    )  # that looks at no label
+    assert said(ordered) == said(ordered, train="train", val="none") == []
+    (held,) = said(ordered, train="train")
+    assert held.startswith("--train without --val")
+
+
+@pytest.mark.parametrize(
+    ("ema", "ramp", "steps", "said"),
+    [
+        (0.9999, False, 500, True),
+        (0.9999, False, 20_000, False),
+        (0.9999, True, 500, False),
+        (0.0, False, 9, False),
+    ],
+)
+def test_an_average_that_hardly_moves_is_said(ema, ramp, steps, said):
+    """20,000 steps are the paper's."""
+    made = experiment(ema=ema, ema_ramp=ramp, steps=steps)
+    texts = remarks(made, Sources.open(made.data))
+    assert [("95% of the average" in text) for text in texts] == [True] * said

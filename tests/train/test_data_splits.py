@@ -5,9 +5,7 @@ import pytest
 
 from vitrail.data.settings import DataSettings
 from vitrail.errors import ConfigError
-from vitrail.objectives import objective_named
-from vitrail.train.data_splits import Sources, remarks
-from vitrail.train.settings import Experiment
+from vitrail.train.data_splits import Sources
 
 
 @pytest.fixture
@@ -68,25 +66,3 @@ def test_slices_of_data_ordered_by_class_are_refused_where_no_class_is_in_both(t
     choice = DataSettings(str(tmp_path / "ordered.npz"), train="train[:75%]", val="train[75%:]", test="none")
     with pytest.raises(ConfigError, match=r"have no class in common, .* class by class"):
         Sources.open(choice)
-
-
-def test_what_may_not_be_meant_is_said(tmp_path, two_splits):
-    """A slice of data in the order of its classes; a label that nothing has; a train split without another."""
-    x, y = np.zeros((80, 4, 4, 3), np.uint8), np.arange(80) // 8
-    np.savez(tmp_path / "ordered.npz", x_train=x, y_train=y)
-
-    def said(data, objective="classification", **parts):
-        made = Experiment(data=DataSettings(data, **parts), objective=objective_named(objective))
-        return remarks(made, Sources.open(made.data))
-
-    ordered = str(tmp_path / "ordered.npz")
-    assert said(ordered, train="train[:25%]", val="train[25%:]") == [
-        "ordered:train[:25%] has no image of 7 of 10 classes, which cannot be learnt: 3, 4, 5, 6, 7 and 2 more "
-        "(`train[:25% per class]` takes a part of each)"
-    ]
-    assert (
-        said(ordered, "masked-patches", train="train[:25%]", val="train[25%:]") == []
-    )  # that looks at no label
-    assert said(ordered) == said(two_splits) == said(ordered, train="train", val="none") == []
-    (held,) = said(two_splits, train="train")
-    assert held.startswith("--train without --val")

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vitrail.errors import ConfigError
-from vitrail.train.duration import in_steps
+from vitrail.train.settings import in_steps
 
 COUNTS = st.integers(1, 10**6)
 

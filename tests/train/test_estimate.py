@@ -9,8 +9,8 @@ from vitrail.errors import ConfigError
 from vitrail.models.cost import cost
 from vitrail.models.names import make_config
 from vitrail.train import estimate as estimates
-from vitrail.train.assemble import Inputs, build_model, read_start
-from vitrail.train.estimate import Accelerators, model_config
+from vitrail.train.assemble import Inputs, build_model, model_config, read_start
+from vitrail.train.estimate import Accelerators
 from vitrail.train.keywords import override
 from vitrail.train.settings import Experiment
 
@@ -117,7 +117,7 @@ def test_the_model_of_a_file_is_the_one_that_is_trained(tmp_path, classes, image
     [
         (experiment(batch_size=64), Accelerators(3), "64 .* 3 .*processes"),
         (experiment(grad_accum=5), None, "64 .* 5 .*grad_accum"),
-        (experiment(parallel="fsdp", replicas=3), Accelerators(4), "do not form 3 groups"),
+        (experiment(parallel="fsdp", replicas=3), Accelerators(4), "replicas=3: 4 processes do not form"),
         (experiment(steps="0.001ep"), None, "0.001ep"),
         (experiment(), Accelerators(peak_flops=0.0), "peak"),
         (experiment(), Accelerators(utilisation=2.0), "utilisation"),

@@ -9,7 +9,8 @@ import vitrail
 from vitrail.errors import ConfigError
 from vitrail.objectives.classification import Classification
 from vitrail.objectives.masked_patches import MaskedPatches
-from vitrail.train.optim import OptimizerSettings, build_optimizer, freeze
+from vitrail.train.optim import build_optimizer, freeze
+from vitrail.train.settings import OptimizerSettings
 
 CPU = torch.device("cpu")
 CLASSIFY, MASK = Classification().build, MaskedPatches().build

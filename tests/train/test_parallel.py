@@ -17,8 +17,9 @@ import vitrail
 from tests.train.together import EXPERIMENTS
 from vitrail.errors import ConfigError, Interrupted
 from vitrail.runtime.training_display import TrainingDisplay
-from vitrail.train.parallel import check_groups
+from vitrail.train.parallel import check_processes
 from vitrail.train.run import run
+from vitrail.train.settings import TrainingSettings
 
 ROOT = Path(__file__).parents[2]
 
@@ -135,12 +136,9 @@ def test_of_more_than_two_processes_gradients_are_added_in_one_order_from_the_fi
 
 
 @pytest.mark.parametrize("replicas", [-1, 0, 3])
-def test_processes_that_do_not_form_the_groups(monkeypatch, replicas):
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
-        monkeypatch.setenv(name, "0")
-    monkeypatch.setattr("vitrail.train.parallel.world", lambda: 4)
+def test_processes_that_do_not_form_the_groups(replicas):
     with pytest.raises(ConfigError, match=f"replicas={replicas}: 4 processes do not form"):
-        check_groups("fsdp", replicas)
+        check_processes(TrainingSettings(parallel="fsdp", replicas=replicas), 8, 4)
 
 
 @pytest.mark.long

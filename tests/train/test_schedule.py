@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vitrail.train.optim import OptimizerSettings
-from vitrail.train.schedule import lr_at
+from vitrail.train.optim import lr_at
+from vitrail.train.settings import OptimizerSettings
 
 SCHEDULES = ("cosine", "linear", "constant", "milestones")
 LR, STEPS, WARMUP = 0.4, 110, 10

@@ -5,8 +5,8 @@ import torch
 
 import vitrail
 from vitrail.objectives.classification import Classification
-from vitrail.train.optim import OptimizerSettings, build_optimizer
-from vitrail.train.state import TrainState
+from vitrail.train.optim import TrainState, build_optimizer
+from vitrail.train.settings import OptimizerSettings
 
 CPU = torch.device("cpu")
 STEPS = 4

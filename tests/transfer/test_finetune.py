@@ -23,10 +23,9 @@ from vitrail.objectives.objective import training_view
 from vitrail.recipes.names import find_finetuning_recipe
 from vitrail.runtime import training_display
 from vitrail.train import run as running
-from vitrail.train.assemble import Inputs, assemble
-from vitrail.train.folders import default_folder
+from vitrail.train.assemble import Inputs, assemble, default_folder
 from vitrail.train.keywords import override
-from vitrail.train.schedule import lr_at
+from vitrail.train.optim import lr_at
 from vitrail.train.settings import Experiment
 from vitrail.transfer import finetune
 from vitrail.transfer.finetune import prepare
@@ -160,19 +159,18 @@ def test_a_sweep_looks_at_a_part_held_out_of_train(swept):
         ([(0.5, 0.9), (0.5, 0.9), (0.25, 0.1)], 0.001, "lr 0.001, 0.01 have the same val_top1"),
     ],
 )
-def test_the_best_rate_is_taken_of_equal_ones_that_of_the_lowest_loss(
-    scores, chosen, said, monkeypatch, caplog, tmp_path
-):
+def test_the_best_rate_is_taken_of_equal_ones_that_of_the_lowest_loss(scores, chosen, said, caplog, tmp_path):
     given = dict(zip((0.001, 0.01, 0.1), scores, strict=True))
 
     def run(experiment, folder, **more):
         top1, loss = given[experiment.optimizer.lr]
         return running.Trained(folder, {"val": {"val_top1": top1, "val_loss": loss, "val_ece": 0.5}})
 
-    monkeypatch.setattr(finetune, "run", run)
     prepared = prepare(DATA, "mu/8@16", device="cpu", sweep=True, lrs=tuple(given))
-    runs = finetune.Runs(prepared.finetuning, prepared.inputs, tmp_path, "cpu", None)
-    lr, swept = finetune.choose_lr(runs)
+    sweep = finetune.sweep_runs(prepared.finetuning)
+    lr, swept = finetune.choose_lr(
+        prepared.finetuning, sweep, lambda place, made: run(made, tmp_path / place)
+    )
     assert lr == chosen
     assert swept["0.1"] == {"val_top1": scores[2][0], "val_loss": scores[2][1]}
     assert (said in caplog.text) if said else "same val_top1" not in caplog.text

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vitrail.data import preprocess as pp
-from vitrail.train.schedule import lr_at
+from vitrail.train.optim import lr_at
 from vitrail.transfer.protocols import PROTOCOLS, Facts, augreg, bit, default, paper, round_to
 
 RANGE = "to_range(-1, 1)"

@@ -13,12 +13,12 @@ from vitrail.cli.train_flags import PretrainOptions
 from vitrail.cli.verb import Common, Output
 from vitrail.data.preprocess import default_line
 from vitrail.inference.engine import training_line
-from vitrail.models.names import Model, build
+from vitrail.models.names import Config, build
 from vitrail.recipes.recipe import Recipe
 from vitrail.runtime.device import peak_flops, pick
-from vitrail.train.assemble import check_fits, check_labels, fresh_config, read_start
+from vitrail.train.assemble import check_fits, check_labels, model_config, read_start
 from vitrail.train.data_splits import open_data, resolve_splits
-from vitrail.train.estimate import TPU_V3_CORE, Accelerators, Estimate, estimate, model_config
+from vitrail.train.estimate import TPU_V3_CORE, Accelerators, Estimate, estimate
 from vitrail.train.settings import Experiment
 
 
@@ -26,20 +26,21 @@ def dry_run(options: PretrainOptions, experiment: Experiment, recipe: Recipe, co
     """Show the experiment with all that is known of it, every duration in steps, and what it needs."""
     check_labels(experiment)
     changes = list_changes(experiment, recipe)
+    on, where = accelerators(options, common)
     examples, classes = recipe.data.examples, recipe.data.classes
     data = f"{recipe.data.name}, as published: {examples:,} examples, {classes:,} classes"
     if experiment.data.data:
         opened = open_data(experiment.data)
         experiment = replace(experiment, data=resolve_splits(experiment.data, opened))
         train = opened.part(experiment.data.train)
-        check_fits(experiment, train)
+        check_fits(experiment, train, on.processes)
         examples, classes = len(train), len(train.class_names)
         data = f"{train.name}: {examples:,} examples, {classes:,} classes"
     start = read_start(experiment.model)
-    on, where = accelerators(options, common)
-    needs = estimate(experiment, model_config(experiment, classes, start), examples, on)
+    config = model_config(experiment, classes, start)
+    needs = estimate(experiment, config, examples, on)
     resolved = experiment.resolve(examples, cuda=pick(common.device).type == "cuda")
-    settings = with_model(resolved, outline(experiment, start)).as_dict()
+    settings = with_model(resolved, config, start).as_dict()
     rows = [*config_rows(settings), ["needs", "data", data], *need_rows(needs, on, where)]
     result: dict[str, Any] = {"recipe": recipe.name, "claim": recipe.claim, "command": recipe.command}
     result |= {"changes": changes, "experiment": settings, "examples": examples, "classes": classes}
@@ -57,32 +58,23 @@ def list_changes(experiment: Experiment, recipe: Recipe) -> list[str]:
     ]
 
 
-def with_model(experiment: Experiment, model: Model) -> Experiment:
+def with_model(experiment: Experiment, config: Config, start: Checkpoint | None) -> Experiment:
     """Fill in what the model itself says where nothing is set."""
     settings, data = experiment.model, experiment.data
-    H, W = model.config.image_size
-    own = asdict(model.config) | {"image_size": H if H == W else None, "head_bias": 0.0}
+    with torch.device("meta"):
+        model = build(config)
+    own_line = default_line(config.image_size)
+    if start is not None:
+        settings.loaded_overrides()  # an error where they need other weights
+        own_line = change_image_size(start, settings.image_size).preprocess
+    model.preprocess = data.evaluate_preprocess or own_line
+    H, W = config.image_size
+    own = asdict(config) | {"image_size": H if H == W else None, "head_bias": 0.0}
     unset = [name for name, value in asdict(settings).items() if value is None and name in own]
     settings = replace(settings, **{name: own[name] for name in unset})
     line = data.preprocess or training_line(model)
     data = replace(data, preprocess=line, evaluate_preprocess=model.preprocess)
     return replace(experiment, model=settings, data=data)
-
-
-def outline(experiment: Experiment, start: Checkpoint | None) -> Model:
-    """Return the model with its preprocessing line, but no weights."""
-    settings = experiment.model
-    if start is not None:
-        settings.check_for_weights()
-        start = change_image_size(start, settings.image_size)
-        config, line = start.config, start.preprocess
-    else:
-        config = fresh_config(settings, 0)
-        line = default_line(config.image_size)
-    with torch.device("meta"):
-        model = build(config)
-    model.preprocess = experiment.data.evaluate_preprocess or line
-    return model
 
 
 def accelerators(options: PretrainOptions, common: Common) -> tuple[Accelerators, str]:

@@ -92,11 +92,11 @@ def finetune_command(words: list[str]) -> Output:
     from dataclasses import replace
     from pathlib import Path
 
-    from vitrail.api import run_prepared
     from vitrail.cli.train_flags import FinetuneOptions, facts_in, parse, word_after
+    from vitrail.inspection import figures
     from vitrail.recipes.names import find_finetuning_recipe
-    from vitrail.train.folders import default_folder
-    from vitrail.transfer.finetune import check_sweep, prepare
+    from vitrail.train.assemble import default_folder
+    from vitrail.transfer.finetune import check_sweep, prepare, run_finetuning
     from vitrail.transfer.protocols import PROTOCOLS, Facts
 
     name = word_after("--recipe", words)
@@ -130,7 +130,8 @@ def finetune_command(words: list[str]) -> Output:
     finetuning = replace(prepared.finetuning, experiment=experiment, sweep=more["sweep"])
     check_sweep(finetuning)
     out = Path(options.out) if options.out else default_folder(data, model)
-    return show_finetuned(run_prepared(replace(prepared, finetuning=finetuning), out, common.device), common)
+    prepared = replace(prepared, finetuning=finetuning)
+    return show_finetuned(run_finetuning(prepared, out, device=common.device, figures=figures), common)
 
 
 def show_finetuned(trained: Trained, common: Common) -> Output:

@@ -15,7 +15,7 @@ def vtab_command(words: list[str]) -> Output:
     from vitrail.cli.train_flags import parse
     from vitrail.cli.transfer_flags import VTABOptions, hide_own
     from vitrail.inspection import figures
-    from vitrail.train.folders import default_folder
+    from vitrail.train.assemble import default_folder
     from vitrail.transfer.vtab import VTAB, VTABSettings, table, vtab
 
     text = " ".join((vtab_command.__doc__ or "").split())
@@ -45,7 +45,7 @@ def transfer_command(words: list[str]) -> Output:
     from vitrail.cli.train_flags import facts_in, parse, word_after
     from vitrail.cli.transfer_flags import TaskSweep, TransferOptions, find_changes, hide_own
     from vitrail.inspection import figures
-    from vitrail.train.folders import default_folder
+    from vitrail.train.assemble import default_folder
     from vitrail.transfer.protocols import PROTOCOLS, Facts
     from vitrail.transfer.suite import SUITE, table, transfer
 

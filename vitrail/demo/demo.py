@@ -45,7 +45,7 @@ from vitrail.runtime.device import Device, pick
 from vitrail.runtime.files import atomic_file
 from vitrail.runtime.interrupts import interruptible
 from vitrail.runtime.log import note
-from vitrail.train.results import lacks_model
+from vitrail.train.run import lacks_model
 from vitrail.transfer.finetune import prepare, run_finetuning
 from vitrail.transfer.protocols import check_counts
 

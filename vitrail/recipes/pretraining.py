@@ -23,8 +23,7 @@ from vitrail.models.vit import ViTConfig
 from vitrail.objectives.classification import Classification
 from vitrail.objectives.masked_patches import MaskedPatches
 from vitrail.recipes.recipe import I1K, I21K, JFT, PublishedData, Recipe
-from vitrail.train.optim import OptimizerSettings
-from vitrail.train.settings import Experiment, ModelSettings, TrainingSettings
+from vitrail.train.settings import Experiment, ModelSettings, OptimizerSettings, TrainingSettings
 
 ADAM = OptimizerSettings(optimizer="adamw", momentum=0.9, beta2=0.999, warmup=10_000)
 BATCH_SIZE = 4096

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from vitrail.models.cost import accelerator_days
 from vitrail.runtime.device import PEAK_FLOPS
-from vitrail.train.estimate import UTILISATION, Estimate, estimate, model_config
+from vitrail.train.assemble import model_config
+from vitrail.train.estimate import UTILISATION, Estimate, estimate
 from vitrail.train.settings import Experiment
 
 

@@ -62,29 +62,28 @@ def atomic_folder(path: Path) -> Iterator[Path]:
             file.chmod(0o666 & ~umask())
         temporary.chmod(0o777 & ~umask())
         flush_folder(temporary)
-        if path.is_dir():
-            random = temporary.name.rpartition(".")[2]
-            replace_folder(temporary, path, path.with_name(f".{path.name}.old.{random}"))
-        else:
-            temporary.replace(path)
-            flush_folder(path.parent)
+        put_folder(temporary, path)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
 
 
-def replace_folder(new: Path, place: Path, aside: Path) -> None:
-    """Replace a folder by another one: in one step where the system can, else by way of `aside`, from where
-    `restore_folder` moves it back after a kill between the two moves."""
+def put_folder(new: Path, place: Path) -> None:
+    """Move a folder, named `.NAME.random`, into its place. One that is there is replaced: in one step where the
+    system can, else by way of `.NAME.old.random`, from where it is moved back after a kill between the two moves."""
+    if not place.is_dir():
+        new.replace(place)
+        flush_folder(place.parent)
+        return
     old = new
     if not exchange(new, place):
-        old = aside
+        old = place.with_name(f".{place.name}.old.{new.name.rpartition('.')[2]}")
         try:
-            place.replace(aside)
+            place.replace(old)
             new.replace(place)
         except BaseException:
             if not place.exists():
-                aside.replace(place)
+                old.replace(place)
             raise
     flush_folder(place.parent)
     shutil.rmtree(old)
@@ -99,7 +98,7 @@ def exchange(a: Path, b: Path) -> bool:
 
 
 def restore_folder(path: Path) -> None:
-    """Move a folder back to `path` after a kill between the two moves of `replace_folder`."""
+    """Move a folder back to `path` after a kill between the two moves of `put_folder`."""
     for aside in [] if path.exists() else sorted(path.parent.glob(".*.old.*")):
         match = UNFINISHED.fullmatch(aside.name)
         if match is None or not match["old"] or match["name"] != path.name:

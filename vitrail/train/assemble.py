@@ -7,6 +7,7 @@ The data set and the weights to start from are read once (`Inputs`), however man
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from vitrail.checkpoints.checkpoint import Checkpoint, change_classes, to_model
+from vitrail.checkpoints.checkpoint import Checkpoint, change_classes, change_image_size, to_model
 from vitrail.checkpoints.formats import create, has_weights, read
+from vitrail.checkpoints.run import Run
 from vitrail.data import preprocess as pp
 from vitrail.data.bad_files import BadFiles
 from vitrail.data.loader import Loader
@@ -24,18 +26,19 @@ from vitrail.data.sources import DataSet, Source
 from vitrail.errors import ConfigError, DataError
 from vitrail.evaluators.fewshot import FewShot
 from vitrail.evaluators.score import Evaluator
+from vitrail.inference.features import model_digest
 from vitrail.models.names import Config, Model, make_config
 from vitrail.models.vit import ViT
-from vitrail.runtime.distributed import local_world, rank, world
+from vitrail.runtime.distributed import launched, local_world, rank, world
 from vitrail.runtime.log import summary_writer
-from vitrail.train.data_splits import Sources, open_data
-from vitrail.train.folders import plain
+from vitrail.train.data_splits import Sources, list_some, open_data, without_images
 from vitrail.train.optim import freeze
-from vitrail.train.parallel import check_groups
+from vitrail.train.parallel import check_processes
 from vitrail.train.settings import Experiment, ModelSettings
 
 MOST_WORKERS = 16
 MOST_EVALUATED = 256  # images at a time on one process
+MOST_LEFT = 0.3  # share of the first weights in the average that may be left at the end without a remark
 
 
 @dataclass(frozen=True)
@@ -70,11 +73,18 @@ class Assembled:
     device: torch.device
     from_weights: bool  # it starts from weights that were loaded
 
-    def used(self) -> dict[str, Any]:
-        """Return the values of settings that an experiment may leave open."""
+    def open_run(self, folder: Path, identity: dict[str, Any] | None = None) -> Run:
+        """Open its folder, new or to be resumed; refuse that of another. `identity`: what tells runs apart."""
         splits = {name: None if split is None else split.name for name, split in vars(self.sources).items()}
         lines = {"preprocess": str(self.loader.stream.pipeline), "evaluate_preprocess": self.model.preprocess}
-        return {**splits, **lines, "config": asdict(self.model.config)}
+        return Run.open(
+            folder,
+            self.identity if identity is None else identity,
+            keep=self.experiment.training.keep,
+            data=self.sources.fingerprint(),
+            start=model_digest(self.model) if self.from_weights else None,
+            used={**splits, **lines, "config": asdict(self.model.config)},
+        )
 
 
 def assemble(
@@ -83,85 +93,41 @@ def assemble(
     """Build everything, with fresh weights by the seed. Broken files will be listed in `folder`."""
     inputs = Inputs.read(experiment) if inputs is None else inputs
     sources = Sources.open(experiment.data, inputs.data)
-    check_fits(experiment, sources.train)
+    check_fits(experiment, sources.train, world())
     resolved = experiment.resolve(len(sources.train), cuda=device.type == "cuda")
-    check_device(resolved, device)
+    training = resolved.training
+    if training.compile == "graphs" and (world() > 1 or training.grad_accum > 1 or device.type != "cuda"):
+        raise ConfigError(
+            f"compile graphs is for one process on cuda with grad_accum 1, not for {world()} on {device.type} with "
+            f"grad_accum {training.grad_accum}"
+        )
+    if training.parallel == "fsdp" and not launched():
+        raise ConfigError("parallel=fsdp needs processes to share the weights: use torchrun, or leave it out")
     torch.manual_seed(experiment.seed)
     model = build_model(experiment, sources.train, inputs.start)
     objective = experiment.objective.build(model).to(device)
     freeze(model, experiment.optimizer.freeze)
     if isinstance(model, ViT):
-        model.encoder.activation_checkpointing = experiment.training.activation_checkpointing
-    loader = build_loader(resolved, sources.train, model, folder, device)
-    evaluators = build_evaluators(experiment, objective, sources.val)
-    check_monitor(experiment, evaluators)
+        model.encoder.activation_checkpointing = training.activation_checkpointing
     return Assembled(
         resolved,
-        experiment.identity(),
-        sources,
-        model,
-        objective,
-        loader,
-        evaluators,
-        device,
+        identity=experiment.identity(),
+        sources=sources,
+        model=model,
+        objective=objective,
+        loader=build_loader(resolved, sources.train, model, folder, device),
+        evaluators=build_evaluators(experiment, objective, sources.val),
+        device=device,
         from_weights=inputs.start is not None,
     )
 
 
-def build_model(experiment: Experiment, train: Source, start: Checkpoint | None) -> Model:
-    """Build the model for the data's classes: fresh, or with the weights of `start` and a new head of zeros."""
-    settings, names = experiment.model, train.class_names
-    classes = len(names) if experiment.objective.needs_labels else 0
-    if classes == 1:
-        raise DataError(f"{train.name} has only one class, {names[0]}: there is nothing to tell apart")
-    if start is not None:
-        settings.check_for_weights()
-        overrides = settings.architecture()
-        if overrides.get("dropout") == 0:
-            overrides.setdefault("attention_dropout", 0.0)  # 0 is none at all
-        start = change_classes(start, 0)
-        config = replace(start.config, **overrides)
-        # Parameters are the checkpoint's own tensors: other runs may start from it too.
-        weights = {name: w.clone() for name, w in start.weights.items()}
-        start = replace(start, config=config, weights=weights)
-        model = to_model(start, classes=classes, image_size=settings.image_size)
-    else:
-        model = create(
-            settings.model, classes=classes, image_size=settings.image_size, **fresh_overrides(settings)
-        )
-    if experiment.data.evaluate_preprocess:
-        model.preprocess = str(pp.parse(experiment.data.evaluate_preprocess))
-    model.class_names = list(names) if classes else None
-    return model
-
-
-def fresh_overrides(settings: ModelSettings) -> dict[str, Any]:
-    """Return what differs from the named architecture, but for the image size."""
-    overrides = settings.architecture()
-    if settings.pre_logits:
-        overrides["pre_logits"] = overrides.get("width") or make_config(settings.model).width
-    return overrides
-
-
-def fresh_config(settings: ModelSettings, classes: int) -> Config:
-    """Return the architecture of a model with fresh weights."""
-    size = {} if settings.image_size is None else {"image_size": settings.image_size}
-    return make_config(settings.model, classes=classes, **size, **fresh_overrides(settings))
-
-
-def check_fits(experiment: Experiment, train: Source) -> None:
+def check_fits(experiment: Experiment, train: Source, processes: int) -> None:
     """Raise where the settings do not fit each other, the data or the processes."""
-    data, training = experiment.data, experiment.training
-    if data.batch_size > len(train):
-        raise ConfigError(
-            f"batch_size {data.batch_size} is larger than the {len(train)} examples of {train.name}"
-        )
-    if data.batch_size % (world() * training.grad_accum):
-        raise ConfigError(
-            f"batch_size {data.batch_size} cannot be split into equal parts: {world()} for the processes, times "
-            f"{training.grad_accum} (grad_accum)"
-        )
-    check_groups(training.parallel, training.replicas)
+    batch_size, training = experiment.data.batch_size, experiment.training
+    if batch_size > len(train):
+        raise ConfigError(f"batch_size {batch_size} is larger than the {len(train)} examples of {train.name}")
+    check_processes(training, batch_size, processes)
     check_labels(experiment)
     if training.tensorboard:
         summary_writer()  # an error where it is not installed
@@ -175,49 +141,59 @@ def check_labels(experiment: Experiment) -> None:
         raise ConfigError(f"{used}: mixes labels, which this objective does not use; set it to 0")
 
 
-def check_device(experiment: Experiment, device: torch.device) -> None:
-    training = experiment.training
-    if training.compile == "graphs" and (world() > 1 or training.grad_accum > 1 or device.type != "cuda"):
-        raise ConfigError(
-            f"compile graphs is for one process on cuda with grad_accum 1, not for {world()} on {device.type} with "
-            f"grad_accum {training.grad_accum}"
-        )
+def build_model(experiment: Experiment, train: Source, start: Checkpoint | None) -> Model:
+    """Build the model for the data's classes: fresh, or with the weights of `start` and a new head of zeros."""
+    settings, names = experiment.model, train.class_names
+    classes = len(names) if experiment.objective.needs_labels else 0
+    if classes == 1:
+        raise DataError(f"{train.name} has only one class, {names[0]}: there is nothing to tell apart")
+    if start is None:
+        model = create(settings.model, classes=classes, **settings.fresh_overrides())
+    else:
+        overrides = settings.loaded_overrides()
+        if overrides.get("dropout") == 0:
+            overrides.setdefault("attention_dropout", 0.0)  # 0 is none at all
+        body = change_classes(start, 0)
+        # Parameters are the checkpoint's own tensors: other runs may start from it too.
+        weights = {name: w.clone() for name, w in body.weights.items()}
+        body = replace(body, config=replace(body.config, **overrides), weights=weights)
+        model = to_model(body, classes=classes, image_size=settings.image_size)
+    if experiment.data.evaluate_preprocess:
+        model.preprocess = str(pp.parse(experiment.data.evaluate_preprocess))
+    model.class_names = list(names) if classes else None
+    return model
 
 
-def check_monitor(experiment: Experiment, evaluators: list[Evaluator]) -> None:
-    names = [name for evaluator in evaluators for name in getattr(evaluator, "names", ())]
-    open_ended = any(not hasattr(evaluator, "names") for evaluator in evaluators)
-    monitor = experiment.training.monitor
-    if monitor and monitor not in names and not open_ended:
-        raise ConfigError(f"monitor {monitor!r} is not among the scores: {', '.join(names) or 'none'}")
+def model_config(experiment: Experiment, classes: int, start: Checkpoint | None = None) -> Config:
+    """Return the config of the model that a run would train: fresh, or from the weights of `start`."""
+    settings = experiment.model
+    classes = classes if experiment.objective.needs_labels else 0
+    if start is None:
+        return make_config(settings.model, classes=classes, **settings.fresh_overrides())
+    body = change_classes(start, 0)  # its head is never kept
+    return change_image_size(change_classes(body, classes), settings.image_size).config
 
 
 def build_loader(
     experiment: Experiment, train: Source, model: Model, folder: Path, device: torch.device
 ) -> Loader:
     """Return the loader of this process's part of the batches."""
-    data = replace(experiment.data, num_workers=count_workers(experiment.data.num_workers, device))
-    views = experiment.objective.views(model, data)
+    data = experiment.data
+    if data.num_workers is None:  # on a CPU the model needs the cores itself
+        many = min(MOST_WORKERS, os.cpu_count() or 1) // max(1, local_world())
+        data = replace(data, num_workers=many if device.type == "cuda" else 0)
     # Each epoch is shared out anew, so that in time each process meets nearly all of the broken examples. What
     # processes of an earlier sitting found, which may have been more of them, the first one counts too.
     first = rank() == 0
     own = folder / ("bad_files.jsonl" if first else f"bad_files.{rank()}.jsonl")
     others = sorted(folder.glob("bad_files.*.jsonl")) if first else []
-    bad_files = BadFiles(len(train), data.max_bad, own, others)
-    seed = experiment.seed
+    settings: dict[str, Any] = {"seed": experiment.seed, "rank": rank(), "world": world()}
+    settings["bad_files"] = BadFiles(len(train), data.max_bad, own, others)
+    views = experiment.objective.views(model, data)
     if data.resident:
-        return ResidentLoader(
-            train, views, data, seed=seed, rank=rank(), world=world(), bad_files=bad_files,
-            compile=experiment.training.compile != "off",
-        )  # fmt: skip
-    return Loader(train, views, data, seed=seed, rank=rank(), world=world(), bad_files=bad_files)
-
-
-def count_workers(num_workers: int | None, device: torch.device) -> int:
-    """Return the number of decoding processes; on a CPU the model needs the cores itself."""
-    if num_workers is not None:
-        return num_workers
-    return min(MOST_WORKERS, os.cpu_count() or 1) // max(1, local_world()) if device.type == "cuda" else 0
+        compile = experiment.training.compile != "off"
+        return ResidentLoader(train, views, data, **settings, compile=compile)
+    return Loader(train, views, data, **settings)
 
 
 def build_evaluators(experiment: Experiment, objective: nn.Module, val: Source | None) -> list[Evaluator]:
@@ -230,6 +206,10 @@ def build_evaluators(experiment: Experiment, objective: nn.Module, val: Source |
         data_set = DataSet(where)
         train, test = (data_set.part(f"train[{part} per class]") for part in (":90%", "90%:"))
         evaluators.append(FewShot(train, test, shots=(5,), name=plain(where)))
+    monitor, listed = experiment.training.monitor, all(hasattr(one, "names") for one in evaluators)
+    names = [name for one in evaluators for name in getattr(one, "names", ())]
+    if monitor and monitor not in names and listed:  # else the loop finds out
+        raise ConfigError(f"monitor {monitor!r} is not among the scores: {', '.join(names) or 'none'}")
     return evaluators
 
 
@@ -237,3 +217,42 @@ def evaluation_batch(experiment: Experiment) -> int:
     """Return the images at a time on this process: what fits in training fits in evaluation."""
     each = experiment.data.batch_size // world() // experiment.training.grad_accum
     return max(1, min(MOST_EVALUATED, each))
+
+
+def remarks(experiment: Experiment, sources: Sources) -> list[str]:
+    """Return what a person may not have meant; the experiment is resolved."""
+    texts, train, optimizer = [], sources.train, experiment.optimizer
+    absent = without_images(train)
+    if absent and experiment.objective.needs_labels:
+        texts.append(
+            f"{train.name} has no image of {len(absent):,} of {len(train.class_names):,} classes, which cannot be "
+            f"learnt: {list_some(absent)} (`train[:25% per class]` takes a part of each)"
+        )
+    if experiment.data.val == "auto" and sources.val is None:
+        texts.append(
+            "--train without --val: no validation split; --train 'train[:90% per class]' --val "
+            "'train[90%: per class]' would hold out a part"
+        )
+    steps = int(experiment.training.steps)
+    left = optimizer.ema**steps if optimizer.ema and not optimizer.ema_ramp else 0.0
+    if left > MOST_LEFT:
+        texts.append(
+            f"ema {optimizer.ema:g} over {steps:,} steps: {left:.0%} of the average is still the initial weights; "
+            "--ema-ramp or a lower decay leaves less"
+        )
+    return texts
+
+
+def default_folder(*words: str) -> Path:
+    """Return runs/DATA-MODEL by the last parts of paths and names; a bundle in a run's folder has the run's name."""
+    return Path("runs", "-".join(filter(None, map(plain, words))) or "run")
+
+
+def plain(word: str) -> str:
+    text = word.partition("?")[0].rstrip("/")
+    if (path := Path(text).expanduser()).exists():
+        path = path.resolve()
+        text = path.parent.name if path.name == "model" else path.stem if path.is_file() else path.name
+    else:
+        text = text.rpartition(":")[2]
+    return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-.").lower()

@@ -8,7 +8,6 @@ from vitrail.data.settings import DataSettings
 from vitrail.data.sources import DataSet, Source
 from vitrail.data.splits import check_apart, parse_split
 from vitrail.errors import ConfigError, DataError
-from vitrail.train.settings import Experiment
 
 # Table 4 and BiT-HyperRule tell data sets apart by size: examples below which a set is small, and medium.
 SMALL, MEDIUM = 20_000, 500_000
@@ -28,13 +27,24 @@ class Sources:
         data = open_data(settings) if data is None else data
         settings = resolve_splits(settings, data)
         train = data.part(settings.train)
-        val = None if settings.val in NOTHING else open_val(data, settings.val)
+        try:
+            val = None if settings.val in NOTHING else data.part(settings.val)
+        except DataError as error:
+            raise DataError(
+                f"{error}; --val names the validation split, `--train train --val none` holds out nothing"
+            ) from error
         test = None if settings.test in NOTHING else data.part(settings.test)
-        for other in (val, test):
-            if other is None:
-                continue
+        for other in filter(None, (val, test)):
             if other.class_names != train.class_names:
-                raise DataError(describe_classes(train, other))
+                only = {
+                    one.name: sorted(set(one.class_names) - set(beside.class_names))[:NAMED]
+                    for one, beside in ((other, train), (train, other))
+                }
+                lists = [f"only in {name}: {', '.join(names)}" for name, names in only.items() if names]
+                raise DataError(
+                    f"{other.name} and {train.name} do not have the same classes: "
+                    + ("; ".join(lists) or "the order differs")
+                )
             check_apart(train, other)
         return cls(train, val, test)
 
@@ -54,23 +64,6 @@ def open_data(settings: DataSettings) -> DataSet:
     return DataSet(settings.data)
 
 
-def remarks(experiment: Experiment, sources: Sources) -> list[str]:
-    """Return what a person may not have meant."""
-    texts, train = [], sources.train
-    absent = without_images(train)
-    if absent and experiment.objective.needs_labels:
-        texts.append(
-            f"{train.name} has no image of {len(absent):,} of {len(train.class_names):,} classes, which cannot be "
-            f"learnt: {list_some(absent)} (`train[:25% per class]` takes a part of each)"
-        )
-    if experiment.data.val == "auto" and sources.val is None:
-        texts.append(
-            "--train without --val: no validation split; --train 'train[:90% per class]' --val "
-            "'train[90%: per class]' would hold out a part"
-        )
-    return texts
-
-
 def without_images(source: Source) -> list[str]:
     """Return its classes that it has no example of."""
     there = set(source.labels.tolist())
@@ -88,7 +81,15 @@ def resolve_splits(settings: DataSettings, data: DataSet) -> DataSettings:
     if train != "auto":
         val = "none" if val == "auto" else val
     elif val != "auto":
-        train = beside(val)
+        # Train without the one slice of it that is held out.
+        held = [] if val in NOTHING else [part for part in parse_split(val) if part.name == "train"]
+        train = "train"
+        if len(held) == 1:
+            left = (
+                replace(held[0], start=None, stop=held[0].start),
+                replace(held[0], start=held[0].stop, stop=None),
+            )
+            train = "+".join(str(part) for part in left if part.start or part.stop) or "train"
     else:
         part = f"{100 * (1 - held_part(len(data.whole('train')))):g}%"
         train, val = f"train[:{part} per class]", f"train[{part}: per class]"
@@ -97,39 +98,6 @@ def resolve_splits(settings: DataSettings, data: DataSet) -> DataSettings:
     return replace(settings, train=train, val=val, test=test)
 
 
-def beside(val: str) -> str:
-    """Return train without the one slice of it that is held out."""
-    taken = [] if val in NOTHING else [part for part in parse_split(val) if part.name == "train"]
-    if len(taken) != 1:
-        return "train"
-    (held,) = taken
-    left = (replace(held, start=None, stop=held.start), replace(held, start=held.stop, stop=None))
-    return "+".join(str(part) for part in left if part.start or part.stop) or "train"
-
-
 def held_part(examples: int) -> float:
     """Return the fraction of so many examples to hold out, as the paper does for Pets, CIFAR and ImageNet."""
     return 0.1 if examples < SMALL else 0.02 if examples < MEDIUM else 0.01
-
-
-def describe_classes(train: Source, other: Source) -> str:
-    only = sorted(set(other.class_names) - set(train.class_names))
-    missing = sorted(set(train.class_names) - set(other.class_names))
-    return (
-        f"{other.name} and {train.name} do not have the same classes: "
-        + "; ".join(
-            f"only in {name}: {', '.join(names[:5])}"
-            for name, names in ((other.name, only), (train.name, missing))
-            if names
-        )
-        + ("" if only or missing else "the order differs")
-    )
-
-
-def open_val(data: DataSet, split: str) -> Source:
-    try:
-        return data.part(split)
-    except DataError as error:
-        raise DataError(
-            f"{error}; --val names the validation split, `--train train --val none` holds out nothing"
-        ) from error

@@ -12,6 +12,7 @@ Before anything is written or evaluated the loop catches up: a bad step is never
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from vitrail.checkpoints.json_files import check_kind
 from vitrail.checkpoints.run import Run
 from vitrail.errors import ConfigError, TrainingError
 from vitrail.evaluators.score import Evaluator, Gallery, Score
@@ -28,21 +30,46 @@ from vitrail.objectives.objective import backbone
 from vitrail.runtime.distributed import all_sum, gather, rank, world
 from vitrail.runtime.interrupts import Interrupts
 from vitrail.runtime.log import note
-from vitrail.runtime.training_display import TrainingDisplay
+from vitrail.runtime.training_display import TrainingDisplay, Work
+from vitrail.train.optim import TrainState, lr_at
 from vitrail.train.parallel import gather_root, synchronise, whole
-from vitrail.train.progress import Measured, Outcome, Progress, on_host
-from vitrail.train.schedule import lr_at
 from vitrail.train.settings import Experiment
-from vitrail.train.state import TrainState
 
 Batch = dict[str, Tensor]
 LOWER_IS_BETTER = ("loss", "ece")  # suffixes of names of scores
+NAMED = 16  # examples of a bad batch in an error
 
 
 class Batches(Protocol):
     """Data as the loop needs it: the batches of any range of steps, on a device."""
 
     def batches(self, start: int, stop: int, device: torch.device) -> Iterator[Batch]: ...
+
+
+@dataclass
+class Outcome:
+    """The end of a run. The objective holds the final weights: averaged, or the best, where asked for."""
+
+    steps: int  # updates done
+    scores: dict[str, float]  # of the weights that the objective holds
+    seconds: float  # that it took, over all its sittings
+    kept: int = 0  # the step of those weights
+    interrupted: str = ""  # by which signal
+    stopped_early: bool = False
+
+
+@dataclass
+class Progress:
+    """The part of a checkpoint that is not tensors."""
+
+    skipped: int = 0
+    best: float | None = None
+    best_step: int = 0
+    stale: int = 0  # evaluations since the best
+    scores: dict[str, float] = field(default_factory=dict)
+    stopped_early: bool = False
+    seconds: float = 0.0
+    unevaluated: bool = False  # the step's evaluation is due, and not done
 
 
 def fit(
@@ -61,12 +88,15 @@ def fit(
     """Train to the end, from where the run stands. `experiment` is resolved, `module` what `distribute` returned."""
     module = objective if module is None else module
     steps = int(experiment.training.steps)
+    display = display or TrainingDisplay(Work(steps, experiment.data.batch_size), shown=False)
     begin, progress = restore(run, state)
     if begin > steps:
         raise TrainingError(
             f"the run is at step {begin}, but with the present data it has {steps} steps, since fewer examples "
             "make fewer steps. Restore its data, or choose another folder"
         )
+    if run is not None:
+        run.rewind(begin, scores=not progress.unevaluated)
     if begin and rank() == 0:
         note(f"Resuming at step {begin:,} of {steps:,}")
     loop = Loop(objective, module, state, experiment, run, list(evaluators), device, progress, display, draw)
@@ -80,7 +110,7 @@ def fit(
             step += 1
             stop = loop.settle(waiting)
             waiting = measured
-            if loop.evaluation_due(step) or loop.saving_due(step) or stop:
+            if loop.evaluation_due(step) or loop.due(loop.settings.save_every, step) or stop:
                 stop = loop.settle(waiting) or stop
                 waiting = None
                 loop.pause(step, stop)
@@ -94,14 +124,14 @@ def fit(
     return loop.finish(step)
 
 
-def restore(run: Run | None, state: TrainState) -> tuple[int, Progress]:
-    """Return the number of updates that are done, and the progress then."""
-    if run is None:
+def restore(run: Run | None, state: TrainState, *, best: bool = False) -> tuple[int, Progress]:
+    """Return the number of updates that are done, and the progress then; 0 without a checkpoint."""
+    restored = None if run is None else run.restore(state.tensors(), best=best)
+    if run is None or restored is None:
         return 0, Progress()
-    step, facts = run.restore(state.tensors()) or (0, {})
-    progress = Progress.from_json(facts, f"{run.path}: the record of the checkpoint of step {step}")
-    run.rewind(step, scores=not progress.unevaluated)
-    return step, progress
+    step, facts = restored
+    check_kind(facts, Progress, f"{run.path}: the record of the checkpoint of step {step}")
+    return step, Progress(**facts)
 
 
 @dataclass
@@ -116,7 +146,7 @@ class Loop:
     evaluators: list[Evaluator]
     device: torch.device
     progress: Progress
-    display: TrainingDisplay | None
+    display: TrainingDisplay
     draw: Callable[[Gallery], None] | None
     since: float = field(default_factory=time.perf_counter)  # when `progress.seconds` was last updated
 
@@ -126,17 +156,19 @@ class Loop:
 
     def update(self, step: int, batch: Batch, interrupted: str) -> Measured:
         """Enqueue one step; nothing is waited for, unless bad steps are to be skipped."""
-        settings = self.settings
+        settings, parts = self.settings, self.settings.grad_accum
         lr = lr_at(step, self.steps, self.experiment.optimizer)
         self.state.set_lr(lr)
-        torch.manual_seed(step_seed(self.experiment.seed, step, rank()))
+        seed = np.random.SeedSequence((self.experiment.seed, step, rank()))  # of dropout and stochastic depth
+        torch.manual_seed(int(seed.generate_state(1, np.uint64)[0] >> 1))
         self.module.train()
         if settings.compile == "graphs":
             torch.compiler.cudagraph_mark_step_begin()
         weight = all_sum(batch["weight"].sum()).clamp(min=1)  # of the global batch
         sums: dict[str, Tensor] = {}
-        for k, part in enumerate(split(batch, settings.grad_accum)):
-            synchronise(self.module, k == settings.grad_accum - 1)
+        for k, tensors in enumerate(zip(*(t.chunk(parts) for t in batch.values()), strict=True), 1):
+            part = dict(zip(batch, tensors, strict=True))
+            synchronise(self.module, k == parts)
             with torch.autocast(self.device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
                 loss, metrics = self.module(part)
             share = part["weight"].sum() / weight
@@ -164,38 +196,30 @@ class Loop:
         if not measured.finite():
             if self.settings.on_nonfinite == "stop":
                 raise TrainingError(describe_nonfinite(measured))
-            self.skip(measured)
+            self.progress.skipped += 1
+            if self.progress.skipped > self.settings.max_skipped:
+                raise TrainingError(
+                    f"{self.progress.skipped} batches gave a loss that is not finite, more than max_skipped "
+                    f"{self.settings.max_skipped}; the last: " + describe_nonfinite(measured)
+                )
+            self.record({"step": measured.step + 1, "skipped": self.progress.skipped})
         row = {"step": measured.step + 1, **row, "lr": measured.lr}
-        if self.display is not None:
-            self.display.step(row)
+        self.display.step(row)
         if (measured.step + 1) % int(self.settings.log_every) == 0:
-            self.record(row | ({} if self.display is None else self.display.speed()))
+            self.record(row | self.display.speed())
         return stop
 
     def record(self, row: dict[str, Any]) -> None:
         """Append a row to metrics.jsonl and TensorBoard."""
         if self.run is not None:
             self.run.append(row)
-        if self.display is not None:
-            self.display.record(row)
+        self.display.record(row)
 
-    def skip(self, measured: Measured) -> None:
-        """Count a step that changed nothing."""
-        self.progress.skipped += 1
-        if self.progress.skipped > self.settings.max_skipped:
-            raise TrainingError(
-                f"{self.progress.skipped} batches gave a loss that is not finite, more than max_skipped "
-                f"{self.settings.max_skipped}; the last: " + describe_nonfinite(measured)
-            )
-        self.record({"step": measured.step + 1, "skipped": self.progress.skipped})
+    def due(self, every: int | str, step: int) -> bool:
+        return step == self.steps or (int(every) > 0 and step % int(every) == 0)
 
     def evaluation_due(self, step: int) -> bool:
-        every = int(self.settings.evaluate_every)
-        return bool(self.evaluators) and (step == self.steps or (every > 0 and step % every == 0))
-
-    def saving_due(self, step: int) -> bool:
-        every = int(self.settings.save_every)
-        return step == self.steps or (every > 0 and step % every == 0)
+        return bool(self.evaluators) and self.due(self.settings.evaluate_every, step)
 
     def pause(self, step: int, stop: bool = False) -> None:
         """Save; then evaluate, if it is time, and save again with the scores.
@@ -211,11 +235,10 @@ class Loop:
             return
         with self.state.averaged():
             # Those of the first process: one's own evaluator may count on each by itself, and all stop together.
-            progress.scores = gather({s.name: s.value for s in self.evaluate()})[0]
+            progress.scores = gather(self.evaluate())[0]
         row = {"step": step, **progress.scores}
         self.record(row)
-        if self.display is not None:
-            self.display.scores(row)
+        self.display.scores(row)
         progress.unevaluated = False
         self.save(step, self.judge(step))
 
@@ -225,15 +248,15 @@ class Loop:
         if self.run is not None:
             self.run.save(step, self.state.tensors(), vars(self.progress), score=score)
 
-    def evaluate(self) -> list[Score]:
+    def evaluate(self) -> dict[str, float]:
         self.objective.eval()
         gather_root(self.objective, True)
-        scores = []
+        scores = {}
         try:
             for evaluator in self.evaluators:
                 for result in evaluator(backbone(self.objective)):
                     if isinstance(result, Score):
-                        scores.append(result)
+                        scores[result.name] = result.value
                     elif self.draw is not None and rank() == 0:
                         self.draw(result)
             return scores
@@ -242,7 +265,7 @@ class Loop:
             self.objective.train()
 
     def judge(self, step: int) -> float | None:
-        """Note whether this is the best yet, and whether it is time to end."""
+        """Note whether this is the best yet, and whether it is time to end; return the score, higher is better."""
         progress, monitor, patience = self.progress, self.settings.monitor, self.settings.patience
         if not monitor:
             return None
@@ -250,10 +273,8 @@ class Loop:
             raise ConfigError(
                 f"monitor {monitor!r} is not among the scores: {', '.join(progress.scores) or 'none'}"
             )
-        score = progress.scores[monitor]
-        if monitor.endswith(LOWER_IS_BETTER):
-            score = -score
-        if np.isfinite(score) and (progress.best is None or score > progress.best):
+        score = progress.scores[monitor] * (-1 if monitor.endswith(LOWER_IS_BETTER) else 1)
+        if math.isfinite(score) and (progress.best is None or score > progress.best):
             progress.best, progress.best_step, progress.stale = score, step, 0
         else:
             progress.stale += 1
@@ -262,37 +283,48 @@ class Loop:
 
     def finish(self, step: int) -> Outcome:
         """Take the weights to keep: the best ones where a score is monitored, the average where there is one."""
-        progress, kept = self.progress, step
-        best = progress.best_step
-        if self.run is not None and self.settings.monitor and best not in (0, step):
-            restored = self.run.restore_best(self.state.tensors())
-            if restored is not None:
-                kept = restored[0]
-                progress = Progress.from_json(
-                    restored[1], f"{self.run.path}: the record of the checkpoint of step {kept}"
+        last, kept, scores = self.progress, step, self.progress.scores
+        if self.run is not None and self.settings.monitor and last.best_step not in (0, step):
+            found, then = restore(self.run, self.state, best=True)
+            kept, scores = (found, then.scores) if found else (kept, scores)
+            if kept != last.best_step and rank() == 0:
+                note(
+                    f"The best weights, of step {last.best_step}, are damaged or missing: using those of step {kept}"
                 )
-            if kept != best and rank() == 0:
-                note(f"The best weights, of step {best}, are damaged or missing: using those of step {kept}")
         self.state.keep_average()
         self.objective.eval()
-        last = self.progress
-        return Outcome(step, progress.scores, last.seconds, kept, stopped_early=last.stopped_early)
+        return Outcome(step, scores, last.seconds, kept, stopped_early=last.stopped_early)
 
 
-def split(batch: Batch, parts: int) -> Iterator[Batch]:
-    """Yield a batch in equal parts."""
-    b = len(batch["weight"])
-    if b % parts:
-        raise ConfigError(
-            f"a batch of {b} on each process cannot be split into {parts} equal parts (grad_accum)"
-        )
-    for i in range(0, b, b // parts):
-        yield {name: t[i : i + b // parts] for name, t in batch.items()}
+@dataclass
+class Measured:
+    """Measurements of one step on their way from the device: loss, the objective's metrics, the gradient's norm."""
+
+    step: int
+    lr: float
+    names: list[str]
+    values: Tensor  # on the host, once `ready`
+    ready: torch.cuda.Event | None
+    indices: Tensor
+
+    def row(self) -> dict[str, float]:
+        if self.ready is not None:
+            self.ready.synchronize()
+        return dict(zip(self.names, self.values.tolist(), strict=True))
+
+    def finite(self) -> bool:
+        return all(map(math.isfinite, self.row().values()))
 
 
-def step_seed(seed: int, step: int, rank: int) -> int:
-    """Return the seed of dropout and stochastic depth."""
-    return int(np.random.SeedSequence((seed, step, rank)).generate_state(1, np.uint64)[0] >> 1)
+def on_host(values: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
+    """Return a copy that the host does not wait for, and the event that says when it is there."""
+    if values.device.type != "cuda":
+        return values.cpu(), None
+    copy = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+    copy.copy_(values, non_blocking=True)
+    ready = torch.cuda.Event()
+    ready.record()
+    return copy, ready
 
 
 def describe_nonfinite(measured: Measured) -> str:
@@ -300,7 +332,7 @@ def describe_nonfinite(measured: Measured) -> str:
     examples = [i for part in gather(measured.indices.tolist()) for i in part]
     return (
         f"step {measured.step + 1}: {values}: not finite; the batch held the examples "
-        + ", ".join(map(str, examples[:16]))
-        + (f" and {len(examples) - 16} more" if len(examples) > 16 else "")
+        + ", ".join(map(str, examples[:NAMED]))
+        + (f" and {len(examples) - NAMED} more" if len(examples) > NAMED else "")
         + ". A lower lr, grad_clip 1 or a longer warmup often helps; on_nonfinite skip leaves such batches out"
     )

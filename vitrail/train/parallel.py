@@ -8,7 +8,7 @@ groups: sharded within a group, averaged between them.
 from __future__ import annotations
 
 import re
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,24 +18,23 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from vitrail.errors import ConfigError
-from vitrail.runtime.distributed import launched, world
+from vitrail.runtime.distributed import world
+from vitrail.train.settings import TrainingSettings
 
-Parallel = Literal["ddp", "fsdp"]
 # The parts that are gathered one at a time.
 LAYERS = re.compile(r".*(blocks|stages)\.\d+")
 
 
-def distribute(
-    objective: nn.Module, parallel: Parallel, replicas: int, device: torch.device, bf16: bool
-) -> nn.Module:
+def distribute(objective: nn.Module, training: TrainingSettings, device: torch.device) -> nn.Module:
     """Return what the loop calls: the objective itself, or a wrapper of it. FSDP2 shards it in place."""
-    if parallel == "fsdp":
+    if training.parallel == "fsdp":
+        replicas = training.replicas
         shape = (world(),) if replicas == 1 else (replicas, world() // replicas)
         names = ("shard",) if replicas == 1 else ("replicate", "shard")
         mesh = init_device_mesh(device.type, shape, mesh_dim_names=names)
         # Inputs keep their precision: shares of a mixture are not to be rounded. Autocast does the rest.
         policy = MixedPrecisionPolicy(
-            param_dtype=torch.bfloat16 if bf16 else None,
+            param_dtype=torch.bfloat16 if training.precision == "bf16" else None,
             reduce_dtype=torch.float32,
             cast_forward_inputs=False,
         )
@@ -44,9 +43,7 @@ def distribute(
                 fully_shard(module, mesh=mesh, mp_policy=policy)
         fully_shard(objective, mesh=mesh, mp_policy=policy)
         return objective
-    if world() == 1:
-        return objective
-    return averaging(objective, device)
+    return objective if world() == 1 else averaging(objective, device)
 
 
 def averaging(objective: nn.Module, device: torch.device) -> DistributedDataParallel:
@@ -78,15 +75,19 @@ class WithParameters(nn.Module):
         return torch.stack([w.sum() for w in self.objective.parameters() if w.requires_grad]).sum()
 
 
-def check_groups(parallel: Parallel, replicas: int) -> None:
-    """Raise where the processes cannot share the weights so."""
-    if parallel == "fsdp" and not launched():
-        raise ConfigError("parallel=fsdp needs processes to share the weights: use torchrun, or leave it out")
+def check_processes(training: TrainingSettings, batch_size: int, processes: int) -> None:
+    """Raise where so many processes cannot share a batch, or the weights."""
+    if processes < 1 or batch_size % (processes * training.grad_accum):
+        raise ConfigError(
+            f"batch_size {batch_size} cannot be split into equal parts: {processes} for the processes, times "
+            f"{training.grad_accum} (grad_accum)"
+        )
+    parallel, replicas = training.parallel, training.replicas
     if replicas != 1 and parallel != "fsdp":
         raise ConfigError(f"replicas={replicas} are groups of shards: they need parallel=fsdp")
-    if replicas < 1 or world() % replicas:
+    if replicas < 1 or processes % replicas:
         raise ConfigError(
-            f"replicas={replicas}: {world()} processes do not form so many groups of equal size"
+            f"replicas={replicas}: {processes} processes do not form so many groups of equal size"
         )
 
 
@@ -107,11 +108,6 @@ def gather_root(objective: nn.Module, wanted: bool) -> None:
             objective.unshard()
         else:
             objective.reshard()
-
-
-def local(t: Tensor) -> Tensor:
-    """This process's part."""
-    return t.to_local() if isinstance(t, DTensor) else t
 
 
 def whole(t: Tensor) -> Tensor:

@@ -11,24 +11,30 @@ checkpoint. Pictures are drawn by the caller's `figures`, as vitrail.inspection.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 
 from torch import nn
 
+from vitrail.checkpoints import bundle
 from vitrail.checkpoints.checkpoint import Checkpoint, to_model
 from vitrail.checkpoints.formats import load, save
+from vitrail.checkpoints.json_files import Count
 from vitrail.checkpoints.license import complete_license, inherit_license
 from vitrail.checkpoints.run import Run
 from vitrail.checkpoints.run.metrics import replace_nonfinite
+from vitrail.checkpoints.run.run_json import RUN_JSON, read_results
+from vitrail.checkpoints.run.state import fingerprint
+from vitrail.checkpoints.torch_files import check_own_folder
 from vitrail.data.sources import Source
 from vitrail.errors import CheckpointError, Interrupted
 from vitrail.evaluators.accuracy import Evaluation, evaluate
 from vitrail.evaluators.score import Gallery
-from vitrail.inference.features import model_digest
 from vitrail.models.cost import cost
 from vitrail.models.names import Model
 from vitrail.objectives.objective import backbone
@@ -38,17 +44,46 @@ from vitrail.runtime.files import atomic_file
 from vitrail.runtime.log import Board, note
 from vitrail.runtime.memory import exhausted_memory
 from vitrail.runtime.training_display import TrainingDisplay, Work
-from vitrail.train.assemble import Assembled, Inputs, assemble, evaluation_batch
-from vitrail.train.data_splits import remarks
-from vitrail.train.ema import ema_remark
-from vitrail.train.fit import fit
+from vitrail.train.assemble import Assembled, Inputs, assemble, evaluation_batch, remarks
+from vitrail.train.fit import Outcome, fit
+from vitrail.train.optim import TrainState
 from vitrail.train.parallel import distribute, whole
-from vitrail.train.progress import Outcome
-from vitrail.train.results import MODEL, Results, clear_model, is_broken, written_model
 from vitrail.train.settings import Experiment
-from vitrail.train.state import TrainState
 
-MISTAKES = "mistakes.jsonl"
+MISTAKES, MODEL, MODEL_FILES = "mistakes.jsonl", "model", (bundle.WEIGHTS, bundle.CARD)
+Scores = dict[str, float | None]  # None: not a finite number
+
+
+class ClassScore(TypedDict):
+    name: str
+    n: Count
+    accuracy: float
+
+
+class Always(TypedDict):
+    steps: Count
+    kept_step: Count
+    stopped_early: bool
+    seconds: float
+    val: Scores
+    val_split: str | None
+    val_examples: Count
+    test: Scores | None
+    broken: Count
+    train_examples: Count
+    computed: str
+    license: dict[str, str]
+
+
+class Results(Always, total=False):
+    """The results of a finished run in run.json; entries of the test split only where there is one."""
+
+    model: dict[str, str]  # the files of its bundle, and their SHA-256
+    test_split: str
+    test_examples: Count
+    test_broken: Count
+    per_class: list[ClassScore]
+    wrong: Count
 
 
 class Figures(Protocol):
@@ -86,22 +121,10 @@ def run(
     folder = Path(out)
     with group(pick(device)) as where:
         assembled = assemble(experiment, where, folder, inputs)
-        with closing(open_run(assembled, folder)) as opened:
+        with closing(assembled.open_run(folder)) as opened:
             results = finish(assembled, opened, figures)
             barrier()
     return Trained(folder, results)
-
-
-def open_run(assembled: Assembled, folder: Path, identity: dict[str, Any] | None = None) -> Run:
-    """Open the folder of a run, new or to be resumed; refuse that of another. `identity`: what tells runs apart."""
-    return Run.open(
-        folder,
-        assembled.identity if identity is None else identity,
-        keep=assembled.experiment.training.keep,
-        data=assembled.sources.fingerprint(),
-        start=model_digest(assembled.model) if assembled.from_weights else None,
-        used=assembled.used(),
-    )
 
 
 def finish(
@@ -114,8 +137,17 @@ def finish(
     once, with its model/ written again where it is missing or damaged."""
     results = run.results(Results)
     if results is None:
-        with note_saved_step(run):
+        try:
             results = replace_nonfinite(conclude(train(assembled, run, figures)))
+        except Exception as error:
+            if exhausted_memory(error):
+                steps = run.steps()
+                stands = f"is saved at step {steps[-1]}" if steps else "had just begun"
+                error.add_note(
+                    f"{run.path} {stands}: the same command resumes it, also with other --num-workers; other "
+                    "settings need another --out"
+                )
+            raise
         run.finish(results)
     elif gather(rank() == 0 and is_broken(run.path, results))[0]:
         results = rewrite_model(assembled, run, results)
@@ -123,38 +155,13 @@ def finish(
     return results
 
 
-@contextmanager
-def note_saved_step(run: Run) -> Iterator[None]:
-    """Add what is saved to an error that means that memory has run out."""
-    try:
-        yield
-    except Exception as error:
-        if exhausted_memory(error):
-            steps = run.steps()
-            stands = f"is saved at step {steps[-1]}" if steps else "had just begun"
-            error.add_note(
-                f"{run.path} {stands}: the same command resumes it, also with other --num-workers; other settings "
-                "need another --out"
-            )
-        raise
-
-
 def train(assembled: Assembled, run: Run, figures: Figures | None) -> dict[str, Any]:
     """Train in an open folder, evaluate, write the model; return the results."""
-    experiment, objective, device, first = (
-        assembled.experiment,
-        assembled.objective,
-        assembled.device,
-        rank() == 0,
-    )
-    training, optimizer, steps = experiment.training, experiment.optimizer, int(experiment.training.steps)
+    experiment, objective, device = assembled.experiment, assembled.objective, assembled.device
+    training, steps, first = experiment.training, int(experiment.training.steps), rank() == 0
     if first:
-        for remark in (
-            *remarks(experiment, assembled.sources),
-            ema_remark(optimizer.ema, optimizer.ema_ramp, steps),
-        ):
-            if remark:
-                note(remark)
+        for remark in remarks(experiment, assembled.sources):
+            note(remark)
         note(f"Training on {device} in {describe_computation(assembled)}")
     module, state = build_state(assembled)
     if training.compile != "off":
@@ -164,8 +171,8 @@ def train(assembled: Assembled, run: Run, figures: Figures | None) -> dict[str, 
     board = Board(run.path / "tensorboard") if training.tensorboard and first else None
 
     def draw(gallery: Gallery) -> None:
-        assert figures is not None
-        figures.draw_gallery(gallery, run.path / "figures")
+        if figures is not None:
+            figures.draw_gallery(gallery, run.path / "figures")
 
     with TrainingDisplay(work, shown=first, broken=lambda: len(bad.examples), board=board) as display:
         outcome = fit(
@@ -178,41 +185,13 @@ def train(assembled: Assembled, run: Run, figures: Figures | None) -> dict[str, 
             evaluators=assembled.evaluators,
             device=device,
             display=display,
-            draw=None if figures is None else draw,
+            draw=draw,
         )
     if first and figures is not None:
         figures.draw_run(run.path)
     if outcome.interrupted:
         raise Interrupted(outcome.interrupted, f"step {outcome.steps} of {steps}", str(run.path))
-    return evaluate_and_publish(assembled, trained_model(assembled), outcome, run, figures)
-
-
-def build_state(assembled: Assembled) -> tuple[nn.Module, TrainState]:
-    """Return the module that the loop calls, and all that training changes."""
-    training, device = assembled.experiment.training, assembled.device
-    bf16 = training.precision == "bf16"
-    module = distribute(assembled.objective, training.parallel, training.replicas, device, bf16)
-    return module, TrainState(assembled.objective, assembled.experiment.optimizer, device)
-
-
-def rewrite_model(assembled: Assembled, run: Run, results: dict[str, Any]) -> dict[str, Any]:
-    """Write the missing or damaged bundle of a finished run again from its checkpoint; return the results."""
-    place, step = run.path / MODEL, results["kept_step"]
-    _, state = build_state(assembled)
-    try:
-        run.restore(state.tensors(), step=step)
-    except CheckpointError as error:
-        raise CheckpointError(
-            f"the run is finished, but {place} is missing or damaged, and cannot be written again without its "
-            f"checkpoint: {error}. Restore either of them; or remove {run.path}, or choose another, to train anew"
-        ) from error
-    state.keep_average()
-    model = trained_model(assembled)
-    describe_model(model, assembled, run, results)
-    if rank() == 0:
-        note(f"{place} was missing or damaged: writing it again from the checkpoint of step {step}")
-        clear_model(run.path)
-    return {**results, "model": publish(model, run.path)}
+    return evaluate_and_publish(assembled, outcome, run, figures)
 
 
 def describe_computation(assembled: Assembled) -> str:
@@ -221,23 +200,17 @@ def describe_computation(assembled: Assembled) -> str:
     return f"{training.precision}, {'not compiled' if training.compile == 'off' else 'compiled'}"
 
 
-def trained_model(assembled: Assembled) -> Model:
-    """Return the model to save, its weights whole on every process."""
-    model = backbone(assembled.objective)
-    if assembled.experiment.training.parallel != "fsdp":
-        return model
-    weights = {name: whole(w).detach() for name, w in model.state_dict().items()}
-    checkpoint = Checkpoint(
-        model.config, weights, model.preprocess, model.class_names, model.provenance, license=model.license
-    )
-    return to_model(checkpoint).to(assembled.device)
+def build_state(assembled: Assembled) -> tuple[nn.Module, TrainState]:
+    """Return the module that the loop calls, and all that training changes."""
+    module = distribute(assembled.objective, assembled.experiment.training, assembled.device)
+    return module, TrainState(assembled.objective, assembled.experiment.optimizer, assembled.device)
 
 
 def evaluate_and_publish(
-    assembled: Assembled, model: Model, outcome: Outcome, run: Run, figures: Figures | None
+    assembled: Assembled, outcome: Outcome, run: Run, figures: Figures | None
 ) -> dict[str, Any]:
     """Evaluate the test split, once, and write the bundle with its scores; return the results."""
-    sources, test = assembled.sources, assembled.sources.test
+    sources, test, model = assembled.sources, assembled.sources.test, trained_model(assembled)
     broken = {key for keys in gather(list(assembled.loader.bad_files.examples)) for key in keys}
     results: dict[str, Any] = {
         "steps": outcome.steps,
@@ -260,18 +233,50 @@ def evaluate_and_publish(
         if rank() == 0:
             if figures is not None:
                 figures.draw_evaluation(evaluation, test, run.path / "figures")
-            write_mistakes(evaluation, test, run.path / MISTAKES)
+            lines = [json.dumps(one, ensure_ascii=False) + "\n" for one in evaluation.mistakes(test)]
+            with atomic_file(run.path / MISTAKES) as temporary:
+                temporary.write_text("".join(lines), encoding="utf-8")
         results["test"] = {s.name: s.value for s in evaluation.scores()}
         results |= {"test_split": test.name, "test_examples": evaluation.n, "test_broken": evaluation.broken}
         summary = evaluation.as_json()
         results |= {name: summary[name] for name in ("per_class", "wrong")}
-    describe_model(model, assembled, run, results)
-    return results | {"model": publish(model, run.path)}
+    return publish(model, assembled, run, results)
 
 
-def describe_model(model: Model, assembled: Assembled, run: Run, results: dict[str, Any]) -> None:
-    """Give the model its scores, licence and provenance: the experiment, the step of the weights, by what code and on
-    what, and where it began."""
+def rewrite_model(assembled: Assembled, run: Run, results: dict[str, Any]) -> dict[str, Any]:
+    """Write the missing or damaged bundle of a finished run again from its checkpoint; return the results."""
+    place, step = run.path / MODEL, results["kept_step"]
+    _, state = build_state(assembled)
+    try:
+        run.restore(state.tensors(), step=step)
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"the run is finished, but {place} is missing or damaged, and cannot be written again without its "
+            f"checkpoint: {error}. Restore either of them; or remove {run.path}, or choose another, to train anew"
+        ) from error
+    state.keep_average()
+    if rank() == 0:
+        note(f"{place} was missing or damaged: writing it again from the checkpoint of step {step}")
+        check_own_folder(place, MODEL_FILES, "trained")  # one with anything else in it is not a run's
+        shutil.rmtree(place, ignore_errors=True)
+    return publish(trained_model(assembled), assembled, run, results)
+
+
+def trained_model(assembled: Assembled) -> Model:
+    """Return the model to save, its weights whole on every process."""
+    model = backbone(assembled.objective)
+    if assembled.experiment.training.parallel != "fsdp":
+        return model
+    weights = {name: whole(w).detach() for name, w in model.state_dict().items()}
+    checkpoint = Checkpoint(
+        model.config, weights, model.preprocess, model.class_names, model.provenance, license=model.license
+    )
+    return to_model(checkpoint).to(assembled.device)
+
+
+def publish(model: Model, assembled: Assembled, run: Run, results: dict[str, Any]) -> dict[str, Any]:
+    """Write the bundle with its scores, licence and provenance: the experiment, the step of the weights, by what code
+    and on what, and where it began. Return the results with the names of its files and their SHA-256."""
     provenance = {
         "format": "trained",
         "experiment": assembled.identity,
@@ -282,16 +287,25 @@ def describe_model(model: Model, assembled: Assembled, run: Run, results: dict[s
     model.provenance = provenance | ({"start": model.provenance} if assembled.from_weights else {})
     model.license = inherit_license(model.license)
     model.metrics = replace_nonfinite({"val": results["val"], "test": results["test"]})
-
-
-def write_mistakes(evaluation: Evaluation, test: Source, path: Path) -> None:
-    with atomic_file(path) as temporary:
-        lines = [json.dumps(one, ensure_ascii=False) + "\n" for one in evaluation.mistakes(test)]
-        temporary.write_text("".join(lines), encoding="utf-8")
-
-
-def publish(model: Model, folder: Path) -> dict[str, str]:
-    """Write the bundle; return the names of its files and their SHA-256."""
     if rank() == 0:
-        save(model, folder / MODEL)
-    return gather(written_model(folder) if rank() == 0 else {})[0]
+        save(model, run.path / MODEL)
+    return results | {"model": gather(written_model(run.path) if rank() == 0 else {})[0]}
+
+
+def written_model(folder: Path) -> dict[str, str]:
+    """Return the files of a run's bundle and their SHA-256; nothing where one of them is missing."""
+    try:
+        return {name: fingerprint(folder / MODEL / name)["sha256"] for name in MODEL_FILES}
+    except OSError:
+        return {}
+
+
+def is_broken(folder: Path, results: dict[str, Any]) -> bool:
+    """Return True for a finished run whose bundle is not the one that was written."""
+    return not (model := written_model(folder)) or model != results.get("model")
+
+
+def lacks_model(folder: Path) -> bool:
+    """Return True for the folder of a finished run whose bundle is not the one that was written."""
+    results = read_results(folder) if os.path.lexists(folder / RUN_JSON) else None
+    return results is not None and is_broken(folder, results)

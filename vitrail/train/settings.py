@@ -9,6 +9,7 @@ Every setting is a field of one of these, once; its comment is the help of its f
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -16,12 +17,13 @@ from typing import Any, Literal
 from vitrail.data.settings import DataSettings
 from vitrail.errors import ConfigError
 from vitrail.models.choices import Activation, BlockKind, Pool, Positions, PositionsAt
+from vitrail.models.names import make_config
 from vitrail.objectives import objective_name
 from vitrail.objectives.classification import Classification
 from vitrail.objectives.objective import Objective
-from vitrail.train.duration import Duration, in_steps
-from vitrail.train.optim import OptimizerSettings
-from vitrail.train.parallel import Parallel
+
+Duration = int | str
+Parallel = Literal["ddp", "fsdp"]
 
 # Settings of where a run is computed and when it gives up, not of what it computes: they may change when it resumes.
 INCIDENTAL = {
@@ -65,19 +67,63 @@ class ModelSettings:
     pre_logits: bool = False  # add a tanh layer of width D before the classifier, as the paper pre-trains
     head_bias: float | None = None  # initial bias of the classifier
 
-    def architecture(self) -> dict[str, Any]:
-        """Return the overrides of the architecture that are set, but for the image size and `pre_logits`."""
-        apart = ("model", "image_size", "pre_logits")
-        return {name: value for name, value in vars(self).items() if name not in apart and value is not None}
+    def fresh_overrides(self) -> dict[str, Any]:
+        """Return the fields of the named architecture that are set, for fresh weights."""
+        overrides = {
+            name: value for name, value in vars(self).items() if name != "model" and value is not None
+        }
+        if overrides.pop("pre_logits"):
+            overrides["pre_logits"] = self.width or make_config(self.model).width
+        return overrides
 
-    def check_for_weights(self) -> None:
-        """Refuse what would need other weights than those that are loaded."""
-        fixed = [name for name in self.architecture() if name not in CHANGEABLE]
-        fixed += ["pre_logits"] if self.pre_logits else []
-        if fixed:
+    def loaded_overrides(self) -> dict[str, Any]:
+        """Return what is set beside the image size; refuse what needs other weights than those that are loaded."""
+        overrides = {name: value for name, value in vars(self).items() if value is not None}
+        del overrides["model"]
+        overrides.pop("image_size", None)
+        if not self.pre_logits:
+            del overrides["pre_logits"]
+        if fixed := [name for name in overrides if name not in CHANGEABLE]:
             raise ConfigError(
                 f"{', '.join(fixed)} cannot be set for weights that are loaded from {self.model}; with an "
                 "architecture's name, such as B/16, the weights are fresh"
+            )
+        return overrides
+
+
+@dataclass(frozen=True)
+class OptimizerSettings:
+    optimizer: Literal["adamw", "sgd"] = "adamw"  # AdamW, or SGD with momentum
+    lr: float = 1e-3  # peak learning rate
+    # how lr falls after the warmup
+    schedule: Literal["cosine", "linear", "constant", "milestones"] = "cosine"
+    warmup: Duration = "5%"  # how long lr rises from 0: steps, epochs (2ep) or a part of the run (5%)
+    end_lr: float = 1e-5  # learning rate at which schedule linear ends
+    milestones: tuple[Duration, ...] = ()  # for schedule milestones: steps after which lr drops to a tenth
+    momentum: float = 0.9  # momentum of SGD; first beta of AdamW
+    beta2: float = 0.999  # second beta of AdamW
+    weight_decay: float = 0.0  # decay of kernels (not biases, norms, positions), scaled by lr
+    layer_decay: float = 1.0  # factor of lr from one layer to the one below
+    grad_clip: float = 1.0  # largest global norm of the gradient; 0: no clipping
+    ema: float = 0.0  # decay of the exponential moving average of the weights, such as 0.9999; 0: off
+    ema_ramp: bool = False  # let the decay rise to its value as (1 + t) / (10 + t) after t steps
+    freeze: tuple[str, ...] = ()  # what stays fixed: body (all but the head), or prefixes of parameter names
+
+    def __post_init__(self) -> None:
+        if self.optimizer not in ("adamw", "sgd"):
+            raise ConfigError(f"optimizer {self.optimizer!r} is not one of adamw, sgd")
+        for name in ("lr", "end_lr", "weight_decay", "grad_clip"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ConfigError(f"{name} {getattr(self, name)}: must be finite and not negative")
+        for name in ("momentum", "beta2", "ema"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"{name} {getattr(self, name)}: must be in [0, 1)")
+        if not 0 < self.layer_decay <= 1:
+            raise ConfigError(f"layer_decay {self.layer_decay}: must be in (0, 1]")
+        if (self.schedule == "milestones") != bool(self.milestones):
+            raise ConfigError(
+                f"schedule {self.schedule} with milestones {list(self.milestones)}: the two belong together, such as "
+                "schedule milestones with milestones 30% 60% 90%"
             )
 
 
@@ -148,12 +194,12 @@ class Experiment:
                 f"steps {training.steps}: {examples:,} examples in batches of {batch_size} make {steps}"
             )
 
-        def resolve(duration: Duration) -> int:
+        def resolve(duration: Duration, least: int = 1) -> int:
             """Return at least a step, but 0 for 0 of anything: only at the end."""
             count = in_steps(duration, examples=examples, batch_size=batch_size, total=steps)
-            return max(1, count) if re.search("[1-9]", str(duration)) else 0
+            return max(least, count) if re.search("[1-9]", str(duration)) else 0
 
-        warmup = in_steps(optimizer.warmup, examples=examples, batch_size=batch_size, total=steps)
+        warmup = resolve(optimizer.warmup, least=0)
         if warmup >= steps:
             raise ConfigError(
                 f"warmup {optimizer.warmup} ({warmup} steps) leaves nothing of a run of {steps} steps"
@@ -163,17 +209,28 @@ class Experiment:
             raise ConfigError(
                 f"milestones {milestones} must rise, and lie within the {steps} steps of the run"
             )
-        precision, compile = training.precision, training.compile
+        changed: dict[str, Any] = {"steps": steps, "log_every": max(1, resolve(training.log_every))}
+        changed |= {name: resolve(getattr(training, name)) for name in ("evaluate_every", "save_every")}
+        auto = {"precision": "bf16" if cuda else "float32", "compile": "on" if cuda else "off"}
+        changed |= {name: value for name, value in auto.items() if getattr(training, name) == "auto"}
         return dataclasses.replace(
             self,
             optimizer=dataclasses.replace(optimizer, warmup=warmup, milestones=milestones),
-            training=dataclasses.replace(
-                training,
-                steps=steps,
-                precision=precision if precision != "auto" else "bf16" if cuda else "float32",
-                compile=compile if compile != "auto" else "on" if cuda else "off",
-                log_every=max(1, resolve(training.log_every)),
-                evaluate_every=resolve(training.evaluate_every),
-                save_every=resolve(training.save_every),
-            ),
+            training=dataclasses.replace(training, **changed),
         )
+
+
+def in_steps(duration: Duration, *, examples: int, batch_size: int, total: int | None = None) -> int:
+    """Return a duration in steps of `batch_size` out of `examples`; of a run's own length, without a `total`."""
+    text = str(duration).strip().replace("_", "")
+    if text.isdecimal():
+        if total is None and not int(text):
+            raise ConfigError(f"steps {duration}: a run has at least 1")
+        return int(text)
+    if match := re.fullmatch(r"(\d+(?:\.\d+)?)\s*(?:ep|epoch|epochs)", text):
+        return round(float(match[1]) * examples / batch_size)
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", text)
+    if match and total is not None and float(match[1]) <= 100:
+        return round(float(match[1]) / 100 * total)
+    allowed = "steps (10_000), epochs (90ep)" + ("" if total is None else " or a part of the run (5%)")
+    raise ConfigError(f"{duration!r} is not a duration: {allowed}")

@@ -16,17 +16,17 @@ from __future__ import annotations
 import math
 import re
 import statistics
+from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict
 
 from vitrail.checkpoints.json_files import Count, check_kind
 from vitrail.checkpoints.license import describe_license, stated_license
-from vitrail.checkpoints.run import Run
 from vitrail.checkpoints.run.state import fail_together
-from vitrail.data.settings import DataSettings
-from vitrail.data.sources import TEST_SPLITS, Source, folder_layout
+from vitrail.data.sources import TEST_SPLITS, folder_layout
 from vitrail.data.splits import parse_split
 from vitrail.errors import CheckpointError, ConfigError, DataError
 from vitrail.objectives import objective_name
@@ -38,11 +38,12 @@ from vitrail.train.assemble import Assembled, Inputs, assemble
 from vitrail.train.data_splits import NOTHING, list_some, resolve_splits
 from vitrail.train.estimate import advise
 from vitrail.train.keywords import override
-from vitrail.train.results import Results, Scores, lacks_model
-from vitrail.train.run import Figures, Trained, finish, open_run, run
+from vitrail.train.run import Figures, Results, Scores, Trained, finish, lacks_model, run
 from vitrail.train.settings import Experiment
 from vitrail.transfer.protocols import PROTOCOLS, Finetuning, Protocol, gather_facts
 from vitrail.transfer.results_page import describe_tie, results_page
+
+Start = Callable[[str, Experiment], Trained]  # train in a folder inside
 
 
 class Swept(TypedDict):
@@ -96,15 +97,11 @@ def prepare(
             "architecture to train from scratch"
         )
     train = settings.get("train", "train")
-    first = override(
-        Experiment(), {"data": data, "model": model, "image_size": settings.get("image_size"), "train": train}
-    )
-    inputs = Inputs.read(first)
-    chosen = {name: settings.get(name) for name in ("image_size", "optimizer", "schedule")}
-    gpu = pick(device).type == "cuda"
-    facts = gather_facts(
-        inputs, first.model.model, train, gpu=gpu, sweep=bool(settings.get("sweep")), **chosen
-    )
+    chosen: dict[str, Any] = {name: settings.get(name) for name in ("image_size", "optimizer", "schedule")}
+    start = {"data": data, "model": model, "image_size": chosen["image_size"], "train": train}
+    inputs = Inputs.read(override(Experiment(), start))
+    chosen |= {"gpu": pick(device).type == "cuda", "sweep": bool(settings.get("sweep"))}
+    facts = gather_facts(inputs, str(model), train, **chosen)
     finetuning = override(protocol(facts), {"data": data, "model": model, **settings})
     objective = finetuning.experiment.objective
     if not objective.needs_labels:
@@ -122,58 +119,6 @@ def check_sweep(finetuning: Finetuning) -> None:
         raise ConfigError(f"a sweep holds out a part of train, which must be a whole split, not {train!r}")
 
 
-@dataclass(frozen=True)
-class Runs:
-    """The runs of a fine-tuning: the last one is the folder itself, the others lie inside."""
-
-    finetuning: Finetuning
-    inputs: Inputs
-    folder: Path
-    device: Device
-    figures: Figures | None
-
-    @property
-    def sweep(self) -> dict[str, Experiment]:
-        """Experiments on a part of train, with the rest to choose by and no test split, by the name of their lr."""
-        sweep, experiment = self.finetuning.sweep, self.finetuning.experiment
-        if not sweep.sweep:
-            return {}
-        part, train = f"{100 * (1 - sweep.dev):g}%", experiment.data.train
-        held_out = replace(
-            experiment,
-            data=replace(
-                experiment.data,
-                train=f"{train}[:{part} per class]",
-                val=f"{train}[{part}: per class]",
-                test="none",
-            ),
-            training=replace(experiment.training, evaluate_every=0),
-        )
-        return {f"{lr:g}": with_lr(held_out, lr) for lr in sorted(sweep.lrs)}
-
-    def seeds(self, lr: float) -> dict[int, Experiment]:
-        """Experiments of all seeds but the first."""
-        experiment = with_lr(self.finetuning.experiment, lr)
-        first = experiment.seed + 1
-        return {
-            seed: replace(experiment, seed=seed)
-            for seed in range(first, first + self.finetuning.sweep.seeds - 1)
-        }
-
-    def final(self, assembled: Assembled, lr: float) -> Assembled:
-        """Return the assembled run of the first seed with the lr that was chosen."""
-        identity = with_lr(self.finetuning.experiment, lr).identity()
-        return replace(assembled, experiment=with_lr(assembled.experiment, lr), identity=identity)
-
-    def run(self, experiment: Experiment, *place: str) -> Trained:
-        folder = self.folder.joinpath(*place)
-        return run(experiment, folder, device=self.device, inputs=self.inputs, figures=self.figures)
-
-
-def with_lr(experiment: Experiment, lr: float) -> Experiment:
-    return replace(experiment, optimizer=replace(experiment.optimizer, lr=lr))
-
-
 def run_finetuning(
     prepared: Prepared, out: str | Path, *, device: Device = "auto", figures: Figures | None = None
 ) -> Trained:
@@ -182,126 +127,142 @@ def run_finetuning(
 
     Finished, it returns the results, and writes those models again that are missing or damaged since.
     """
-    finetuning, folder = prepared.finetuning, Path(out)
-    runs = Runs(finetuning, prepared.inputs, folder, device, figures)
+    finetuning, inputs, folder = prepared.finetuning, prepared.inputs, Path(out)
+    sweep, seeds = sweep_runs(finetuning), finetuning.sweep.seeds
+
+    def start(place: str, experiment: Experiment) -> Trained:
+        return run(experiment, folder / place, device=device, inputs=inputs, figures=figures)
+
     with group(pick(device)) as where:
         # Whatever does not fit together is found before anything is written; the runs of a sweep differ in lr alone.
-        for experiment in list(runs.sweep.values())[:1]:
-            assemble(experiment, where, folder, prepared.inputs)
-        assembled = assemble(finetuning.experiment, where, folder, prepared.inputs)
-        with closing(open_run(assembled, folder, finetuning.identity())) as whole:
+        for experiment in list(sweep.values())[:1]:
+            assemble(experiment, where, folder, inputs)
+        assembled = assemble(finetuning.experiment, where, folder, inputs)
+        with closing(assembled.open_run(folder, finetuning.identity())) as whole:
             results = whole.results(FinetuningResults)
             if results is not None:
-                mend(runs, results["lr"])
-                results = finish(runs.final(assembled, results["lr"]), whole, figures)
+                lr = results["lr"]
+                mend(folder, sweep | seed_runs(finetuning, lr), start)
+                results = finish(with_lr(finetuning, assembled, lr), whole, figures)
             else:
                 if rank() == 0:
-                    describe(finetuning, assembled, prepared.inputs)
-                    advise(assembled, runs=finetuning.sweep.seeds + len(runs.sweep))
-                results = train_all(runs, assembled, whole)
+                    describe(finetuning, assembled, inputs)
+                    advise(assembled, runs=seeds + len(sweep))
+                assembled.objective.cpu()  # the weights of one run at a time are on the device
+                lr, swept = choose_lr(finetuning, sweep, start)
+                others = []
+                for number, (place, experiment) in enumerate(seed_runs(finetuning, lr).items(), 1):
+                    tell(f"Seed {experiment.seed}, run {number} of {seeds}")
+                    others.append(start(place, experiment).results)
+                if others:
+                    tell(f"Seed {finetuning.experiment.seed}, run {seeds} of {seeds}")
+                assembled.objective.to(assembled.device)
+                choice = {"lr": lr, "sweep": swept, "dev": finetuning.sweep.dev if swept else None}
+                choice["untested"] = assembled.sources.untested()
+                conclude = partial(summarise, others=others, choice=choice, folder=folder)
+                results = finish(with_lr(finetuning, assembled, lr), whole, figures, conclude)
             barrier()
     return Trained(folder, results)
 
 
-def train_all(runs: Runs, assembled: Assembled, whole: Run) -> dict[str, Any]:
-    """Sweep, train the other seeds, then the first one in the folder itself; return the results of all."""
-    assembled.objective.cpu()  # the weights of one run at a time are on the device
-    lr, swept = choose_lr(runs)
-    if swept and rank() == 0:
-        note(f"Training on all of train with lr {lr:g}")
-    others = []
-    for number, (seed, experiment) in enumerate(runs.seeds(lr).items(), 1):
-        if rank() == 0:
-            note(f"Seed {seed}, run {number} of {runs.finetuning.sweep.seeds}")
-        others.append(runs.run(experiment, "seeds", str(seed)))
-    if others and rank() == 0:
-        note(f"Seed {runs.finetuning.experiment.seed}, run {len(others) + 1} of {len(others) + 1}")
-
-    def conclude(first: dict[str, Any]) -> dict[str, Any]:
-        tested = [first, *(trained.results for trained in others)]
-        results = first | {
-            "lr": lr,
-            "sweep": swept,
-            "dev": runs.finetuning.sweep.dev if swept else None,
-            "seeds": len(tested),
-            "scores": summarise_scores([results["test"] or {} for results in tested]),
-            "per_class": average_classes([results.get("per_class", []) for results in tested]),
-            "untested": assembled.sources.untested(),
-        }
-        if rank() == 0:
-            with atomic_file(runs.folder / "results.md") as path:
-                path.write_text(results_page(results), encoding="utf-8")
-            if results["broken"]:
-                note(f"Left out {results['broken']:,} broken images: see {runs.folder / 'bad_files.jsonl'}")
-        return results
-
-    assembled.objective.to(assembled.device)
-    return finish(runs.final(assembled, lr), whole, runs.figures, conclude)
+def tell(text: str) -> None:
+    """Note something once, by the first process."""
+    if rank() == 0:
+        note(text)
 
 
-def choose_lr(runs: Runs) -> tuple[float, dict[str, Scores]]:
+def sweep_runs(finetuning: Finetuning) -> dict[str, Experiment]:
+    """Return the runs that lr is chosen by: on a part of train, with the rest to choose by and no test split."""
+    sweep, experiment = finetuning.sweep, finetuning.experiment
+    part, train = f"{100 * (1 - sweep.dev):g}%", experiment.data.train
+    splits = {"train": f"{train}[:{part} per class]", "val": f"{train}[{part}: per class]", "test": "none"}
+    lrs = sorted(sweep.lrs) if sweep.sweep else ()
+    return {f"sweep/{lr:g}": override(experiment, {**splits, "evaluate_every": 0, "lr": lr}) for lr in lrs}
+
+
+def seed_runs(finetuning: Finetuning, lr: float) -> dict[str, Experiment]:
+    """Return the runs of all seeds but the first, whose run is the folder itself."""
+    experiment, first = finetuning.experiment, finetuning.experiment.seed + 1
+    return {
+        f"seeds/{seed}": override(experiment, {"lr": lr, "seed": seed})
+        for seed in range(first, first + finetuning.sweep.seeds - 1)
+    }
+
+
+def with_lr(finetuning: Finetuning, assembled: Assembled, lr: float) -> Assembled:
+    """Return the assembled run of the first seed with the lr that was chosen."""
+    identity = override(finetuning.experiment, {"lr": lr}).identity()
+    return replace(assembled, experiment=override(assembled.experiment, {"lr": lr}), identity=identity)
+
+
+def choose_lr(
+    finetuning: Finetuning, sweep: dict[str, Experiment], start: Start
+) -> tuple[float, dict[str, Scores]]:
     """Return the lr with the best accuracy on a held-out part of train, and the scores of each. Of equals, the one
     with the lowest loss, then the lowest."""
     swept: dict[str, Scores] = {}
-    for number, (name, experiment) in enumerate(runs.sweep.items(), 1):
-        if rank() == 0:
-            note(f"Sweep, run {number} of {len(runs.sweep)}: lr {name}")
-        trained = runs.run(experiment, "sweep", name)
+    for number, (place, experiment) in enumerate(sweep.items(), 1):
+        name = f"{experiment.optimizer.lr:g}"
+        tell(f"Sweep, run {number} of {len(sweep)}: lr {name}")
+        trained = start(place, experiment)
         val = trained.results["val"]
         check_kind(val, Swept, f"{trained.folder}: results on val")
         swept[name] = {score: val[score] for score in ("val_top1", "val_loss")}
     if not swept:
-        return runs.finetuning.experiment.optimizer.lr, {}
+        return finetuning.experiment.optimizer.lr, {}
 
     def worth(name: str) -> tuple[float, float]:
         top1, loss = swept[name]["val_top1"], swept[name]["val_loss"]
         assert top1 is not None
         return top1, -math.inf if loss is None else -loss
 
-    if (remark := describe_tie(swept)) and rank() == 0:
-        note(remark)
-    return runs.sweep[max(swept, key=worth)].optimizer.lr, swept
+    if remark := describe_tie(swept):
+        tell(remark)
+    lr = sweep[f"sweep/{max(swept, key=worth)}"].optimizer.lr
+    tell(f"Training on all of train with lr {lr:g}")
+    return lr, swept
 
 
-def summarise_scores(tests: list[Scores]) -> dict[str, Any]:
-    """Return mean, standard deviation and values over the seeds of each score; None where one is not finite."""
-    scores = {}
-    for name in tests[0]:
-        values = [test.get(name) for test in tests]
-        numbers = [value for value in values if value is not None]
-        all_finite = len(numbers) == len(values)
+def summarise(
+    first: dict[str, Any], others: list[dict[str, Any]], choice: dict[str, Any], folder: Path
+) -> dict[str, Any]:
+    """Return the results of the first run with mean, standard deviation and values over the seeds of each score (None
+    where one is not finite), and the mean accuracy of each class; write them into results.md."""
+    runs, scores = [first, *others], {}
+    for name in first["test"] or {}:
+        values = [run["test"].get(name) for run in runs]
+        finite = None not in values
         scores[name] = {
-            "mean": statistics.mean(numbers) if all_finite else None,
-            "std": statistics.stdev(numbers) if all_finite and len(values) > 1 else None,
+            "mean": statistics.mean(values) if finite else None,
+            "std": statistics.stdev(values) if finite and len(values) > 1 else None,
             "values": values,
         }
-    return scores
-
-
-def average_classes(by_seed: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Return the number of images and the mean accuracy over the seeds of each class that was tested."""
-    return [
+    per_class = [
         {"name": one[0]["name"], "n": one[0]["n"], "accuracy": statistics.mean(c["accuracy"] for c in one)}
-        for one in zip(*by_seed, strict=False)
+        for one in zip(*(run.get("per_class", []) for run in runs), strict=False)
     ]
+    results = first | choice | {"seeds": len(runs), "scores": scores, "per_class": per_class}
+    if rank() == 0:
+        with atomic_file(folder / "results.md") as path:
+            path.write_text(results_page(results), encoding="utf-8")
+        if results["broken"]:
+            note(f"Left out {results['broken']:,} broken images: see {folder / 'bad_files.jsonl'}")
+    return results
 
 
-def mend(runs: Runs, lr: float) -> None:
+def mend(folder: Path, inside: dict[str, Experiment], start: Start) -> None:
     """Let the finished runs inside write their models again that are missing or damaged; a run may have been
     removed."""
-    inside = {("sweep", name): experiment for name, experiment in runs.sweep.items()}
-    inside |= {("seeds", str(seed)): experiment for seed, experiment in runs.seeds(lr).items()}
     for place, experiment in inside.items():
         broken = False
         try:
-            with fail_together(f"{runs.folder.joinpath(*place)} cannot be read"):
+            with fail_together(f"{folder / place} cannot be read"):
                 if rank() == 0:
-                    broken = lacks_model(runs.folder.joinpath(*place))
+                    broken = lacks_model(folder / place)
             if gather(broken)[0]:
-                runs.run(experiment, *place)
+                start(place, experiment)
         except CheckpointError as error:
-            if rank() == 0:
-                note(str(error))
+            tell(str(error))
 
 
 def describe(finetuning: Finetuning, assembled: Assembled, inputs: Inputs) -> None:
@@ -311,9 +272,17 @@ def describe(finetuning: Finetuning, assembled: Assembled, inputs: Inputs) -> No
     text += (
         ", no test" if sources.test is None else f", testing on {len(sources.test):,} ({sources.test.name})"
     )
-    unused = find_unused(settings.data, inputs)
+    # Those of validation and test that are there and of which nothing is used.
+    resolved = resolve_splits(settings.data, inputs.data)
+    splits = [split for split in (resolved.train, resolved.val, resolved.test) if split not in NOTHING]
+    used, unused = {part.name for split in splits for part in parse_split(split)}, {}
+    for name in inputs.data.splits:
+        if name in TEST_SPLITS and name not in used:
+            with suppress(DataError):  # images without labels, or none: nobody could use it
+                source = inputs.data.whole(name)
+                unused[name] = f"{len(source):,} ({source.name})"
     if unused:
-        text += "; " + ", ".join(f"{len(source):,} ({source.name})" for source in unused.values()) + " unused"
+        text += f"; {', '.join(unused.values())} unused"
         if settings.data.train == "train" and "validation" in unused and not finetuning.sweep.sweep:
             text += " (train+validation would train on both)"
     layout = folder_layout(settings.data.data)
@@ -328,16 +297,3 @@ def describe(finetuning: Finetuning, assembled: Assembled, inputs: Inputs) -> No
     if stated_license(assembled.model.license):
         license = describe_license(assembled.model.license)
         note(f"License of {settings.model.model}, which also holds for what is trained from it: {license}")
-
-
-def find_unused(settings: DataSettings, inputs: Inputs) -> dict[str, Source]:
-    """Return those of validation and test that are there and of which nothing is used."""
-    resolved = resolve_splits(settings, inputs.data)
-    splits = [split for split in (resolved.train, resolved.val, resolved.test) if split not in NOTHING]
-    used = {part.name for split in splits for part in parse_split(split)}
-    unused = {}
-    for name in inputs.data.splits:
-        if name in TEST_SPLITS and name not in used:
-            with suppress(DataError):  # images without labels, or none: nobody could use it
-                unused[name] = inputs.data.whole(name)
-    return unused

@@ -26,8 +26,7 @@ from vitrail.models.names import make_config
 from vitrail.models.vit import ViTConfig
 from vitrail.train.assemble import Inputs
 from vitrail.train.data_splits import MEDIUM, SMALL, held_part
-from vitrail.train.optim import OptimizerSettings
-from vitrail.train.settings import Experiment, ModelSettings, TrainingSettings
+from vitrail.train.settings import Experiment, ModelSettings, OptimizerSettings, TrainingSettings
 
 LOOKED_AT = 20  # images, for their size
 GRID = (0.001, 0.003, 0.01, 0.03)

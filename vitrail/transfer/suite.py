@@ -42,8 +42,7 @@ from vitrail.models.names import Model
 from vitrail.runtime.device import Device, pick
 from vitrail.runtime.log import note
 from vitrail.train.keywords import override, override_known
-from vitrail.train.results import lacks_model
-from vitrail.train.run import Figures
+from vitrail.train.run import Figures, lacks_model
 from vitrail.train.settings import INCIDENTAL
 from vitrail.transfer import tables
 from vitrail.transfer.finetune import Scored, prepare, run_finetuning

@@ -36,10 +36,8 @@ from vitrail.runtime.log import note
 from vitrail.train.assemble import Inputs, read_start
 from vitrail.train.data_splits import open_data
 from vitrail.train.keywords import override
-from vitrail.train.optim import OptimizerSettings
-from vitrail.train.results import MODEL, lacks_model
-from vitrail.train.run import Figures, run
-from vitrail.train.settings import Experiment, TrainingSettings
+from vitrail.train.run import MODEL, Figures, lacks_model, run
+from vitrail.train.settings import Experiment, OptimizerSettings, TrainingSettings
 from vitrail.transfer import tables, vtab_data
 from vitrail.transfer.protocols import round_to
 from vitrail.transfer.vtab_tasks import GROUPS, TASKS, paper_accuracies, select_tasks

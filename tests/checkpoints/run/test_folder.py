@@ -172,11 +172,8 @@ def test_another_architecture_is_an_error_and_changes_nothing(run, change, words
     assert all(torch.equal(state[name], t) for name, t in before.items())
 
 
-def test_an_equal_step_is_left_and_an_unequal_one_replaced(run):
+def test_a_step_that_is_saved_again_is_replaced(run):
     run.save(5, state_of(5), {"n": 1})
-    written = (checkpoint(run, 5) / "state.safetensors").stat()
-    run.save(5, state_of(5), {"n": 1})
-    assert (checkpoint(run, 5) / "state.safetensors").stat().st_ino == written.st_ino
     run.save(5, state_of(5), {"n": 2}, score=0.5)
     assert run.restore(state_of(0)) == (5, {"n": 2})
     assert run.best() == 5
@@ -269,10 +266,10 @@ def test_the_best_whole_checkpoint_is_found(tmp_path, caplog):
     for step, score in ((1, 0.5), (2, 0.9), (3, 0.7), (4, None)):
         run.save(step, state_of(step), {"step": step}, score=score)
     for best in (2, 3, 1):
-        assert run.restore_best(state) == (best, {"step": best})
+        assert run.restore(state, best=True) == (best, {"step": best})
         assert_equal(state, best)
         DAMAGES["cut"](checkpoint(run, best))
-    assert run.restore_best(state) is None
+    assert run.restore(state, best=True) is None
     assert_equal(state, 1)  # as it was
     assert "step-00000002 is damaged" in caplog.text
     run.close()
@@ -407,7 +404,7 @@ def listing(folder):
 def test_a_link_a_pipe_or_a_device_is_refused_and_what_it_leads_to_left_alone(run, tmp_path, name, kind):
     run.append({"step": 1})
     run.save(1, state_of(1), {})
-    for folder in ("figures", "model", "checkpoints/.partial-step-00000002", "figures/.loss.png.a1b2c3d4"):
+    for folder in ("figures", "model", "checkpoints/.step-00000002.partial_", "figures/.loss.png.a1b2c3d4"):
         (run.path / folder).mkdir()
         (run.path / folder / "model.json").write_text("{}")
     run.close()
@@ -498,7 +495,7 @@ def test_only_what_a_kill_left_is_tidied_away(run):
     ]
     gone = [
         run.path / ".run.json.a1b2c3d4",
-        run.path / "checkpoints/.partial-step-00000002",
+        run.path / "checkpoints/.step-00000002.partial_",
         run.path / "figures/.loss.png.a1b2c3d4",
         run.path / ".model.a1b2c3d4",
         run.path / ".model.old.a1b2c3d4",

@@ -77,13 +77,13 @@ assert run.restore(into_plain, step=2) == (2, {"step": 2})
 assert_equal(into_plain, 2)
 
 # What fails on one process fails on both, and the last good checkpoint stays.
-write_own = run_state.write_own
+save_safetensors = run_state.save_safetensors
 if rank == 1:
     def full(*_):
         raise OSError(28, "No space left on device")
-    run_state.write_own = full
+    run_state.save_safetensors = full
 refused(CheckpointError, "disk full", run.save, 4, sharded(4), {})
-run_state.write_own = write_own
+run_state.save_safetensors = save_safetensors
 assert run.restore(state) == (3, {"step": 3})
 run.close()
 refused(ConfigError, "a is 1 there, 2 here", Run.open, top / "sharded", {"a": 2})

@@ -36,11 +36,9 @@ from typing import Any
 from vitrail.checkpoints.run import metrics
 from vitrail.checkpoints.run.run_json import (
     RUN_JSON,
-    check_resumable,
-    flatten,
+    open_run_json,
     read_results,
     read_run_json,
-    start_run_json,
     write_run_json,
 )
 from vitrail.checkpoints.run.state import (
@@ -52,7 +50,6 @@ from vitrail.checkpoints.run.state import (
     read_checkpoint,
     read_facts,
     remove_checkpoint,
-    tidy_checkpoints,
     write_checkpoint,
 )
 from vitrail.data.readers.fingerprint import digest
@@ -62,9 +59,14 @@ from vitrail.runtime.files import flush, open_own, remove_unfinished
 from vitrail.runtime.log import note
 
 START = "start"  # a bundle of the model object that a run was started with
-LOCK, METRICS, CHECKPOINTS, FIGURES = ".lock", "metrics.jsonl", "checkpoints", "figures"
-# Names that are written in the folder of a run under a temporary name first.
-WRITTEN = r"start|run\.json|metrics\.jsonl|mistakes\.jsonl|results\.md|model|figures"
+LOCK, METRICS, CHECKPOINTS = ".lock", "metrics.jsonl", "checkpoints"
+# What is written under a temporary name first, by folder: names that a kill may leave unfinished.
+WRITTEN = {
+    ".": r"start|run\.json|metrics\.jsonl|mistakes\.jsonl|results\.md|model|figures",
+    "figures": r".+\.png",
+    CHECKPOINTS: r"step-[0-9]+",
+}
+EVIDENCE = ("versions", "git", "data", "used", "later_data")
 # Looking at a run (`vitrail runs`) holds its lock for an instant: seconds between tries to get it, and how many.
 PAUSE, TRIES = 0.02, 20
 
@@ -109,7 +111,10 @@ class Run:
                     check_own(run.path)
                     run.path.mkdir(parents=True, exist_ok=True)
                     run._unlock = weakref.finalize(run, os.close, lock(run.path / LOCK))
-                    run._begin(config, about)
+                    run.first = open_run_json(run.path, config, about).get("first_checkpoint")
+                    metrics.mend(run._metrics)
+                    for folder, names in WRITTEN.items():
+                        remove_unfinished(run.path / folder, names)
         except BaseException:
             run.close()  # an exception that is kept keeps the run alive
             raise
@@ -150,31 +155,42 @@ class Run:
                         remove_checkpoint(self._place(old))
         self.damaged.clear()
 
-    def restore(self, state: State, *, step: int | None = None) -> tuple[int, dict[str, Any]] | None:
+    def restore(
+        self, state: State, *, step: int | None = None, best: bool = False
+    ) -> tuple[int, dict[str, Any]] | None:
         """Copy a checkpoint into the tensors of `state`; return its step and facts, or None if there is none.
 
-        Without `step`, it is the newest one that is whole: damaged ones are skipped with a note, and removed after
-        the next save. Names, shapes and dtypes must be those that were saved. If all checkpoints that were written
-        are gone it is an error: the run would start over, and its metrics would be lost.
+        It is that of `step`, the one with the highest score (`best`), or the newest. For the last two, damaged ones
+        are skipped with a note, and removed after the next save. Names, shapes and dtypes must be those that were
+        saved. If all checkpoints that were written are gone it is an error: the run would start over.
         """
         most = max_bytes(state)
         with fail_together(f"{self.path / CHECKPOINTS} cannot be read"):
             if rank() == 0:
-                step = self._newest_whole(most) if step is None else self._whole(step, most)
-        return self._read(step, state)
+                step = self._find_whole(step, best, most)
+        step, self.damaged = gather((step, self.damaged))[0]
+        return None if step is None else (step, read_checkpoint(self._place(step), state)["facts"])
 
-    def restore_best(self, state: State) -> tuple[int, dict[str, Any]] | None:
-        """Copy the whole checkpoint with the highest score into `state`; without any, leave it and return None."""
-        step, most = None, max_bytes(state)
-        with fail_together(f"{self.path / CHECKPOINTS} cannot be read"):
-            while rank() == 0 and (step := self.best()) is not None:
-                try:
-                    self._whole(step, most)
-                    break
-                except CheckpointError as error:
-                    note(f"{error}; the next best is used")
-                    self.damaged.add(step)
-        return self._read(step, state)
+    def _find_whole(self, step: int | None, best: bool, most: int) -> int | None:
+        """Return the step of the checkpoint that is asked for, or of the next one that is whole."""
+        steps = [step] if step is not None else self._by_score() if best else self.steps()[::-1]
+        if self.first is not None and not steps and not best:
+            raise CheckpointError(
+                f"{self.path} has written checkpoints since step {self.first}, but {CHECKPOINTS} holds none now: "
+                "restore them to resume, or choose another folder to start over"
+            )
+        for one in steps:
+            damage = find_damage(self._place(one), most)
+            if damage is None:
+                return one
+            problem = f"{self._place(one)} is damaged ({damage})"
+            if step is not None:
+                raise CheckpointError(problem)
+            if one == steps[-1] and not best:
+                raise CheckpointError(f"{problem}; there is no checkpoint before it")
+            note(f"{problem}; the {'next best' if best else 'one before'} is used")
+            self.damaged.add(one)
+        return None
 
     def steps(self) -> list[int]:
         """Return the steps of the checkpoints that are there, in order."""
@@ -182,8 +198,10 @@ class Run:
 
     def best(self) -> int | None:
         """Return the step of the checkpoint with the highest score, the first of equal ones."""
-        scores = read_scores(self.path)
-        return best_step({step: score for step, score in scores.items() if step not in self.damaged})
+        return next(iter(self._by_score()), None)
+
+    def _by_score(self) -> list[int]:
+        return [step for step in read_scores(self.path) if step not in self.damaged]
 
     def append(self, row: dict[str, Any]) -> None:
         """Add a row to metrics.jsonl at once. NaN and infinity are stored as null."""
@@ -213,11 +231,7 @@ class Run:
     def evidence(self) -> dict[str, Any]:
         """Return the entries of run.json that a model of this run carries in its provenance."""
         content = read_run_json(self.path)
-        return {
-            name: content[name]
-            for name in ("versions", "git", "data", "used", "later_data")
-            if name in content
-        }
+        return {name: content[name] for name in EVIDENCE if name in content}
 
     @property
     def _metrics(self) -> Path:
@@ -228,45 +242,6 @@ class Run:
 
     def _add(self, entries: dict[str, Any]) -> None:
         write_run_json(self.path, read_run_json(self.path) | entries)
-
-    def _begin(self, config: dict[str, Any], about: dict[str, Any]) -> None:
-        if (self.path / RUN_JSON).exists():
-            check_resumable(self.path, config, about)
-        else:
-            start_run_json(self.path, config, about)
-        self.first = read_run_json(self.path).get("first_checkpoint")
-        tidy_checkpoints(self.path / CHECKPOINTS)
-        metrics.mend(self._metrics)
-        remove_unfinished(self.path, WRITTEN)
-        remove_unfinished(self.path / FIGURES, r".+\.png")
-
-    def _read(self, step: int | None, state: State) -> tuple[int, dict[str, Any]] | None:
-        """Read the checkpoint that the first process chose."""
-        step, self.damaged = gather((step, self.damaged))[0]
-        return None if step is None else (step, read_checkpoint(self._place(step), state)["facts"])
-
-    def _newest_whole(self, most: int) -> int | None:
-        steps = self.steps()
-        if self.first is not None and not steps:
-            raise CheckpointError(
-                f"{self.path} has written checkpoints since step {self.first}, but {CHECKPOINTS} holds none now: "
-                "restore them to resume, or choose another folder to start over"
-            )
-        for step in reversed(steps):
-            try:
-                return self._whole(step, most)
-            except CheckpointError as error:
-                if step == steps[0]:
-                    raise CheckpointError(f"{error}; there is no checkpoint before it") from error
-                note(f"{error}; the one before is used")
-                self.damaged.add(step)
-        return None
-
-    def _whole(self, step: int, most: int) -> int:
-        damage = find_damage(self._place(step), most)
-        if damage is not None:
-            raise CheckpointError(f"{self._place(step)} is damaged ({damage})")
-        return step
 
 
 def check_own(path: Path) -> None:
@@ -302,39 +277,38 @@ def check_own(path: Path) -> None:
 
 def check_utf8(path: Path, config: dict[str, Any]) -> None:
     """Raise an error for names that are not UTF-8: neither JSON nor safetensors can hold them."""
-    for text in (str(path), *(json.dumps(value, ensure_ascii=False) for value in flatten(config).values())):
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise ConfigError(
-                f"{text[:200]}: this name is not UTF-8, which {RUN_JSON} cannot hold: rename it, or use a link with "
-                "another name"
-            ) from error
+    try:
+        json.dumps([str(path), config], ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        name = error.object[max(0, error.start - 100) : error.end + 100]
+        raise ConfigError(
+            f"{name}: this name is not UTF-8, which {RUN_JSON} cannot hold: rename it, or use a link with another "
+            "name"
+        ) from error
 
 
 def lock(path: Path) -> int:
     """Open a file and lock it until it is closed; it names the process that holds it."""
     handle = open_own(path, os.O_RDWR | os.O_CREAT)
     try:
-        for _ in range(TRIES - 1):
+        for left in reversed(range(TRIES)):
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
-            except BlockingIOError:
-                time.sleep(PAUSE)
-        else:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        holder = os.read(handle, 1000).decode("utf-8", "replace").strip()
+            except BlockingIOError as error:
+                if left:
+                    time.sleep(PAUSE)
+                    continue
+                holder = os.read(handle, 1000).decode("utf-8", "replace").strip() or "another process"
+                raise ConfigError(
+                    f"{path.parent} is in use: {holder} is writing this run. Wait for it to end, or stop it; "
+                    "processes of a torchrun that was killed may still be running"
+                ) from error
+        os.ftruncate(handle, 0)
+        os.write(handle, f"process {os.getpid()} on {platform.node()}\n".encode())
+    except BaseException:
         os.close(handle)
-        if not isinstance(error, BlockingIOError):
-            raise
-        raise ConfigError(
-            f"{path.parent} is in use: {holder or 'another process'} is writing this run. Wait for it to end, or "
-            "stop it; processes of a torchrun that was killed may still be running"
-        ) from error
-    os.ftruncate(handle, 0)
-    os.write(handle, f"process {os.getpid()} on {platform.node()}\n".encode())
+        raise
     return handle
 
 
@@ -366,7 +340,8 @@ def list_steps(path: Path) -> list[int]:
 
 
 def read_scores(path: Path) -> dict[int, float]:
-    """Return step -> score of a run's checkpoints; damaged ones and those without a score are left out."""
+    """Return step -> score of a run's checkpoints, the best first, the earlier of equal ones; damaged ones and those
+    without a score are left out."""
     scores = {}
     for step in list_steps(path):
         try:
@@ -375,8 +350,4 @@ def read_scores(path: Path) -> dict[int, float]:
             continue  # `restore` deals with damage
         if score is not None and math.isfinite(score):
             scores[step] = float(score)
-    return scores
-
-
-def best_step(scores: dict[int, float]) -> int | None:
-    return max(scores, key=lambda step: (scores[step], -step), default=None)
+    return dict(sorted(scores.items(), key=lambda item: (-item[1], item[0])))

@@ -24,6 +24,14 @@ RUN_JSON = "run.json"
 FORMAT = 2  # its version; the first one was not numbered
 # Raised when the same settings, data and machine would give other bits: the golden traces (tests/golden) hold it.
 NUMERICS = "1"
+# Entries that must be those that a run started with; the data, of a finished run.
+REFUSED = {
+    "classes": "was started with other classes, or in another order, so its labels mean something else. This is "
+    "another run: choose another folder, or restore the class names",
+    "start": "was started from other weights under the same name. Choose another folder, or restore those weights",
+    "data": "holds a finished run on other data: files were added, removed or changed since. With the present data "
+    "this is another run: choose another folder",
+}
 
 
 class Git(TypedDict):
@@ -69,37 +77,35 @@ def read_results(folder: Path, kind: Any = dict[str, Any]) -> dict[str, Any] | N
     return results
 
 
-def write_run_json(folder: Path, content: dict[str, Any]) -> None:
+def write_run_json(folder: Path, content: dict[str, Any]) -> dict[str, Any]:
+    """Write the content, and return it as it will be read; refuse what could not be read again."""
     text = json.dumps(content, indent=2, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
-    parse_object(text, RunJson, str(folder / RUN_JSON))  # refuse to write what could not be read again
+    content = parse_object(text, RunJson, str(folder / RUN_JSON))
     with atomic_file(folder / RUN_JSON) as temporary:
         temporary.write_bytes(text)
+    return content
 
 
-def start_run_json(folder: Path, config: dict[str, Any], about: dict[str, Any]) -> None:
-    """Write the run.json of a new run; `about` holds the optional entries that are known."""
-    started = {
-        "format": FORMAT,
-        "config": config,
-        "versions": versions(),
-        "git": git_state(),
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
-    write_run_json(folder, started | about)
+def open_run_json(folder: Path, config: dict[str, Any], about: dict[str, Any]) -> dict[str, Any]:
+    """Return the content for a run that starts, or resumes; `about` holds the optional entries that are known.
 
-
-def check_resumable(folder: Path, config: dict[str, Any], about: dict[str, Any]) -> None:
-    """Raise an error unless config, class names and starting weights are those that the run started with.
-
-    An unfinished run may be resumed with changed data files, and any run with other versions; a note says so.
+    Raise an error unless config, class names and starting weights are those that the run started with. An unfinished
+    run may be resumed with changed data files, and any run with other versions; a note says so.
     """
+    if not (folder / RUN_JSON).exists():
+        created = datetime.now(UTC).isoformat(timespec="seconds")
+        started = {"format": FORMAT, "config": config, "versions": versions(), "git": git_state()}
+        return write_run_json(folder, {**started, "created": created, **about})
     content = read_run_json(folder)
     changed = [name for name, now in about.items() if content.get(name, now) != now]
-    before, now = flatten(content["config"]), flatten(json.loads(json.dumps(config)))
+    before, now = (
+        {name: json.dumps(value) for name, value in flatten(settings).items()}
+        for settings in (content["config"], config)
+    )
     differences = [
-        f"{name} is {setting(before, name)} there, {setting(now, name)} here"
+        f"{name} is {before.get(name, 'not set')} there, {now.get(name, 'not set')} here"
         for name in sorted(before.keys() | now.keys())
-        if setting(before, name) != setting(now, name)
+        if before.get(name) != now.get(name)
     ]
     if differences:
         other = "classes" if "classes" in changed else "data (files or splits)" if "data" in changed else None
@@ -108,21 +114,9 @@ def check_resumable(folder: Path, config: dict[str, Any], about: dict[str, Any])
             f"{folder} holds another run, which is never overwritten: {listing(differences)}.{also} Choose another "
             "folder, or use the same settings to resume"
         )
-    if "classes" in changed:
-        raise ConfigError(
-            f"{folder} was started with other classes, or in another order, so its labels mean something else. "
-            "This is another run: choose another folder, or restore the class names"
-        )
-    if "start" in changed:
-        raise ConfigError(
-            f"{folder} was started from other weights under the same name. Choose another folder, or restore those "
-            "weights"
-        )
-    if "data" in changed and "results" in content:
-        raise ConfigError(
-            f"{folder} holds a finished run on other data: files were added, removed or changed since. With the "
-            "present data this is another run: choose another folder"
-        )
+    for name, reason in REFUSED.items():
+        if name in changed and (name != "data" or "results" in content):
+            raise ConfigError(f"{folder} {reason}")
     updated = about | content
     if "data" in changed:
         note(f"{folder} was started with other data: files were added, removed or changed since")
@@ -136,6 +130,7 @@ def check_resumable(folder: Path, config: dict[str, Any], about: dict[str, Any])
     ]
     if others:
         note(f"{folder} was started with {', '.join(others)}: numbers may differ in the last digits")
+    return updated
 
 
 def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -145,10 +140,6 @@ def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
         nested = isinstance(value, dict) and value
         flat |= flatten(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
     return flat
-
-
-def setting(settings: dict[str, Any], name: str) -> str:
-    return json.dumps(settings[name]) if name in settings else "not set"
 
 
 def versions() -> dict[str, str]:
@@ -162,19 +153,15 @@ def versions() -> dict[str, str]:
 
 
 def git_state() -> dict[str, Any] | None:
-    """Return the commit of the running code; None unless it runs from a repository that tracks it."""
-    if git("ls-files", "--error-unmatch", str(Path(__file__).with_name("__init__.py"))) is None:
-        return None
-    commit = git("describe", "--always", "--exclude=*", "--abbrev=40", "--dirty")
-    if commit is None:
-        return None
-    return {"commit": commit.removesuffix("-dirty"), "dirty": commit.endswith("-dirty")}
+    """Return the commit of the running code; None without git, or unless it runs from a repository that tracks it."""
 
-
-def git(*arguments: str) -> str | None:
-    """Return the output of git in our repository; None if git is missing or fails."""
-    command = ["git", "-C", str(Path(__file__).parent), *arguments]
-    try:
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(Path(__file__).parent), *arguments]
         return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+
+    try:
+        git("ls-files", "--error-unmatch", Path(__file__).name)
+        commit = git("describe", "--always", "--exclude=*", "--abbrev=40", "--dirty")
     except (OSError, subprocess.SubprocessError):
         return None
+    return {"commit": commit.removesuffix("-dirty"), "dirty": commit.endswith("-dirty")}

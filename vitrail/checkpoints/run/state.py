@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import re
 import shutil
@@ -32,6 +31,7 @@ from typing import Any, TypedDict
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from vitrail.checkpoints.checkpoint import listing
 from vitrail.checkpoints.json_files import MAX_BYTES, Count, read_object, save_json
@@ -45,7 +45,7 @@ from vitrail.runtime.files import (
     flush_folder,
     is_disk_full,
     open_own,
-    replace_folder,
+    put_folder,
 )
 
 State = dict[str, Tensor]  # dotted names -> tensors, plain or DTensor
@@ -54,8 +54,8 @@ STATE, SHARDS, FACTS, MANIFEST = "state.safetensors", "shards.json", "facts.json
 SHARD = re.compile(r"shard-[0-9]{5,}\.safetensors")
 MAX_TABLE_BYTES = 128 << 10  # of shards.json per tensor: enough for thousands of processes
 NEARLY_FULL = 1 << 20  # bytes that a full disk may have left
-# Prefixes of a folder that is being written, has been moved aside, or is being removed.
-PARTIAL, REPLACED, REMOVED = ".partial-", ".replaced-", ".removed-"
+# Ends of the names of folders that are being written or removed; files.remove_unfinished tidies them after a kill.
+PARTIAL, REMOVED = "partial_", "removed_"
 
 
 class Facts(TypedDict):
@@ -79,30 +79,31 @@ class Manifest(TypedDict):
 
 
 def write_checkpoint(place: Path, state: State, facts: dict[str, Any]) -> None:
-    """Write a checkpoint under a temporary name, then move it into place. All processes call it.
-
-    An equal checkpoint that is already there is kept, another one is replaced.
-    """
-    partial, problem = place.with_name(PARTIAL + place.name), f"{place} cannot be written"
+    """Write a checkpoint under a temporary name, then move it into place. All processes call it."""
+    partial, problem = place.with_name(f".{place.name}.{PARTIAL}"), f"{place} cannot be written"
+    sharded = any(isinstance(t, DTensor) for t in state.values())
+    file = f"shard-{rank():05d}.safetensors" if sharded else STATE
+    own = {name: t for name, t in state.items() if is_written_here(t)}
+    table: dict[str, Rows] = {name: [] for name in state}
+    for rows in gather({name: (file, *held_rows(t)) for name, t in own.items()}) if sharded else ():
+        for name, row in rows.items():
+            table[name].append(row)
     try:
         with fail_together(problem):
             if rank() == 0:
                 shutil.rmtree(partial, ignore_errors=True)
                 partial.mkdir(parents=True)
-        sharded = any(isinstance(t, DTensor) for t in state.values())
-        table = gather_table(state) if sharded else {}
         with fail_together(problem, place.parent):
-            if sharded:
-                write_own(state, partial)
-            elif rank() == 0:
-                save_safetensors(state, partial / STATE)
+            if own:
+                save_safetensors({name: local(t.detach()) for name, t in own.items()}, partial / file)
         with fail_together(problem):
             if rank() == 0:
                 if sharded:
+                    table = {name: sorted(rows, key=lambda row: row[1:]) for name, rows in table.items()}
                     (partial / SHARDS).write_text(json.dumps(table), encoding="utf-8")
                 save_json({**facts, "tensors": describe(state)}, partial / FACTS)
                 seal(partial)
-                move(partial, place)
+                put_folder(partial, place)
     finally:
         if rank() == 0:
             shutil.rmtree(partial, ignore_errors=True)
@@ -114,7 +115,7 @@ def read_checkpoint(place: Path, state: State) -> dict[str, Any]:
     with fail_together(problem):
         facts = read_facts(place)
         check_fits(state, facts["tensors"], place)
-    with fail_together(problem):
+    with fail_together(problem):  # no process writes into its tensors before all agree
         read_tensors(state, place)
     return facts
 
@@ -143,7 +144,7 @@ def find_damage(place: Path, most: int) -> str | None:
     No file may have more than `most` bytes.
     """
     try:
-        files = read_manifest(place)["files"]
+        files = read_object(place / MANIFEST, Manifest)["files"]
         if FACTS not in files or not {STATE, SHARDS} & files.keys():
             return f"{MANIFEST} does not list {FACTS} and one of {STATE} and {SHARDS}"
         for name, recorded in files.items():
@@ -161,19 +162,9 @@ def find_damage(place: Path, most: int) -> str | None:
     return None
 
 
-def tidy_checkpoints(folder: Path) -> None:
-    """Clean up after a kill: restore what was only moved aside, remove what was half written or half removed."""
-    for aside in folder.glob(f"{REPLACED}step-*"):
-        if not (place := folder / aside.name.removeprefix(REPLACED)).exists():
-            aside.rename(place)
-    for prefix in (PARTIAL, REPLACED, REMOVED):
-        for leftover in folder.glob(f"{prefix}step-*"):
-            shutil.rmtree(leftover)
-
-
 def remove_checkpoint(place: Path) -> None:
     """Remove a checkpoint; it is renamed first, so that a kill leaves no half of it under its own name."""
-    shutil.rmtree(place.rename(place.with_name(REMOVED + place.name)))
+    shutil.rmtree(place.rename(place.with_name(f".{place.name}.{REMOVED}")))
 
 
 @contextmanager
@@ -210,22 +201,6 @@ def seal(folder: Path) -> None:
     flush_folder(folder)
 
 
-def move(partial: Path, place: Path) -> None:
-    """Move a checkpoint into place. At no moment would a kill leave neither the old one nor the new one."""
-    if not place.exists():
-        partial.rename(place)
-        flush_folder(place.parent)
-        return
-    most = max(file.stat().st_size for file in partial.iterdir())
-    if find_damage(place, most) is None and read_manifest(place) == read_manifest(partial):
-        return
-    replace_folder(partial, place, place.with_name(REPLACED + place.name))
-
-
-def read_manifest(folder: Path) -> dict[str, Any]:
-    return read_object(folder / MANIFEST, Manifest)
-
-
 def fingerprint(file: Path) -> dict[str, Any]:
     """Return the size and the SHA-256 of a file."""
     with os.fdopen(open_own(file), "rb") as stream:
@@ -251,23 +226,6 @@ def check_fits(state: State, stored: dict[str, list[Any]], place: Path) -> None:
 
 
 # --- tensors, whole or sharded ---
-
-
-def gather_table(state: State) -> dict[str, Rows]:
-    """Return which process writes which rows of which tensor. All processes call it."""
-    file = f"shard-{rank():05d}.safetensors"
-    own = {name: [(file, *held_rows(t))] for name, t in state.items() if is_written_here(t)}
-    table: dict[str, Rows] = {name: [] for name in state}
-    for one_process in gather(own):
-        for name, rows in one_process.items():
-            table[name] += rows
-    return {name: sorted(rows, key=lambda row: row[1:]) for name, rows in table.items()}
-
-
-def write_own(state: State, folder: Path) -> None:
-    """Write the rows of this process."""
-    own = {name: local(t.detach()) for name, t in state.items() if is_written_here(t)}
-    save_safetensors(own, folder / f"shard-{rank():05d}.safetensors")
 
 
 def read_tensors(state: State, place: Path) -> None:
@@ -321,20 +279,11 @@ def fill(t: Tensor, stored: Any, first: int, last: int, where: str) -> None:
 
 def held_rows(t: Tensor) -> tuple[int, int]:
     """Return the first row that this process holds, and the one after the last."""
-    start, stop = 0, num_rows(t)
-    if isinstance(t, DTensor):
-        coordinate = t.device_mesh.get_coordinate()
-        assert coordinate is not None
-        for axis, placement in enumerate(t.placements):
-            assert placement.is_replicate() or placement.is_shard(0), placement
-            if placement.is_shard():
-                each = math.ceil(
-                    (stop - start) / t.device_mesh.size(axis)
-                )  # the last ones get fewer, or none
-                start = min(start + coordinate[axis] * each, stop)
-                stop = min(start + each, stop)
-        assert stop - start == num_rows(t.to_local()), (t.shape, t.placements)
-    return start, stop
+    if not isinstance(t, DTensor):
+        return 0, num_rows(t)
+    assert all(placement.is_replicate() or placement.is_shard(0) for placement in t.placements), t.placements
+    shape, offset = compute_local_shape_and_global_offset(t.shape, t.device_mesh, t.placements)
+    return offset[0], offset[0] + shape[0]
 
 
 def is_written_here(t: Tensor) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 from vitrail.checkpoints.json_files import Number, is_a
 from vitrail.checkpoints.run import metrics
-from vitrail.checkpoints.run.folder import METRICS, best_step, is_running, list_steps, read_scores
+from vitrail.checkpoints.run.folder import METRICS, is_running, list_steps, read_scores
 from vitrail.checkpoints.run.run_json import RUN_JSON, flatten, read_run_json
 from vitrail.errors import ConfigError
 
@@ -72,7 +72,11 @@ def summarize(run: Path, name: str, parent: str | None = None) -> Summary:
             evaluated |= {key: value for key, value in numbers.items() if key not in NOT_MEASURED}
     running = results is None and is_running(run)
     reached = measured.get("step") if running else None
-    best, examples, seeds = best_step(scores), number(final, "test_examples"), number(final, "seeds") or 1
+    best, examples, seeds = (
+        next(iter(scores), None),
+        number(final, "test_examples"),
+        number(final, "seeds") or 1,
+    )
     steps = number(config, "steps") or number(final, "steps")  # a run may be planned in epochs
     return Summary(
         name=name,
