@@ -55,7 +55,14 @@ def test_measuring_takes_time_and_leaves_the_random_numbers_alone(parts):
 
 @pytest.mark.parametrize(
     ("seconds", "words"),
-    [(0.2, "0 seconds"), (89, "89 seconds"), (91, "2 minutes"), (3600, "60 minutes"), (7200, "2.0 hours")],
+    [
+        (0.2, "0 seconds"),
+        (89, "89 seconds"),
+        (91, "2 minutes"),
+        (3600, "60 minutes"),
+        (7200, "2.0 hours"),
+        (3e5, "3.5 days"),
+    ],
 )
 def test_in_words(seconds, words):
     assert in_words(seconds) == words

@@ -18,15 +18,24 @@ from vitrail.recipes.recipe import Recipe
 from vitrail.runtime.device import peak_flops, pick
 from vitrail.train.assemble import check_fits, check_labels, model_config, read_start
 from vitrail.train.data_splits import open_data, resolve_splits
-from vitrail.train.estimate import TPU_V3_CORE, Accelerators, Estimate, estimate
+from vitrail.train.estimate import TPU_V3_CORE, Accelerators, Estimate, estimate, in_words
 from vitrail.train.settings import Experiment
 
 
 def dry_run(options: PretrainOptions, experiment: Experiment, recipe: Recipe, common: Common) -> Output:
     """Show the experiment with all that is known of it, every duration in steps, and what it needs."""
     check_labels(experiment)
-    changes = list_changes(experiment, recipe)
-    on, where = accelerators(options, common)
+    # The settings that are not the recipe's, but for the path of its data: they void its claim.
+    ours, theirs = (flatten(one.identity()) for one in (experiment, recipe.make()))
+    differing = [name for name in {**theirs, **ours} if ours.get(name) != theirs.get(name)]
+    changes = [name.split(".")[-1] for name in differing if name != "data.data"]
+    if options.peak_tflops is not None:
+        peak, where = options.peak_tflops * 1e12, "--peak-tflops"
+    elif here := peak_flops(pick(common.device)):
+        peak, where = here, "this machine's"
+    else:
+        peak, where = TPU_V3_CORE, "a TPUv3 core; another with --peak-tflops"
+    on = Accelerators(options.processes, peak, options.utilisation)
     examples, classes = recipe.data.examples, recipe.data.classes
     data = f"{recipe.data.name}, as published: {examples:,} examples, {classes:,} classes"
     if experiment.data.data:
@@ -41,21 +50,19 @@ def dry_run(options: PretrainOptions, experiment: Experiment, recipe: Recipe, co
     needs = estimate(experiment, config, examples, on)
     resolved = experiment.resolve(examples, cuda=pick(common.device).type == "cuda")
     settings = with_model(resolved, config, start).as_dict()
-    rows = [*config_rows(settings), ["needs", "data", data], *need_rows(needs, on, where)]
+    groups = {"run": {"seed": settings["seed"]}}
+    groups |= {name: group for name, group in settings.items() if isinstance(group, dict)}
+    groups["needs"] = {"data": data} | describe_needs(needs, on, where)
+    rows = [
+        ["" if i else part, name, show_value(value)]
+        for part, group in groups.items()
+        for i, (name, value) in enumerate(group.items())
+    ]
     result: dict[str, Any] = {"recipe": recipe.name, "claim": recipe.claim, "command": recipe.command}
     result |= {"changes": changes, "experiment": settings, "examples": examples, "classes": classes}
     result |= {**asdict(needs), "exaflops": needs.exaflops, "memory_bytes": needs.memory_bytes, **asdict(on)}
     after = [recipe.claim, *([f"Changed from the recipe: {', '.join(changes)}."] if changes else [])]
     return Output(common, ["", "", ""], rows, result, after=after)
-
-
-def list_changes(experiment: Experiment, recipe: Recipe) -> list[str]:
-    """Return the settings that are not the recipe's, but for the path of its data: they void its claim."""
-    ours, theirs = (flatten(one.identity()) for one in (experiment, recipe.make()))
-    names = {**theirs, **ours}
-    return [
-        name.split(".")[-1] for name in names if name != "data.data" and ours.get(name) != theirs.get(name)
-    ]
 
 
 def with_model(experiment: Experiment, config: Config, start: Checkpoint | None) -> Experiment:
@@ -77,28 +84,23 @@ def with_model(experiment: Experiment, config: Config, start: Checkpoint | None)
     return replace(experiment, model=settings, data=data)
 
 
-def accelerators(options: PretrainOptions, common: Common) -> tuple[Accelerators, str]:
-    """Return what to estimate for, and its name."""
-    if options.peak_tflops is not None:
-        peak, where = options.peak_tflops * 1e12, "--peak-tflops"
-    elif here := peak_flops(pick(common.device)):
-        peak, where = here, "this machine's"
-    else:
-        peak, where = TPU_V3_CORE, "a TPUv3 core; another with --peak-tflops"
-    return Accelerators(options.processes, peak, options.utilisation), where
+def describe_needs(needs: Estimate, on: Accelerators, where: str) -> dict[str, str]:
+    many = f"{on.processes} x {on.peak_flops / 1e12:g} TFLOP/s ({where}) at {on.utilisation:.0%}"
+    less = "(less with --grad-accum, --activation-checkpointing)"
+    return {
+        "steps": f"{needs.steps:,} ({needs.examples_seen:,} images)",
+        "image size": "{} x {}".format(*needs.image_size),
+        "parameters": f"{needs.parameters:,}",
+        "exaFLOPs": f"{needs.exaflops:,.4g}",
+        "memory per process": size(needs.memory_bytes),
+        "  weights, gradients, optimizer": size(needs.state_bytes),
+        "  activations": f"{size(needs.activation_bytes)} {less}",
+        "time": f"{in_words(needs.seconds)} on {many}",
+        "accelerator-days": f"{needs.accelerator_days:,.3g}",
+    }
 
 
-def config_rows(experiment: dict[str, Any], part: str = "run") -> list[list[str]]:
-    """Return rows of group, setting, value; the group is named once."""
-    own = {name: value for name, value in experiment.items() if not isinstance(value, dict)}
-    rows = [[part if not i else "", name, in_words(value)] for i, (name, value) in enumerate(own.items())]
-    for name, value in experiment.items():
-        if isinstance(value, dict):
-            rows += config_rows(value, name)
-    return rows
-
-
-def in_words(value: Any) -> str:
+def show_value(value: Any) -> str:
     if value is None or value == "":
         return "-"
     if isinstance(value, tuple):
@@ -106,31 +108,5 @@ def in_words(value: Any) -> str:
     return f"{value:,}" if type(value) is int else f"{value}"
 
 
-def need_rows(needs: Estimate, on: Accelerators, where: str) -> list[list[str]]:
-    many = f"{on.processes} x {on.peak_flops / 1e12:g} TFLOP/s ({where}) at {on.utilisation:.0%}"
-    return [
-        ["", "steps", f"{needs.steps:,} ({needs.examples_seen:,} images)"],
-        ["", "image size", "{} x {}".format(*needs.image_size)],
-        ["", "parameters", f"{needs.parameters:,}"],
-        ["", "exaFLOPs", f"{needs.exaflops:,.4g}"],
-        ["", "memory per process", size(needs.memory_bytes)],
-        ["", "  weights, gradients, optimizer", size(needs.state_bytes)],
-        [
-            "",
-            "  activations",
-            f"{size(needs.activation_bytes)} (less with --grad-accum, --activation-checkpointing)",
-        ],
-        ["", "time", f"{clock(needs.seconds)} on {many}"],
-        ["", "accelerator-days", f"{needs.accelerator_days:,.3g}"],
-    ]
-
-
 def size(count: int) -> str:
     return f"{count / 2**30:,.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
-
-
-def clock(seconds: float) -> str:
-    days, hours, minutes = seconds / 86_400, seconds / 3_600, seconds / 60
-    if days >= 2:
-        return f"{days:,.1f} days"
-    return f"{hours:.1f} hours" if hours >= 2 else f"{minutes:.1f} minutes"

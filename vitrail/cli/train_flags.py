@@ -72,8 +72,9 @@ def parse(
 
 def facts_in(words: list[str]) -> dict[str, Any]:
     """Return the facts of `Facts` that the flags tell."""
+    size = word_after("--image-size", words)
     return {
-        "image_size": whole_number_after("--image-size", words),
+        "image_size": int(size) if size.isdecimal() else None,
         "optimizer": word_after("--optimizer", words) or None,
         "schedule": word_after("--schedule", words) or None,
         "sweep": "--sweep" in words,
@@ -88,8 +89,3 @@ def word_after(flag: str, words: list[str]) -> str:
         if name.replace("_", "-") == flag:
             word = value if equals else following
     return word
-
-
-def whole_number_after(flag: str, words: list[str]) -> int | None:
-    word = word_after(flag, words)
-    return int(word) if word.isdecimal() else None

@@ -68,24 +68,6 @@ def show_pretrained(trained: Trained, labels: bool, data: str, common: Common) -
     return Output(common, ["", ""], rows, result, after=after)
 
 
-def recipe_list(common: Common) -> Output:
-    """Return name, model, data, length and lr of each recipe; the claim, which is a sentence, only in the JSON."""
-    from vitrail.recipes.names import RECIPES
-
-    rows, recipes = [], []
-    for name, recipe in RECIPES.items():
-        experiment = recipe.make()
-        steps, lr, model = experiment.training.steps, experiment.optimizer.lr, experiment.model.model
-        rows.append([name, model, recipe.data.name, str(steps), f"{lr:g}"])
-        recipes.append({"name": name, "model": model, "data": recipe.data.name, "steps": steps, "lr": lr})
-        recipes[-1] |= {"claim": recipe.claim, "command": recipe.command, "cost": recipe.cost}
-    columns = ["name", "model", "data", ">length", ">lr"]
-    after = [
-        "vitrail pretrain --recipe NAME --dry-run shows all settings of one, with its claim; --help its flags."
-    ]
-    return Output(common, columns, rows, {"recipes": recipes}, after=after)
-
-
 def finetune_command(words: list[str]) -> Output:
     """Fine-tune a checkpoint on labelled images: new head, new resolution, and a report of the mistakes. Options left
     unset are chosen by --protocol from your data and checkpoint; the default one is for a folder of photographs."""
@@ -96,7 +78,7 @@ def finetune_command(words: list[str]) -> Output:
     from vitrail.inspection import figures
     from vitrail.recipes.names import find_finetuning_recipe
     from vitrail.train.assemble import default_folder
-    from vitrail.transfer.finetune import check_sweep, prepare, run_finetuning
+    from vitrail.transfer.finetune import prepare, run_finetuning
     from vitrail.transfer.protocols import PROTOCOLS, Facts
 
     name = word_after("--recipe", words)
@@ -128,7 +110,6 @@ def finetune_command(words: list[str]) -> Output:
     prepared = prepare(data, model, protocol=protocol, device=device, **known, **train)
     options, experiment, more, common = parse_over(prepared.finetuning)
     finetuning = replace(prepared.finetuning, experiment=experiment, sweep=more["sweep"])
-    check_sweep(finetuning)
     out = Path(options.out) if options.out else default_folder(data, model)
     prepared = replace(prepared, finetuning=finetuning)
     return show_finetuned(run_finetuning(prepared, out, device=common.device, figures=figures), common)
@@ -137,26 +118,18 @@ def finetune_command(words: list[str]) -> Output:
 def show_finetuned(trained: Trained, common: Common) -> Output:
     from shlex import quote
 
-    from vitrail.evaluators.score import format_score, score_label
+    from vitrail.transfer.results_page import score_cells
 
     results, folder = trained.results, trained.folder
-    n, rows = results.get("test_examples"), []
-    for name, score in results["scores"].items():
-        several = len(score["values"]) > 1
-        spread = "-" if score["std"] is None else format_score(name, score["std"])
-        rows.append(
-            [
-                score_label(name),
-                format_score(name, score["mean"], None if several else n),
-                spread,
-                str(len(score["values"])),
-            ]
-        )
+    rows = [
+        [*score_cells(name, score, results), str(results["seeds"])]
+        for name, score in results["scores"].items()
+    ]
     tested = results.get("test_split") is not None
     after = [
         f"Trained on {results['train_examples']:,} images for {results['steps']:,} steps at lr {results['lr']:g}"
         + (f", chosen on {results['dev']:.0%} of train" if results["dev"] is not None else "")
-        + (f"; tested on {n:,} ({results['test_split']})" if tested else "")
+        + (f"; tested on {results['test_examples']:,} ({results['test_split']})" if tested else "")
     ]
     if not tested:
         after.append(
@@ -178,13 +151,30 @@ def show_finetuned(trained: Trained, common: Common) -> Output:
     return Output(common, ["score", ">mean", ">std", ">runs"], rows, result, after=after)
 
 
+def recipe_list(common: Common) -> Output:
+    """Return name, model, data, length and lr of each recipe; the claim, which is a sentence, only in the JSON."""
+    from vitrail.recipes.names import RECIPES
+
+    rows, recipes = [], []
+    for name, recipe in RECIPES.items():
+        experiment = recipe.make()
+        steps, lr, model = experiment.training.steps, experiment.optimizer.lr, experiment.model.model
+        rows.append([name, model, recipe.data.name, str(steps), f"{lr:g}"])
+        recipes.append({"name": name, "model": model, "data": recipe.data.name, "steps": steps, "lr": lr})
+        recipes[-1] |= {"claim": recipe.claim, "command": recipe.command, "cost": recipe.cost}
+    columns = ["name", "model", "data", ">length", ">lr"]
+    after = "vitrail pretrain --recipe NAME --dry-run shows all settings of one, with its claim; --help its flags."
+    return Output(common, columns, rows, {"recipes": recipes}, after=[after])
+
+
 def finetuning_list(common: Common) -> Output:
     from vitrail.recipes.names import FINETUNING_RECIPES
 
-    rows = [[name, recipe.claim, recipe.cost] for name, recipe in FINETUNING_RECIPES.items()]
     recipes = [
-        {"name": name, "claim": recipe.claim, "command": recipe.command}
+        {"name": name, "claim": recipe.claim, "command": recipe.command, "cost": recipe.cost}
         for name, recipe in FINETUNING_RECIPES.items()
     ]
-    after = ["vitrail finetune --recipe NAME --model PATH --data PATH"]
-    return Output(common, ["name", "claim", "cost"], rows, {"recipes": recipes}, after=after)
+    columns = ["name", "claim", "cost"]
+    rows = [[recipe[column] for column in columns] for recipe in recipes]
+    after = "vitrail finetune --recipe NAME --model PATH --data PATH"
+    return Output(common, columns, rows, {"recipes": recipes}, after=[after])

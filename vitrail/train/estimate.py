@@ -137,4 +137,6 @@ def seconds_per_image(assembled: Assembled) -> float:
 def in_words(seconds: float) -> str:
     if seconds < 90:
         return "1 second" if round(seconds) == 1 else f"{seconds:.0f} seconds"
-    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} minutes"
+    return f"{seconds / 3600:.1f} hours" if seconds < 2 * 86_400 else f"{seconds / 86_400:,.1f} days"

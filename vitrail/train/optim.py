@@ -114,13 +114,21 @@ def build_optimizer(
     objective: nn.Module, settings: OptimizerSettings, device: torch.device
 ) -> torch.optim.Optimizer:
     """Return the optimizer of all parameters that are not frozen. Each group carries `scale`, its factor of lr."""
-    layers = [find_layer(name) for name, _ in objective.named_parameters()]
-    depth = 1 + max((layer for layer in layers if layer is not None), default=-1)
+    layers = {name: find_layer(name) for name, _ in objective.named_parameters()}
+    depth = 1 + max((layer for layer in layers.values() if layer is not None), default=-1)
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for name, p in objective.named_parameters():
         if p.requires_grad:
-            decay = settings.weight_decay if is_kernel(name, p) else 0.0
-            groups.setdefault((decay, lr_scale(name, depth, settings.layer_decay)), []).append(p)
+            is_kernel = name.endswith(".weight") and p.ndim >= 2
+            layer = layers[name]
+            if layer is None:  # the layers 0 ... depth - 1 lie between what feeds them and what reads them
+                below = re.search(r"(^|\.)(embedding|cls|positions|stem|root|mask)(\.|$)", name)
+                layer = -1 if below else depth
+            decay_and_scale = (
+                settings.weight_decay if is_kernel else 0.0,
+                settings.layer_decay ** (depth - layer),
+            )
+            groups.setdefault(decay_and_scale, []).append(p)
     params = [{"params": ps, "weight_decay": decay, "scale": scale} for (decay, scale), ps in groups.items()]
     fused = device.type == "cuda"
     optimizer: torch.optim.Optimizer
@@ -162,21 +170,8 @@ def freeze(model: nn.Module, parts: Sequence[str]) -> None:
         )
 
 
-def is_kernel(name: str, p: nn.Parameter) -> bool:
-    return name.endswith(".weight") and p.ndim >= 2
-
-
 def find_layer(name: str) -> int | None:
     if ".stem." in f".{name}":
         return None  # of a hybrid: below all layers, as the embedding that reads it
     match = re.search(r"(?:encoder\.(?:blocks|positions)|stages)\.(\d+)\.", name)
     return None if match is None else int(match[1])
-
-
-def lr_scale(name: str, depth: int, layer_decay: float) -> float:
-    """Return the factor of lr: the layers 0 ... depth - 1 lie between what feeds them and what reads them."""
-    layer = find_layer(name)
-    if layer is None:
-        below = re.search(r"(^|\.)(embedding|cls|positions|stem|root|mask)(\.|$)", name)
-        layer = -1 if below else depth
-    return layer_decay ** (depth - layer)

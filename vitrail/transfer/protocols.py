@@ -12,6 +12,7 @@ A fine-tuning is an experiment and a sweep: lr is chosen on a part held out of t
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -60,6 +61,13 @@ class Finetuning:
 
     experiment: Experiment = field(default_factory=Experiment)
     sweep: Sweep = field(default_factory=Sweep)
+
+    def __post_init__(self) -> None:
+        train = self.experiment.data.train
+        if self.sweep.sweep and not re.fullmatch(r"[\w.\-]+", train):
+            raise ConfigError(
+                f"a sweep holds out a part of train, which must be a whole split, not {train!r}"
+            )
 
     def identity(self) -> dict[str, Any]:
         """Return what must be the same for a fine-tuning to be resumed, as run.json has it."""

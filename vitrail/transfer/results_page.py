@@ -12,28 +12,20 @@ from vitrail.transfer.tables import escape_markdown
 
 
 def results_page(results: dict[str, Any]) -> str:
-    """Return the page, in Markdown."""
-    n = results.get("test_examples")
+    """Return the page, in Markdown. Accuracies of classes are means over seeds, the worst first."""
     lines = [f"| score | mean | std | values (seeds: {results['seeds']}) |", "|---|---|---|---|"]
     for name, score in results["scores"].items():
-        mean = format_score(name, score["mean"], n if results["seeds"] == 1 else None)
-        spread = "-" if score["std"] is None else format_score(name, score["std"])
         values = ", ".join(format_score(name, value) for value in score["values"])
-        lines.append(f"| {score_label(name)} | {mean} | {spread} | {values} |")
+        lines.append(f"| {' | '.join(score_cells(name, score, results))} | {values} |")
+    n = results.get("test_examples")
     tested = f"tested on {n:,} ({results['test_split']})" if results.get("test_split") else "not tested"
     lines.append(
         f"\nTrained on {results['train_examples']:,} images for {results['steps']:,} steps at lr {results['lr']:g}; "
         f"{tested}."
     )
     lines.append(f"\nLicense: {escape_markdown(describe_license(results['license']))}")
-    return "\n".join([*lines, *class_lines(results), *sweep_lines(results)]) + "\n"
-
-
-def class_lines(results: dict[str, Any]) -> list[str]:
-    """Return the table of classes, the worst first; accuracies are means over seeds."""
-    lines = []
     if results["per_class"]:
-        lines = ["\n| class | images | accuracy |", "|---|---|---|"]
+        lines += ["\n| class | images | accuracy |", "|---|---|---|"]
         for one in sorted(results["per_class"], key=lambda one: float(one["accuracy"])):
             lines.append(f"| {escape_markdown(readable(one['name']))} | {one['n']} | {one['accuracy']:.1%} |")
     if results["untested"]:
@@ -42,20 +34,21 @@ def class_lines(results: dict[str, Any]) -> list[str]:
     if results.get("wrong"):
         most = f", the most confident {MOST_MISTAKES:,}" if results["wrong"] > MOST_MISTAKES else ""
         lines.append(f"\nMistakes of the first run: {results['wrong']:,}, listed in mistakes.jsonl{most}")
-    return lines
+    if results["sweep"]:
+        lines += [f"\n| lr | val_top1 | val_loss | on {results['dev']:.0%} of train |", "|---|---|---|---|"]
+        for lr, scores in results["sweep"].items():
+            chosen = "chosen" if float(lr) == results["lr"] else ""
+            top1, loss = (format_score(name, scores[name]) for name in ("val_top1", "val_loss"))
+            lines.append(f"| {lr} | {top1} | {loss} | {chosen} |")
+        if remark := describe_tie(results["sweep"]):
+            lines.append(f"\n{remark}")
+    return "\n".join(lines) + "\n"
 
 
-def sweep_lines(results: dict[str, Any]) -> list[str]:
-    """Return the table of the scores that lr was chosen by."""
-    if not results["sweep"]:
-        return []
-    lines = [f"\n| lr | val_top1 | val_loss | on {results['dev']:.0%} of train |", "|---|---|---|---|"]
-    for lr, scores in results["sweep"].items():
-        chosen = "chosen" if float(lr) == results["lr"] else ""
-        top1, loss = (format_score(name, scores[name]) for name in ("val_top1", "val_loss"))
-        lines.append(f"| {lr} | {top1} | {loss} | {chosen} |")
-    remark = describe_tie(results["sweep"])
-    return [*lines, *([f"\n{remark}"] if remark else [])]
+def score_cells(name: str, score: dict[str, Any], results: dict[str, Any]) -> list[str]:
+    """Return a score's label, its mean (of one seed with its margin) and its spread."""
+    mean = format_score(name, score["mean"], results.get("test_examples") if results["seeds"] == 1 else None)
+    return [score_label(name), mean, "-" if score["std"] is None else format_score(name, score["std"])]
 
 
 def describe_tie(sweep: dict[str, Any]) -> str:

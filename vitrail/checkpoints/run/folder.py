@@ -75,8 +75,7 @@ class Run:
     """A run folder that only this process writes to; made by `open`."""
 
     def __init__(self, path: Path, keep: int) -> None:
-        self.path = path
-        self.keep = keep
+        self.path, self.keep, self._metrics = path, keep, path / METRICS
         self.first: int | None = None  # step of its first checkpoint
         self.damaged: set[int] = set()  # steps of the checkpoints that `restore` has skipped
         self._unlock: Callable[[], object] | None = None
@@ -107,8 +106,7 @@ class Run:
         try:
             with fail_together(f"{run.path} cannot be opened"):
                 if rank() == 0:
-                    check_utf8(run.path, config)
-                    check_own(run.path)
+                    check_own(run.path, config)
                     run.path.mkdir(parents=True, exist_ok=True)
                     run._unlock = weakref.finalize(run, os.close, lock(run.path / LOCK))
                     run.first = open_run_json(run.path, config, about).get("first_checkpoint")
@@ -147,7 +145,7 @@ class Run:
             if rank() == 0:
                 if self.first is None:
                     self.first = step
-                    self._add({"first_checkpoint": step})
+                    write_run_json(self.path, read_run_json(self.path) | {"first_checkpoint": step})
                 whole = [s for s in self.steps() if s not in self.damaged]
                 kept = {*whole[-self.keep :], self.best(), step}
                 for old in self.steps():
@@ -173,7 +171,7 @@ class Run:
 
     def _find_whole(self, step: int | None, best: bool, most: int) -> int | None:
         """Return the step of the checkpoint that is asked for, or of the next one that is whole."""
-        steps = [step] if step is not None else self._by_score() if best else self.steps()[::-1]
+        steps = [step] if step is not None else list(read_scores(self.path)) if best else self.steps()[::-1]
         if self.first is not None and not steps and not best:
             raise CheckpointError(
                 f"{self.path} has written checkpoints since step {self.first}, but {CHECKPOINTS} holds none now: "
@@ -198,10 +196,7 @@ class Run:
 
     def best(self) -> int | None:
         """Return the step of the checkpoint with the highest score, the first of equal ones."""
-        return next(iter(self._by_score()), None)
-
-    def _by_score(self) -> list[int]:
-        return [step for step in read_scores(self.path) if step not in self.damaged]
+        return next((step for step in read_scores(self.path) if step not in self.damaged), None)
 
     def append(self, row: dict[str, Any]) -> None:
         """Add a row to metrics.jsonl at once. NaN and infinity are stored as null."""
@@ -222,7 +217,8 @@ class Run:
         """Write the results to run.json."""
         with fail_together(f"{self.path / RUN_JSON} cannot be written"):
             if rank() == 0:
-                self._add({"results": metrics.replace_nonfinite(results)})
+                finished = read_run_json(self.path) | {"results": metrics.replace_nonfinite(results)}
+                write_run_json(self.path, finished)
 
     def results(self, kind: Any = dict[str, Any]) -> dict[str, Any] | None:
         """Return the results, checked against the type `kind` (json_files.py); None if the run is not finished."""
@@ -233,22 +229,22 @@ class Run:
         content = read_run_json(self.path)
         return {name: content[name] for name in EVIDENCE if name in content}
 
-    @property
-    def _metrics(self) -> Path:
-        return self.path / METRICS
-
     def _place(self, step: int) -> Path:
         return self.path / CHECKPOINTS / folder_name(step)
 
-    def _add(self, entries: dict[str, Any]) -> None:
-        write_run_json(self.path, read_run_json(self.path) | entries)
 
-
-def check_own(path: Path) -> None:
-    """Raise an error unless `path` is new, empty, or holds a run, with files and folders only at any depth.
-
-    What a link leads to is not ours to write, to remove or to read.
-    """
+def check_own(path: Path, config: dict[str, Any] | None = None) -> None:
+    """Raise an error unless `path` is new, empty, or holds a run, with files and folders only at any depth: what a
+    link leads to is not ours to write, to remove or to read. Names, also in the config, must be UTF-8: neither JSON
+    nor safetensors can hold others."""
+    try:
+        json.dumps([str(path), config], ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        name = error.object[max(0, error.start - 100) : error.end + 100]
+        raise ConfigError(
+            f"{name}: this name is not UTF-8, which {RUN_JSON} cannot hold: rename it, or use a link with another "
+            "name"
+        ) from error
     if path.exists() and not path.is_dir():
         raise ConfigError(f"{path} is a file; a run is written to a folder of its own")
     if path.is_dir() and not os.path.lexists(path / RUN_JSON):
@@ -273,18 +269,6 @@ def check_own(path: Path) -> None:
                     f"{place} is {what}: the folder of a run may hold only files and folders of its own. Replace it "
                     "by what it stands for, or remove it"
                 )
-
-
-def check_utf8(path: Path, config: dict[str, Any]) -> None:
-    """Raise an error for names that are not UTF-8: neither JSON nor safetensors can hold them."""
-    try:
-        json.dumps([str(path), config], ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-        name = error.object[max(0, error.start - 100) : error.end + 100]
-        raise ConfigError(
-            f"{name}: this name is not UTF-8, which {RUN_JSON} cannot hold: rename it, or use a link with another "
-            "name"
-        ) from error
 
 
 def lock(path: Path) -> int:
@@ -315,17 +299,10 @@ def lock(path: Path) -> int:
 def is_running(path: Path) -> bool:
     """Return whether a process holds the lock of a run."""
     try:
-        handle = open_own(path / LOCK)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    finally:
-        os.close(handle)
+        with os.fdopen(open_own(path / LOCK)) as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        return isinstance(error, BlockingIOError)
     return False
 
 

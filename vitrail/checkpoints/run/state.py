@@ -214,15 +214,17 @@ def describe(state: State) -> dict[str, list[Any]]:
 
 
 def check_fits(state: State, stored: dict[str, list[Any]], place: Path) -> None:
-    here = describe(state)
-    problems = [f"{name} is not in it" for name in here.keys() - stored.keys()]
-    problems += [f"{name} is only there" for name in stored.keys() - here.keys()]
-    for name in here.keys() & stored.keys():
-        if here[name] != stored[name]:
+    here, problems = describe(state), []
+    for name in sorted(here.keys() | stored.keys()):
+        if name not in stored:
+            problems.append(f"{name} is not in it")
+        elif name not in here:
+            problems.append(f"{name} is only there")
+        elif here[name] != stored[name]:
             (dtype, shape), (stored_dtype, stored_shape) = here[name], stored[name]
             problems.append(f"{name} is {stored_dtype} {stored_shape} there, {dtype} {shape} here")
     if problems:
-        raise CheckpointError(f"{place} is a checkpoint of another architecture: {listing(sorted(problems))}")
+        raise CheckpointError(f"{place} is a checkpoint of another architecture: {listing(problems)}")
 
 
 # --- tensors, whole or sharded ---
