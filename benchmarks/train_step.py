@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import argparse
 import gc
+import itertools
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +22,7 @@ from benchmarks.peers import import_torchvision
 from vitrail.models.cost import cost
 from vitrail.runtime.device import peak_flops
 from vitrail.runtime.training_display import TrainingDisplay, Work
-from vitrail.train.fit import Loop, Progress
+from vitrail.train.fit import Loop
 from vitrail.train.keywords import override
 from vitrail.train.optim import TrainState
 from vitrail.train.settings import Experiment
@@ -40,6 +41,16 @@ def batch_of(size: int, image_size: int) -> dict[str, torch.Tensor]:
     }
 
 
+class Repeated:
+    """The same batch at every step."""
+
+    def __init__(self, batch: dict[str, torch.Tensor]) -> None:
+        self.batch = batch
+
+    def batches(self, start: int, stop: int, device: torch.device) -> Iterator[dict[str, torch.Tensor]]:
+        return itertools.repeat(self.batch, stop - start)
+
+
 def ours(batch: dict[str, torch.Tensor], name: str, image_size: int) -> Step:
     model = vitrail.create(name, classes=1000, image_size=image_size).to(DEVICE)
     settings = {"lr": 1e-3, "warmup": 100, "weight_decay": 0.1, "steps": 10_000, "log_every": 100}
@@ -48,7 +59,7 @@ def ours(batch: dict[str, torch.Tensor], name: str, image_size: int) -> Step:
     objective.compile()
     state = TrainState(objective, experiment.optimizer, DEVICE)
     display = TrainingDisplay(Work(10_000, len(batch["index"])), shown=False)
-    loop = Loop(objective, objective, state, experiment, None, [], DEVICE, Progress(), display, None)
+    loop = Loop(state, objective, Repeated(batch), experiment, DEVICE, display)
     waiting, count = [], iter(range(10**9))
 
     def step() -> None:

@@ -6,7 +6,8 @@ import torch
 
 import vitrail
 from vitrail.checkpoints.npz import read_npz
-from vitrail.train.fit import fit
+from vitrail.runtime.training_display import TrainingDisplay, Work
+from vitrail.train.fit import Loop
 from vitrail.train.keywords import override
 from vitrail.train.optim import TrainState, lr_at
 from vitrail.train.settings import Experiment, OptimizerSettings
@@ -39,7 +40,7 @@ class Rows:
     def __init__(self):
         self.rows, self.path = [], "nowhere"
 
-    def restore(self, state):
+    def restore(self, state, **more):
         return None
 
     def rewind(self, step, **more):
@@ -61,7 +62,8 @@ def train(fixtures, **settings):
     module = experiment.objective.build(model)
     state = TrainState(module, experiment.optimizer, CPU)
     rows = Rows()
-    fit(module, data, state, experiment, run=rows, device=CPU)
+    display = TrainingDisplay(Work(STEPS, experiment.data.batch_size), shown=False)
+    Loop(state, module, data, experiment, CPU, display, rows).fit()
     return model, [row["loss"] for row in rows.rows], [row["norm"] for row in rows.rows]
 
 

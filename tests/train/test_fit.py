@@ -10,7 +10,8 @@ from tests.train.small import measured
 from vitrail.checkpoints.run import Run
 from vitrail.evaluators.score import Score
 from vitrail.objectives.classification import Classification
-from vitrail.train.fit import fit
+from vitrail.runtime.training_display import TrainingDisplay, Work
+from vitrail.train.fit import Loop
 from vitrail.train.optim import TrainState
 from vitrail.train.settings import Experiment, OptimizerSettings, TrainingSettings
 
@@ -39,7 +40,8 @@ def trained(*, steps, ema=0.0, run=None, evaluators=(), **training):
     settings = {"log_every": 1, "evaluate_every": 0, "save_every": 0, **training}
     experiment = Experiment(optimizer=optimizer, training=TrainingSettings(steps, **settings))
     state = TrainState(objective, optimizer, CPU)
-    return objective, fit(objective, Batches(), state, experiment, run=run, evaluators=evaluators, device=CPU)
+    display = TrainingDisplay(Work(steps, 8), shown=False)
+    return objective, Loop(state, objective, Batches(), experiment, CPU, display, run, evaluators).fit()
 
 
 @pytest.mark.parametrize(("watch", "best"), [("val_loss", 2), ("val_ece", 2), ("val_top1", 3)])

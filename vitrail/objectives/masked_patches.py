@@ -19,6 +19,7 @@ x (B, 3, H, W) images in [-1, 1], N patches, n of them corrupted, z (B, N, D) em
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
@@ -167,8 +168,7 @@ class PatchPrediction(nn.Module):
         """Return what the chosen patches show: classes (B, n) or (B, n, 16), or pixels in [-1, 1] (B, n, 3 P^2)."""
         P = self.stride
         if self.target == "pixels":
-            x_p = F.unfold(x, P, stride=P).transpose(1, 2)  # (B, N, 3 P^2)
-            return take(x_p, chosen)
+            return take(cut(x, P), chosen)
         cell = P if self.target == "mean" else P // GRID
         colour = colour_classes(F.avg_pool2d((x + 1) / 2, cell))  # (B, H / cell, W / cell)
         k = P // cell
@@ -204,9 +204,9 @@ class HeldOutPatches:
 
     def __init__(self, objective: PatchPrediction, source: Source, batch_size: int) -> None:
         self.objective = objective
-        b = min(
-            batch_size * world(), -(-len(source) // world()) * world()
-        )  # `batch_size` on each process, at most
+        b = (
+            min(batch_size, math.ceil(len(source) / world())) * world()
+        )  # on each process `batch_size`, at most
         views = {"image": View(parse(objective.model.preprocess), masks=objective.corruption)}
         settings = DataSettings(batch_size=b, max_bad=1.0)
         self.loader = Loader(source, views, settings, rank=rank(), world=world(), evaluation=True)
@@ -236,46 +236,42 @@ class HeldOutPatches:
         prediction = y if self.objective.target == "pixels" else y.argmax(dim=-1)
         truth = self.objective.truth(batch["image"], chosen)
         x = (batch["image"] + 1) / 2  # (n, 3, H, W) in [0, 1]
-        return Gallery(
-            "patches",
-            {
-                "input": as_bytes(self.corrupted(x, batch)),
-                "predicted": as_bytes(self.painted(x, chosen, prediction)),
-                "truth": as_bytes(self.painted(x, chosen, truth)),
-            },
-        )
-
-    def corrupted(self, x: Tensor, batch: Batch) -> Tensor:
-        """Return the images as the model sees them: masked patches grey, and in place of a replaced one the other."""
-        image = torch.arange(len(x), device=x.device)[:, None]  # (B, 1)
-        x_p = self.cut(x)[image, batch["other"]]  # (B, N, 3, P, P): a patch itself, or another
-        masked = (batch["corruption"] == MASKED)[..., None, None, None]  # (B, N, 1, 1, 1)
-        return self.joined(torch.where(masked, GREY, x_p))  # (B, 3, H, W)
+        # As the model sees them: masked patches grey, and in place of a replaced one the other.
+        seen = take(cut(x, self.objective.stride), batch["other"])  # (n, N, 3 P^2)
+        seen = seen.masked_fill((batch["corruption"] == MASKED)[..., None], GREY)
+        rows = {
+            "input": join(seen, x),
+            "predicted": self.painted(x, chosen, prediction),
+            "truth": self.painted(x, chosen, truth),
+        }
+        return Gallery("patches", {name: as_bytes(row) for name, row in rows.items()})
 
     def painted(self, x: Tensor, chosen: Tensor, patches: Tensor) -> Tensor:
         """Return the images with the chosen patches replaced by classes of colour, or by pixels."""
         P = self.objective.stride
-        B, n = chosen.shape
         if self.objective.target == "pixels":
-            cells = ((patches.float() + 1) / 2).clamp(0, 1).view(B, n, 3, P, P)
+            cells = ((patches.float() + 1) / 2).clamp(0, 1)  # (B, n, 3 P^2)
         else:
-            k = 1 if self.objective.target == "mean" else 4
-            cells = bin_colours(patches).view(B, n, k, k, 3).permute(0, 1, 4, 2, 3)  # (B, n, 3, k, k)
+            k = 1 if self.objective.target == "mean" else GRID
+            cells = (
+                bin_colours(patches).view(*chosen.shape, k, k, 3).permute(0, 1, 4, 2, 3)
+            )  # (B, n, 3, k, k)
             cells = cells.repeat_interleave(P // k, 3).repeat_interleave(P // k, 4)  # (B, n, 3, P, P)
-        x_p = self.cut(x).clone()  # (B, N, 3, P, P)
-        x_p[torch.arange(B, device=x.device)[:, None], chosen] = cells.to(x_p.dtype)
-        return self.joined(x_p)  # (B, 3, H, W)
+            cells = cells.flatten(2)  # (B, n, 3 P^2)
+        x_p = cut(x, P)  # (B, N, 3 P^2)
+        x_p = x_p.scatter(1, chosen[..., None].expand_as(cells), cells.to(x_p.dtype))
+        return join(x_p, x)  # (B, 3, H, W)
 
-    def cut(self, x: Tensor) -> Tensor:
-        """Cut images (B, 3, H, W) into patches."""
-        P, (rows, columns) = self.objective.stride, self.objective.model.config.grid
-        x_p = x.unflatten(2, (rows, P)).unflatten(4, (columns, P))  # (B, 3, rows, P, columns, P)
-        return x_p.permute(0, 2, 4, 1, 3, 5).flatten(1, 2)  # (B, N, 3, P, P)
 
-    def joined(self, x_p: Tensor) -> Tensor:
-        """Join patches (B, N, 3, P, P) to images."""
-        x_p = x_p.unflatten(1, self.objective.model.config.grid)  # (B, rows, columns, 3, P, P)
-        return x_p.permute(0, 3, 1, 4, 2, 5).flatten(4, 5).flatten(2, 3)  # (B, 3, H, W)
+def cut(x: Tensor, P: int) -> Tensor:
+    """Cut images (B, 3, H, W) into patches (B, N, 3 P^2)."""
+    return F.unfold(x, P, stride=P).transpose(1, 2)
+
+
+def join(x_p: Tensor, like: Tensor) -> Tensor:
+    """Join patches (B, N, 3 P^2) to images of the size of `like` (B, 3, H, W)."""
+    P = math.isqrt(x_p.shape[2] // 3)
+    return F.fold(x_p.transpose(1, 2), like.shape[2:], P, stride=P)
 
 
 class Prior:

@@ -119,7 +119,8 @@ def remove_unfinished(folder: Path, names: str, untouched: float = 0.0) -> None:
             continue
         with suppress(OSError):
             place = folder / match["name"]
-            if time.time() - last_change(left) < untouched:
+            inside = left.iterdir() if left.is_dir() else ()
+            if time.time() - max(p.lstat().st_ctime for p in (left, *inside)) < untouched:
                 continue
             if left.is_symlink() or not left.is_dir():
                 left.unlink()
@@ -127,11 +128,6 @@ def remove_unfinished(folder: Path, names: str, untouched: float = 0.0) -> None:
                 left.replace(place)
             else:
                 shutil.rmtree(left)
-
-
-def last_change(path: Path) -> float:
-    """Return the time when a file, or a file directly in a folder, was last written or moved."""
-    return max(p.lstat().st_ctime for p in (path, *(path.iterdir() if path.is_dir() else ())))
 
 
 @contextmanager

@@ -36,12 +36,7 @@ class TrainingDisplay:
     """Show progress on standard error, and in TensorBoard when there is a `board`. `broken` counts broken files."""
 
     def __init__(
-        self,
-        work: Work,
-        *,
-        shown: bool = True,
-        broken: Callable[[], int] = int,
-        board: Board | None = None,
+        self, work: Work, *, shown: bool = True, broken: Callable[[], int] = int, board: Board | None = None
     ) -> None:
         self.work, self.shown, self.broken, self.board = work, shown, broken, board
         self.times: list[
@@ -52,14 +47,12 @@ class TrainingDisplay:
         )
         self.last_line = time.perf_counter()
         console = Console(file=sys.stderr)
-        columns = (
-            TextColumn("train"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[text]}", markup=False),
-        )
+        text = TextColumn("{task.fields[text]}", markup=False)
         self.live = shown and console.is_terminal
-        self.bar = Progress(*columns, console=console, transient=True, disable=not self.live)
+        self.bar = Progress(
+            TextColumn("train"), BarColumn(), MofNCompleteColumn(), text,
+            console=console, transient=True, disable=not self.live,
+        )  # fmt: skip
         self.task = self.bar.add_task("train", total=work.steps, text="")
 
     def __enter__(self) -> TrainingDisplay:
@@ -85,10 +78,10 @@ class TrainingDisplay:
     def scores(self, row: dict[str, Any]) -> None:
         """Show the scores of an evaluation, whose time does not count for the speed of training."""
         self.times = []
-        scores = {name: value for name, value in row.items() if name != "step"}
         text = "  ".join(
             f"{name} {value:.1%}" if name.endswith(ACCURACIES) else f"{name} {value:.4g}"
-            for name, value in scores.items()
+            for name, value in row.items()
+            if name != "step"
         )
         if self.live:
             self.bar.console.print(f"step {row['step']}: {text}", markup=False, highlight=False)

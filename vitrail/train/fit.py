@@ -30,7 +30,7 @@ from vitrail.objectives.objective import backbone
 from vitrail.runtime.distributed import all_sum, gather, rank, world
 from vitrail.runtime.interrupts import Interrupts
 from vitrail.runtime.log import note
-from vitrail.runtime.training_display import TrainingDisplay, Work
+from vitrail.runtime.training_display import TrainingDisplay
 from vitrail.train.optim import TrainState, lr_at
 from vitrail.train.parallel import gather_root, synchronise, whole
 from vitrail.train.settings import Experiment
@@ -72,87 +72,72 @@ class Progress:
     unevaluated: bool = False  # the step's evaluation is due, and not done
 
 
-def fit(
-    objective: nn.Module,
-    data: Batches,
-    state: TrainState,
-    experiment: Experiment,
-    *,
-    module: nn.Module | None = None,
-    run: Run | None = None,
-    evaluators: Sequence[Evaluator] = (),
-    device: torch.device,
-    display: TrainingDisplay | None = None,
-    draw: Callable[[Gallery], None] | None = None,
-) -> Outcome:
-    """Train to the end, from where the run stands. `experiment` is resolved, `module` what `distribute` returned."""
-    module = objective if module is None else module
-    steps = int(experiment.training.steps)
-    display = display or TrainingDisplay(Work(steps, experiment.data.batch_size), shown=False)
-    begin, progress = restore(run, state)
-    if begin > steps:
-        raise TrainingError(
-            f"the run is at step {begin}, but with the present data it has {steps} steps, since fewer examples "
-            "make fewer steps. Restore its data, or choose another folder"
-        )
-    if run is not None:
-        run.rewind(begin, scores=not progress.unevaluated)
-    if begin and rank() == 0:
-        note(f"Resuming at step {begin:,} of {steps:,}")
-    loop = Loop(objective, module, state, experiment, run, list(evaluators), device, progress, display, draw)
-    with Interrupts() as interrupts:
-        if progress.unevaluated:
-            loop.pause(begin)
-        step, waiting = begin, None
-        batches = data.batches(begin, steps, device)
-        while step < steps and not progress.stopped_early:
-            measured = loop.update(step, next(batches), interrupts.name)
-            step += 1
-            stop = loop.settle(waiting)
-            waiting = measured
-            if loop.evaluation_due(step) or loop.due(loop.settings.save_every, step) or stop:
-                stop = loop.settle(waiting) or stop
-                waiting = None
-                loop.pause(step, stop)
-            if stop:
-                break
-        # Also a signal that came in the last step or evaluation: all is saved, what follows can wait.
-        signals = gather(interrupts.name)
-    if any(signals):
-        by = interrupts.name or "another process"
-        return Outcome(step, progress.scores, progress.seconds, interrupted=by)
-    return loop.finish(step)
-
-
-def restore(run: Run | None, state: TrainState, *, best: bool = False) -> tuple[int, Progress]:
-    """Return the number of updates that are done, and the progress then; 0 without a checkpoint."""
-    restored = None if run is None else run.restore(state.tensors(), best=best)
-    if run is None or restored is None:
-        return 0, Progress()
-    step, facts = restored
-    check_kind(facts, Progress, f"{run.path}: the record of the checkpoint of step {step}")
-    return step, Progress(**facts)
-
-
 @dataclass
 class Loop:
-    """A step, and what happens between steps."""
+    """A run of the loop, from where its folder stands."""
 
-    objective: nn.Module
-    module: nn.Module
     state: TrainState
+    module: nn.Module  # the objective, as `distribute` returned it
+    data: Batches
     experiment: Experiment  # resolved: all durations in steps
-    run: Run | None
-    evaluators: list[Evaluator]
     device: torch.device
-    progress: Progress
     display: TrainingDisplay
-    draw: Callable[[Gallery], None] | None
-    since: float = field(default_factory=time.perf_counter)  # when `progress.seconds` was last updated
+    run: Run | None = None
+    evaluators: Sequence[Evaluator] = ()
+    draw: Callable[[Gallery], None] | None = None
 
     def __post_init__(self) -> None:
-        self.settings = self.experiment.training
-        self.steps = int(self.settings.steps)
+        self.objective = self.state.objective
+        self.settings, self.steps = self.experiment.training, int(self.experiment.training.steps)
+        self.progress, self.since = (
+            Progress(),
+            time.perf_counter(),
+        )  # since when `progress.seconds` does not count
+
+    def fit(self) -> Outcome:
+        """Train to the end."""
+        begin, progress = self.restore()
+        self.progress = progress
+        if begin > self.steps:
+            raise TrainingError(
+                f"the run is at step {begin}, but with the present data it has {self.steps} steps, since fewer "
+                "examples make fewer steps. Restore its data, or choose another folder"
+            )
+        if self.run is not None:
+            self.run.rewind(begin, scores=not progress.unevaluated)
+        if begin and rank() == 0:
+            note(f"Resuming at step {begin:,} of {self.steps:,}")
+        with Interrupts() as interrupts:
+            if progress.unevaluated:
+                self.pause(begin)
+            step, waiting = begin, None
+            batches = self.data.batches(begin, self.steps, self.device)
+            while step < self.steps and not progress.stopped_early:
+                measured = self.update(step, next(batches), interrupts.name)
+                step += 1
+                stop = self.settle(waiting)
+                waiting = measured
+                if self.evaluation_due(step) or self.due(self.settings.save_every, step) or stop:
+                    stop = self.settle(waiting) or stop
+                    waiting = None
+                    self.pause(step, stop)
+                if stop:
+                    break
+            # Also a signal that came in the last step or evaluation: all is saved, what follows can wait.
+            signals = gather(interrupts.name)
+        if any(signals):
+            by = interrupts.name or "another process"
+            return Outcome(step, progress.scores, progress.seconds, interrupted=by)
+        return self.finish(step)
+
+    def restore(self, *, best: bool = False) -> tuple[int, Progress]:
+        """Return the number of updates that are done, and the progress then; 0 without a checkpoint."""
+        restored = None if self.run is None else self.run.restore(self.state.tensors(), best=best)
+        if self.run is None or restored is None:
+            return 0, Progress()
+        step, facts = restored
+        check_kind(facts, Progress, f"{self.run.path}: the record of the checkpoint of step {step}")
+        return step, Progress(**facts)
 
     def update(self, step: int, batch: Batch, interrupted: str) -> Measured:
         """Enqueue one step; nothing is waited for, unless bad steps are to be skipped."""
@@ -285,7 +270,7 @@ class Loop:
         """Take the weights to keep: the best ones where a score is monitored, the average where there is one."""
         last, kept, scores = self.progress, step, self.progress.scores
         if self.run is not None and self.settings.monitor and last.best_step not in (0, step):
-            found, then = restore(self.run, self.state, best=True)
+            found, then = self.restore(best=True)
             kept, scores = (found, then.scores) if found else (kept, scores)
             if kept != last.best_step and rank() == 0:
                 note(

@@ -14,8 +14,8 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
+from vitrail.checkpoints.json_files import is_a
 from vitrail.errors import ConfigError
-from vitrail.models.checking import is_whole
 from vitrail.objectives import objective_named
 from vitrail.objectives.objective import Objective
 
@@ -34,6 +34,14 @@ def override(settings: Settings, keywords: dict[str, Any]) -> Settings:
             f"there is no setting {', '.join(sorted(left))}{suggestion} (the settings are {', '.join(known)})"
         )
     return changed
+
+
+def field_names(settings: Any) -> list[str]:
+    """Return the names that `override` can set."""
+    names: list[str] = []
+    for name, value in vars(settings).items():
+        names += field_names(value) if dataclasses.is_dataclass(value) else [name]
+    return names
 
 
 def override_known(settings: Settings, keywords: dict[str, Any]) -> tuple[Settings, dict[str, Any]]:
@@ -76,47 +84,24 @@ def check_objective(objective: Any) -> Objective:
     return cast(Objective, objective)
 
 
-def field_names(settings: Any) -> list[str]:
-    """Return the names that `override` can set."""
-    names = []
-    for field in dataclasses.fields(settings):
-        value = getattr(settings, field.name)
-        names += field_names(value) if dataclasses.is_dataclass(value) else [field.name]
-    return names
-
-
 def check_type(name: str, value: Any, annotation: Any) -> Any:
     """Return the value: a list for several as a tuple, one text for several as one of them, a path as text."""
-    kinds = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
     plain = str(value) if isinstance(value, Path) else value
-    for kind in kinds:
+    for kind in get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,):
         if get_origin(kind) is tuple:
             several = (plain,) if isinstance(plain, str) else plain
             if isinstance(several, tuple | list) and all(is_a(one, get_args(kind)[0]) for one in several):
                 return tuple(several)
-        elif is_a(plain, kind):
+        elif plain in get_args(kind) if get_origin(kind) is Literal else is_a(plain, kind):
             return plain
     text = f" {value!r:.60}" if isinstance(value, str | int | float | tuple | list) else ""
-    raise ConfigError(
-        f"{name} must be {' or '.join(map(in_words, kinds))}, not of type {type(value).__name__}{text}"
-    )
-
-
-def is_a(value: Any, kind: Any) -> bool:
-    if get_origin(kind) is Literal:
-        return value in get_args(kind)
-    if kind is int:
-        return is_whole(value)
-    if kind is float:
-        return is_whole(value) or isinstance(value, float)
-    return isinstance(value, kind)
+    raise ConfigError(f"{name} must be {in_words(annotation)}, not of type {type(value).__name__}{text}")
 
 
 def in_words(kind: Any) -> str:
-    if get_origin(kind) is Literal:
-        return f"one of {', '.join(map(str, get_args(kind)))}"
-    if get_origin(kind) is tuple:
-        return f"several of {in_words(get_args(kind)[0])}"
-    if get_origin(kind) is UnionType:
-        return " or ".join(map(in_words, get_args(kind)))
-    return WORDS[kind]
+    inner, origin = get_args(kind), get_origin(kind)
+    if origin is Literal:
+        return f"one of {', '.join(map(str, inner))}"
+    if origin is tuple:
+        return f"several of {in_words(inner[0])}"
+    return " or ".join(map(in_words, inner)) if inner else WORDS[kind]

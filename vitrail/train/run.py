@@ -45,7 +45,7 @@ from vitrail.runtime.log import Board, note
 from vitrail.runtime.memory import exhausted_memory
 from vitrail.runtime.training_display import TrainingDisplay, Work
 from vitrail.train.assemble import Assembled, Inputs, assemble, evaluation_batch, remarks
-from vitrail.train.fit import Outcome, fit
+from vitrail.train.fit import Loop, Outcome
 from vitrail.train.optim import TrainState
 from vitrail.train.parallel import distribute, whole
 from vitrail.train.settings import Experiment
@@ -175,18 +175,9 @@ def train(assembled: Assembled, run: Run, figures: Figures | None) -> dict[str, 
             figures.draw_gallery(gallery, run.path / "figures")
 
     with TrainingDisplay(work, shown=first, broken=lambda: len(bad.examples), board=board) as display:
-        outcome = fit(
-            objective,
-            assembled.loader,
-            state,
-            experiment,
-            module=module,
-            run=run,
-            evaluators=assembled.evaluators,
-            device=device,
-            display=display,
-            draw=draw,
-        )
+        outcome = Loop(
+            state, module, assembled.loader, experiment, device, display, run, assembled.evaluators, draw
+        ).fit()
     if first and figures is not None:
         figures.draw_run(run.path)
     if outcome.interrupted:

@@ -110,7 +110,6 @@ class Run:
                     run.path.mkdir(parents=True, exist_ok=True)
                     run._unlock = weakref.finalize(run, os.close, lock(run.path / LOCK))
                     run.first = open_run_json(run.path, config, about).get("first_checkpoint")
-                    metrics.mend(run._metrics)
                     for folder, names in WRITTEN.items():
                         remove_unfinished(run.path / folder, names)
         except BaseException:

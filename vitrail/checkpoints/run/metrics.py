@@ -1,7 +1,7 @@
 """metrics.jsonl of a run: one JSON object per line for everything that was measured, in order.
 
 JSON has no NaN and no infinity: they are stored as null. Each line is one write(), so a kill can tear only the last
-one, which readers drop and `mend` removes before the next is written.
+one, which readers drop and `rewind` removes before the next is written.
 """
 
 from __future__ import annotations
@@ -64,31 +64,18 @@ def iterate_rows(path: Path) -> Iterator[Row]:
 
 
 def rewind(path: Path, step: int, scores: bool = True) -> None:
-    """Drop the rows after a step; without `scores` also those of its own evaluation, which will be repeated."""
-    everything = read_rows(path)
+    """Drop the rows after a step and what a kill left of a last line; without `scores` also those of its own
+    evaluation, which will be repeated."""
     last = step if scores else step - 1
-
-    def is_kept(row: Row) -> bool:
-        at = row.get("step", last)
-        return at <= last or (at <= step and any(name in row for name in UPDATE))
-
-    kept = [row for row in everything if is_kept(row)]
-    if len(kept) < len(everything):
+    rows = [
+        row
+        for row in iterate_rows(path)
+        if (at := row.get("step", last)) <= last or (at <= step and any(name in row for name in UPDATE))
+    ]
+    text = b"".join(map(to_line, rows))
+    if os.path.lexists(path) and path.lstat().st_size != len(text):
         with atomic_file(path) as temporary:
-            temporary.write_bytes(b"".join(map(to_line, kept)))
-
-
-def mend(path: Path) -> None:
-    """Cut off what a kill left of a last line."""
-    if not os.path.lexists(path):
-        return
-    with os.fdopen(open_own(path, os.O_RDWR), "r+b") as file:
-        start = max(0, file.seek(0, os.SEEK_END) - MAX_LINE)
-        file.seek(start)
-        end = file.read()
-        whole = end.rfind(b"\n") + 1
-        if whole < len(end) and (whole or not start):  # else it is no line of ours
-            file.truncate(start + whole)
+            temporary.write_bytes(text)
 
 
 def to_line(row: Row) -> bytes:

@@ -7,7 +7,6 @@ looks for first are found in it by name, at whatever depth.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,7 +63,7 @@ def summarize(run: Path, name: str, parent: str | None = None) -> Summary:
     measured: dict[str, float] = {}  # the last of each, and the highest learning rate
     evaluated: dict[str, float] = {}
     for row in metrics.iterate_rows(run / METRICS):
-        numbers = {key: value for key, value in row.items() if is_number(value)}
+        numbers = {key: value for key, value in row.items() if is_a(value, Number)}
         if "lr" in numbers:
             numbers["lr"] = max(numbers["lr"], measured.get("lr", numbers["lr"]))
         measured |= numbers
@@ -72,12 +71,9 @@ def summarize(run: Path, name: str, parent: str | None = None) -> Summary:
             evaluated |= {key: value for key, value in numbers.items() if key not in NOT_MEASURED}
     running = results is None and is_running(run)
     reached = measured.get("step") if running else None
-    best, examples, seeds = (
-        next(iter(scores), None),
-        number(final, "test_examples"),
-        number(final, "seeds") or 1,
-    )
-    steps = number(config, "steps") or number(final, "steps")  # a run may be planned in epochs
+    best, examples = next(iter(scores), None), outermost(final, "test_examples")
+    one_seed = (outermost(final, "seeds") or 1) == 1
+    steps = outermost(config, "steps") or outermost(final, "steps")  # a run may be planned in epochs
     return Summary(
         name=name,
         parent=parent,
@@ -86,10 +82,10 @@ def summarize(run: Path, name: str, parent: str | None = None) -> Summary:
         steps=None if steps is None else int(steps),
         model=text(config, "model"),
         data=text(config, "data"),
-        lr=number(final, "lr") or number(config, "lr") or measured.get("lr"),
+        lr=outermost(final, "lr") or outermost(config, "lr") or measured.get("lr"),
         loss=measured.get("loss"),
         scores=evaluated,
-        monitor=outermost(config, "monitor", lambda value: isinstance(value, str)) or None,
+        monitor=outermost(config, "monitor", str) or None,
         best=None if best is None else abs(scores[best]),  # a loss is stored negative
         best_step=best,
         results={
@@ -97,8 +93,8 @@ def summarize(run: Path, name: str, parent: str | None = None) -> Summary:
             for key, value in final.items()
             if isinstance(value, float) and key.split(".")[-1] not in NOT_SCORES
         },
-        examples=int(examples) if examples and examples <= MOST_EXAMPLES and seeds == 1 else None,
-        seconds=number(final, "seconds") or measured.get("seconds"),
+        examples=int(examples) if examples and examples <= MOST_EXAMPLES and one_seed else None,
+        seconds=outermost(final, "seconds") or measured.get("seconds"),
         config=config,
     )
 
@@ -110,17 +106,9 @@ def differences(runs: list[Summary]) -> dict[str, list[Any]]:
     return {name: v for name, v in values.items() if len(set(map(json.dumps, v))) > 1}
 
 
-def is_number(value: Any) -> bool:
-    return is_a(value, Number)
-
-
-def number(settings: dict[str, Any], name: str) -> float | None:
-    return outermost(settings, name, is_number)
-
-
-def outermost(settings: dict[str, Any], name: str, fits: Callable[[Any], bool]) -> Any:
-    """Return the least nested setting of that name that fits; None without any."""
-    keys = [key for key, value in settings.items() if key.split(".")[-1] == name and fits(value)]
+def outermost(settings: dict[str, Any], name: str, kind: Any = Number) -> Any:
+    """Return the least nested setting of that name and kind; None without any."""
+    keys = [key for key, value in settings.items() if key.split(".")[-1] == name and is_a(value, kind)]
     return settings[min(keys, key=lambda key: key.count("."))] if keys else None
 
 
