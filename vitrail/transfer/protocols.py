@@ -15,19 +15,19 @@ from __future__ import annotations
 import re
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from vitrail.data import preprocess as pp
 from vitrail.data.decode import decode
-from vitrail.data.settings import DataSettings
 from vitrail.data.sources import Source
 from vitrail.errors import ConfigError, DataError, ImageError
 from vitrail.models.names import make_config
 from vitrail.models.vit import ViTConfig
 from vitrail.train.assemble import Inputs
 from vitrail.train.data_splits import MEDIUM, SMALL, held_part
-from vitrail.train.settings import Experiment, ModelSettings, OptimizerSettings, TrainingSettings
+from vitrail.train.keywords import override
+from vitrail.train.settings import Experiment
 
 LOOKED_AT = 20  # images, for their size
 GRID = (0.001, 0.003, 0.01, 0.03)
@@ -160,50 +160,40 @@ def check_counts(source: Source) -> None:
 
 def paper(facts: Facts) -> Finetuning:
     size = facts.image_size or round_to(384, facts.stride)
-    return complete(
-        facts,
-        size,
-        batch_size=512,
-        lr=0.01 if facts.small else 0.03,
-        lrs=GRID if facts.examples < MEDIUM else IMAGENET_GRID,
-        length=published_length(facts),
-        preprocess=f"inception_crop({size})|flip_lr|{facts.value_op}",
-        evaluate_preprocess=f"resize({size})|{facts.value_op}",
-        no_dropout=True,
-    )
+    settings = {
+        "image_size": size,
+        "batch_size": 512,
+        "lr": 0.01 if facts.small else 0.03,
+        "lrs": GRID if facts.examples < MEDIUM else IMAGENET_GRID,
+        "preprocess": f"inception_crop({size})|flip_lr|{facts.value_op}",
+        "evaluate_preprocess": f"resize({size})|{facts.value_op}",
+    }
+    return complete(facts, settings | published_length(facts) | no_dropout(facts))
 
 
 def augreg(facts: Facts) -> Finetuning:
     tuning = paper(facts)
     lr = tuning.experiment.optimizer.lr if facts.optimizer == "adamw" else 0.03
-    experiment = replace(
-        tuning.experiment,
-        optimizer=replace(tuning.experiment.optimizer, lr=lr, warmup="20%"),
-        training=replace(tuning.experiment.training, steps=500),
-    )
-    return replace(tuning, experiment=experiment)
+    return override(tuning, {"lr": lr, "warmup": "20%", "steps": 500})
 
 
 def bit(facts: Facts) -> Finetuning:
     resize, crop = (160, 128) if facts.area < 96 * 96 else (512, 480)
     size = facts.image_size or round_to(crop, facts.stride)
-    milestones = (
-        ("40%", "60%", "80%") if facts.small else ("30%", "60%", "90%")
-    )  # of 500; of 10,000 or 20,000
-    return complete(
-        facts,
-        size,
-        batch_size=512,
-        lr=0.003,
-        lrs=GRID,
-        length=published_length(facts),
-        preprocess=f"resize({round(size * resize / crop)})|random_crop({size})|flip_lr|{facts.value_op}",
-        evaluate_preprocess=f"resize({size})|{facts.value_op}",
-        milestones=milestones if facts.schedule in (None, "milestones") else (),
-        grad_clip=0.0,
-        mixup=0.0 if facts.small else 0.1,
-        no_dropout=True,
-    )
+    settings: dict[str, Any] = {
+        "image_size": size,
+        "batch_size": 512,
+        "lr": 0.003,
+        "preprocess": f"resize({round(size * resize / crop)})|random_crop({size})|flip_lr|{facts.value_op}",
+        "evaluate_preprocess": f"resize({size})|{facts.value_op}",
+        "grad_clip": 0.0,
+        "mixup": 0.0 if facts.small else 0.1,
+    }
+    if facts.schedule in (None, "milestones"):
+        # Of 500 steps; of 10,000 or 20,000.
+        milestones = ("40%", "60%", "80%") if facts.small else ("30%", "60%", "90%")
+        settings |= {"schedule": "milestones", "milestones": milestones}
+    return complete(facts, settings | published_length(facts) | no_dropout(facts))
 
 
 def default(facts: Facts) -> Finetuning:
@@ -211,69 +201,42 @@ def default(facts: Facts) -> Finetuning:
     size = facts.image_size or photo_size(facts)
     batch_size = min(64, max(4, 2 ** ((n // 8).bit_length() - 1)))  # at least 8 steps in an epoch
     epochs = 20 if n < 5_000 else 10 if n < 50_000 else 5
-    return complete(
-        facts,
-        size,
-        batch_size=batch_size,
-        lr=0.01,
-        lrs=GRID,
-        length=(max(200, epochs * n // batch_size), "10%"),
-        preprocess=f"inception_crop({size}, area=(0.25, 1))|flip_lr|uint8|{facts.value_op}",
-        evaluate_preprocess="",
-    )
+    settings = {
+        "image_size": size,
+        "batch_size": batch_size,
+        "lr": 0.01,
+        "steps": max(200, epochs * n // batch_size),
+        "warmup": "10%",
+        "preprocess": f"inception_crop({size}, area=(0.25, 1))|flip_lr|uint8|{facts.value_op}",
+    }
+    return complete(facts, settings)
 
 
-def complete(
-    facts: Facts,
-    image_size: int,
-    *,
-    batch_size: int,
-    lr: float,
-    lrs: tuple[float, ...],
-    length: tuple[int, str],  # steps, warmup
-    preprocess: str,
-    evaluate_preprocess: str,
-    milestones: tuple[str, ...] = (),
-    grad_clip: float = 1.0,
-    mixup: float = 0.0,
-    no_dropout: bool = False,  # whatever the checkpoint was trained with
-) -> Finetuning:
+def complete(facts: Facts, settings: dict[str, Any]) -> Finetuning:
     """Return the fine-tuning with what all protocols share: SGD without weight decay, all of train, no validation."""
     dev = held_part(facts.examples)
     usable = int(facts.examples * (1 - dev)) - facts.classes if facts.sweep else facts.examples
-    if batch_size > usable:
+    if settings["batch_size"] > usable:
         # Published batch sizes on small data: as large as the data allows, in powers of two.
-        batch_size = 2 ** (max(1, usable).bit_length() - 1)
-    adamw = facts.optimizer == "adamw"
-    dropout = 0.0 if no_dropout and facts.has_dropout else None
-    experiment = Experiment(
-        model=ModelSettings(image_size=image_size, dropout=dropout, drop_path=dropout),
-        data=DataSettings(
-            train="train",
-            val="none",
-            preprocess=preprocess,
-            evaluate_preprocess=evaluate_preprocess,
-            batch_size=batch_size,
-            mixup=mixup,
-        ),
-        optimizer=OptimizerSettings(
-            optimizer="adamw" if adamw else "sgd",
-            lr=ADAMW_LR if adamw else lr,
-            schedule="milestones" if milestones else "cosine",
-            warmup=length[1],
-            milestones=milestones,
-            grad_clip=grad_clip,
-        ),
-        training=TrainingSettings(steps=length[0], save_every="25%"),
-    )
-    return Finetuning(experiment, Sweep(facts.sweep, ADAMW_GRID if adamw else lrs, dev))
+        settings["batch_size"] = 2 ** (max(1, usable).bit_length() - 1)
+    if facts.optimizer == "adamw":
+        settings |= {"lr": ADAMW_LR, "lrs": ADAMW_GRID}
+    optimizer = "adamw" if facts.optimizer == "adamw" else "sgd"
+    shared = {"train": "train", "val": "none", "optimizer": optimizer, "save_every": "25%"}
+    return override(Finetuning(), {**shared, "sweep": facts.sweep, "dev": dev, **settings})
 
 
-def published_length(facts: Facts) -> tuple[int, str]:
+def published_length(facts: Facts) -> dict[str, Any]:
     """Return steps and warmup by the size of the data, in the paper as in BiT-HyperRule: warmups of 100, 500, 500."""
     if facts.small:
-        return 500, "20%"
-    return (10_000, "5%") if facts.examples < MEDIUM else (20_000, "2.5%")
+        return {"steps": 500, "warmup": "20%"}
+    medium = facts.examples < MEDIUM
+    return {"steps": 10_000, "warmup": "5%"} if medium else {"steps": 20_000, "warmup": "2.5%"}
+
+
+def no_dropout(facts: Facts) -> dict[str, Any]:
+    """Turn dropout off, whatever the checkpoint was trained with."""
+    return {"dropout": 0.0, "drop_path": 0.0} if facts.has_dropout else {}
 
 
 def photo_size(facts: Facts) -> int:
