@@ -11,8 +11,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType, TracebackType
-from typing import Any
+from types import FrameType
 
 from vitrail.errors import Interrupted
 
@@ -20,19 +19,15 @@ from vitrail.errors import Interrupted
 class Interrupts:
     """While entered, note in `name` which signal came; a second Ctrl-C raises KeyboardInterrupt."""
 
-    def __init__(self) -> None:
-        self.name = ""
-        self.before: dict[int, Any] = {}
+    name = ""
 
     def __enter__(self) -> Interrupts:
-        if threading.current_thread() is threading.main_thread():  # only there may handlers be set
-            for number in (signal.SIGTERM, signal.SIGINT):
-                self.before[number] = signal.signal(number, self._note)
+        main = threading.current_thread() is threading.main_thread()  # only there may handlers be set
+        numbers = (signal.SIGTERM, signal.SIGINT) if main else ()
+        self.before = {number: signal.signal(number, self._note) for number in numbers}
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         for number, handler in self.before.items():
             signal.signal(number, handler)
 

@@ -114,7 +114,17 @@ def read_checkpoint(place: Path, state: State) -> dict[str, Any]:
     problem = f"{place} cannot be read"
     with fail_together(problem):
         facts = read_facts(place)
-        check_fits(state, facts["tensors"], place)
+        here, stored, differences = describe(state), facts["tensors"], []
+        for name in sorted(here.keys() | stored.keys()):
+            if name not in stored:
+                differences.append(f"{name} is not in it")
+            elif name not in here:
+                differences.append(f"{name} is only there")
+            elif here[name] != stored[name]:
+                (dtype, shape), (stored_dtype, stored_shape) = here[name], stored[name]
+                differences.append(f"{name} is {stored_dtype} {stored_shape} there, {dtype} {shape} here")
+        if differences:
+            raise CheckpointError(f"{place} is a checkpoint of another architecture: {listing(differences)}")
     with fail_together(problem):  # no process writes into its tensors before all agree
         read_tensors(state, place)
     return facts
@@ -211,20 +221,6 @@ def fingerprint(file: Path) -> dict[str, Any]:
 def describe(state: State) -> dict[str, list[Any]]:
     """Return name -> [dtype, shape]; the whole tensor's shape, also where this process holds a shard."""
     return {name: [str(t.dtype).removeprefix("torch."), list(t.shape)] for name, t in state.items()}
-
-
-def check_fits(state: State, stored: dict[str, list[Any]], place: Path) -> None:
-    here, problems = describe(state), []
-    for name in sorted(here.keys() | stored.keys()):
-        if name not in stored:
-            problems.append(f"{name} is not in it")
-        elif name not in here:
-            problems.append(f"{name} is only there")
-        elif here[name] != stored[name]:
-            (dtype, shape), (stored_dtype, stored_shape) = here[name], stored[name]
-            problems.append(f"{name} is {stored_dtype} {stored_shape} there, {dtype} {shape} here")
-    if problems:
-        raise CheckpointError(f"{place} is a checkpoint of another architecture: {listing(problems)}")
 
 
 # --- tensors, whole or sharded ---
