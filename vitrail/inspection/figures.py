@@ -106,7 +106,7 @@ def draw_gallery(gallery: Gallery, folder: Path) -> None:
 
 def draw_run(run: Path, path: Path | None = None, title: str = "") -> Figures:
     """Draw the loss curve of a run folder from its metrics.jsonl, into its figures/loss.png; nothing without rows."""
-    rows = metrics.read_rows(run / "metrics.jsonl")
+    rows = list(metrics.read_rows(run / "metrics.jsonl"))
     if not rows:
         return {}
     path = run / "figures" / "loss.png" if path is None else path

@@ -17,18 +17,13 @@ T = TypeVar("T")
 
 def progress(items: Iterable[T], total: int, what: str) -> Iterator[T]:
     """Yield the items while a bar on standard error shows the progress, if that is a terminal."""
-    with bars() as bar:
+    columns = (Description(), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    console = Console(file=sys.stderr)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(what, total=total)
         for item in items:
             yield item
             bar.advance(task)
-
-
-def bars() -> Progress:
-    """Return a display on standard error to which bars can be added."""
-    columns = (Description(), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    console = Console(file=sys.stderr)
-    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
 class Description(ProgressColumn):

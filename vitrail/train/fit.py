@@ -16,7 +16,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -117,7 +117,7 @@ class Loop:
                 step += 1
                 stop = self.settle(waiting)
                 waiting = measured
-                if self.evaluation_due(step) or self.due(self.settings.save_every, step) or stop:
+                if self.due("evaluate", step) or self.due("save", step) or stop:
                     stop = self.settle(waiting) or stop
                     waiting = None
                     self.pause(step, stop)
@@ -200,11 +200,12 @@ class Loop:
             self.run.append(row)
         self.display.record(row)
 
-    def due(self, every: int | str, step: int) -> bool:
-        return step == self.steps or (int(every) > 0 and step % int(every) == 0)
-
-    def evaluation_due(self, step: int) -> bool:
-        return bool(self.evaluators) and self.due(self.settings.evaluate_every, step)
+    def due(self, what: Literal["evaluate", "save"], step: int) -> bool:
+        """Return whether it is time to evaluate or to save: every so many steps, and at the end."""
+        if what == "evaluate" and not self.evaluators:
+            return False
+        every = int(self.settings.evaluate_every if what == "evaluate" else self.settings.save_every)
+        return step == self.steps or (every > 0 and step % every == 0)
 
     def pause(self, step: int, stop: bool = False) -> None:
         """Save; then evaluate, if it is time, and save again with the scores.
@@ -214,7 +215,7 @@ class Loop:
         """
         progress = self.progress
         if not progress.unevaluated:
-            progress.unevaluated = self.evaluation_due(step)
+            progress.unevaluated = self.due("evaluate", step)
             self.save(step)
         if not progress.unevaluated or stop:
             return

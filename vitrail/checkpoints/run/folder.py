@@ -33,6 +33,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from vitrail.checkpoints.json_files import MAX_BYTES
 from vitrail.checkpoints.run import metrics
 from vitrail.checkpoints.run.run_json import (
     RUN_JSON,
@@ -46,7 +47,6 @@ from vitrail.checkpoints.run.state import (
     fail_together,
     find_damage,
     folder_name,
-    max_bytes,
     read_checkpoint,
     read_facts,
     remove_checkpoint,
@@ -161,7 +161,7 @@ class Run:
         are skipped with a note, and removed after the next save. Names, shapes and dtypes must be those that were
         saved. If all checkpoints that were written are gone it is an error: the run would start over.
         """
-        most = max_bytes(state)
+        most = MAX_BYTES + sum(t.numel() * t.element_size() for t in state.values())  # of any file of it
         with fail_together(f"{self.path / CHECKPOINTS} cannot be read"):
             if rank() == 0:
                 step = self._find_whole(step, best, most)
@@ -204,7 +204,7 @@ class Run:
 
     def rows(self) -> list[dict[str, Any]]:
         """Return all rows of metrics.jsonl."""
-        return metrics.read_rows(self._metrics)
+        return list(metrics.read_rows(self._metrics))
 
     def rewind(self, step: int, *, scores: bool = True) -> None:
         """Drop the rows after `step`; without `scores` also those of its own evaluation."""

@@ -43,12 +43,8 @@ def append(path: Path, row: Row) -> None:
         os.close(handle)
 
 
-def read_rows(path: Path) -> list[Row]:
-    """Return all rows, except for a last line that a kill has torn."""
-    return list(iterate_rows(path))
-
-
-def iterate_rows(path: Path) -> Iterator[Row]:
+def read_rows(path: Path) -> Iterator[Row]:
+    """Yield all rows, except for a last line that a kill has torn."""
     if not os.path.lexists(path):
         return
     with os.fdopen(open_own(path), "rb") as file:
@@ -69,7 +65,7 @@ def rewind(path: Path, step: int, scores: bool = True) -> None:
     last = step if scores else step - 1
     rows = [
         row
-        for row in iterate_rows(path)
+        for row in read_rows(path)
         if (at := row.get("step", last)) <= last or (at <= step and any(name in row for name in UPDATE))
     ]
     text = b"".join(map(to_line, rows))

@@ -34,7 +34,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from vitrail.checkpoints.checkpoint import listing
-from vitrail.checkpoints.json_files import MAX_BYTES, Count, read_object, save_json
+from vitrail.checkpoints.json_files import Count, read_object, save_json
 from vitrail.checkpoints.torch_files import save_safetensors
 from vitrail.errors import CheckpointError, VitrailError
 from vitrail.runtime.distributed import gather, rank
@@ -141,11 +141,6 @@ def read_facts(place: Path) -> dict[str, Any]:
 
 def folder_name(step: int) -> str:
     return f"step-{step:08d}"
-
-
-def max_bytes(state: State) -> int:
-    """Return an upper bound on the size of any file in a checkpoint of `state`."""
-    return sum(t.numel() * t.element_size() for t in state.values()) + MAX_BYTES
 
 
 def find_damage(place: Path, most: int) -> str | None:

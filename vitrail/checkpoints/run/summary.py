@@ -62,7 +62,7 @@ def summarize(run: Path, name: str, parent: str | None = None) -> Summary:
     final, scores, written = flatten(results or {}), read_scores(run), list_steps(run)
     measured: dict[str, float] = {}  # the last of each, and the highest learning rate
     evaluated: dict[str, float] = {}
-    for row in metrics.iterate_rows(run / METRICS):
+    for row in metrics.read_rows(run / METRICS):
         numbers = {key: value for key, value in row.items() if is_a(value, Number)}
         if "lr" in numbers:
             numbers["lr"] = max(numbers["lr"], measured.get("lr", numbers["lr"]))
