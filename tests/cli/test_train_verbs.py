@@ -75,6 +75,17 @@ def test_the_dry_run_refuses_what_the_run_would(words, said):
         command("--dry-run", "--device", "cpu", *words)
 
 
+def test_the_dry_run_is_for_the_processes_that_it_names():
+    sharded = ("--dry-run", *TINY, "--parallel", "fsdp", "--replicas", "2")
+    assert command(*sharded, "--processes", "4").result["processes"] == 4
+    with pytest.raises(ConfigError, match="replicas=2: 1 processes do not form"):
+        command(*sharded)
+    with pytest.raises(
+        ConfigError, match="batch_size 64 cannot be split into equal parts: 3 for the processes"
+    ):
+        command("--dry-run", *TINY, "--processes", "3")
+
+
 def test_settings_that_contradict_each_other_are_refused_by_the_parser(capsys):
     with pytest.raises(SystemExit):
         command("--patience", "3", "--device", "cpu")
