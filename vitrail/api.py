@@ -13,7 +13,7 @@ from typing import Any, Unpack
 
 from vitrail.checkpoints.formats import has_weights, load, save
 from vitrail.checkpoints.run.folder import START, check_own
-from vitrail.checkpoints.run.run_json import RUN_JSON
+from vitrail.checkpoints.run.records import RUN_JSON
 from vitrail.checkpoints.run.state import fail_together
 from vitrail.errors import ConfigError
 from vitrail.inference.features import model_digest

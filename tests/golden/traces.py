@@ -18,7 +18,7 @@ import torch
 
 import vitrail
 from tests.train.small import DATA, experiment
-from vitrail.checkpoints.run.run_json import NUMERICS
+from vitrail.checkpoints.run.records import NUMERICS
 from vitrail.train.run import run
 
 STEPS = 20

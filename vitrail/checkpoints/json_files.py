@@ -1,7 +1,7 @@
 """JSON files that may come from somebody else: read within bounds, and checked against a schema once.
 
     run.json, facts.json, manifest.json, shards.json (run/)            read_object
-    a line of metrics.jsonl (run/metrics.py)                           parse_object
+    a line of metrics.jsonl (run/records.py)                           parse_object
     results, by the verb that reads them (train/, transfer/)           check_kind
     config files beside the weights of other libraries                 read_object, check_entries
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from vitrail.checkpoints.checkpoint import Checkpoint, change_image_size
-from vitrail.checkpoints.run.run_json import flatten
+from vitrail.checkpoints.run.records import flatten
 from vitrail.cli.train_flags import PretrainOptions
 from vitrail.cli.verb import Common, Output
 from vitrail.data.preprocess import default_line

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vitrail.checkpoints.run import metrics
+from vitrail.checkpoints.run.records import read_rows
 from vitrail.data.readers.class_names import readable
 from vitrail.data.sources import Source
 from vitrail.evaluators.accuracy import Evaluation
@@ -106,7 +106,7 @@ def draw_gallery(gallery: Gallery, folder: Path) -> None:
 
 def draw_run(run: Path, path: Path | None = None, title: str = "") -> Figures:
     """Draw the loss curve of a run folder from its metrics.jsonl, into its figures/loss.png; nothing without rows."""
-    rows = list(metrics.read_rows(run / "metrics.jsonl"))
+    rows = list(read_rows(run / "metrics.jsonl"))
     if not rows:
         return {}
     path = run / "figures" / "loss.png" if path is None else path

@@ -23,7 +23,7 @@ from string import Template
 import numpy as np
 from PIL import Image
 
-from vitrail.checkpoints.run.run_json import flatten
+from vitrail.checkpoints.run.records import flatten
 from vitrail.data.readers.class_names import readable
 from vitrail.errors import ConfigError
 from vitrail.evaluators.accuracy import Evaluation

@@ -27,8 +27,7 @@ from vitrail.checkpoints.formats import load, save
 from vitrail.checkpoints.json_files import Count
 from vitrail.checkpoints.license import complete_license, inherit_license
 from vitrail.checkpoints.run import Run
-from vitrail.checkpoints.run.metrics import replace_nonfinite
-from vitrail.checkpoints.run.run_json import RUN_JSON, read_results
+from vitrail.checkpoints.run.records import RUN_JSON, read_results, replace_nonfinite
 from vitrail.checkpoints.run.state import fingerprint
 from vitrail.checkpoints.torch_files import check_own_folder
 from vitrail.data.sources import Source

@@ -24,7 +24,7 @@ from typing import Any
 from vitrail.checkpoints.formats import load, save
 from vitrail.checkpoints.run import Run
 from vitrail.checkpoints.run.folder import lock
-from vitrail.checkpoints.run.run_json import RUN_JSON, read_results
+from vitrail.checkpoints.run.records import RUN_JSON, read_results
 from vitrail.errors import ConfigError
 from vitrail.inference.engine import ModelLike
 from vitrail.inference.features import model_digest

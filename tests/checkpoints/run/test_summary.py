@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vitrail.checkpoints.run import Run
-from vitrail.checkpoints.run.run_json import flatten
+from vitrail.checkpoints.run.records import flatten
 from vitrail.checkpoints.run.summary import differences, find_runs, summarize
 from vitrail.errors import ConfigError
 

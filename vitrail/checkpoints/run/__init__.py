@@ -1,4 +1,4 @@
-"""A run on disk: its folder (folder.py), run.json, the checkpoints of its state, its metrics, and its summary."""
+"""A run on disk: its folder (folder.py), run.json and metrics (records.py), checkpoints (state.py), its summary."""
 
 from vitrail.checkpoints.run.folder import Run
 

@@ -20,6 +20,7 @@ folder; the first one writes, and what fails on one fails on all.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import math
@@ -34,12 +35,15 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.checkpoints.json_files import MAX_BYTES
-from vitrail.checkpoints.run import metrics
-from vitrail.checkpoints.run.run_json import (
+from vitrail.checkpoints.run.records import (
+    METRICS,
     RUN_JSON,
     open_run_json,
     read_results,
+    read_rows,
     read_run_json,
+    replace_nonfinite,
+    to_line,
     write_run_json,
 )
 from vitrail.checkpoints.run.state import (
@@ -55,17 +59,18 @@ from vitrail.checkpoints.run.state import (
 from vitrail.data.readers.fingerprint import digest
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.runtime.distributed import gather, rank
-from vitrail.runtime.files import flush, open_own, remove_unfinished
+from vitrail.runtime.files import atomic_file, flush, open_own, remove_unfinished
 from vitrail.runtime.log import note
 
 START = "start"  # a bundle of the model object that a run was started with
-LOCK, METRICS, CHECKPOINTS = ".lock", "metrics.jsonl", "checkpoints"
+LOCK, CHECKPOINTS = ".lock", "checkpoints"
 # What is written under a temporary name first, by folder: names that a kill may leave unfinished.
 WRITTEN = {
     ".": r"start|run\.json|metrics\.jsonl|mistakes\.jsonl|results\.md|model|figures",
     "figures": r".+\.png",
     CHECKPOINTS: r"step-[0-9]+",
 }
+UPDATE = ("lr", "skipped")  # names that only rows about an update have, not those of an evaluation
 EVIDENCE = ("versions", "git", "data", "used", "later_data")
 # Looking at a run (`vitrail runs`) holds its lock for an instant: seconds between tries to get it, and how many.
 PAUSE, TRIES = 0.02, 20
@@ -199,24 +204,44 @@ class Run:
 
     def append(self, row: dict[str, Any]) -> None:
         """Add a row to metrics.jsonl at once. NaN and infinity are stored as null."""
-        if rank() == 0:
-            metrics.append(self._metrics, row)
+        if rank() != 0:
+            return
+        line = to_line(row)
+        handle = open_own(self._metrics, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        try:
+            size = os.fstat(handle).st_size
+            if os.write(handle, line) != len(line):  # the disk had room for part of it
+                os.ftruncate(handle, size)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._metrics))
+        finally:
+            os.close(handle)
 
     def rows(self) -> list[dict[str, Any]]:
         """Return all rows of metrics.jsonl."""
-        return list(metrics.read_rows(self._metrics))
+        return list(read_rows(self._metrics))
 
     def rewind(self, step: int, *, scores: bool = True) -> None:
-        """Drop the rows after `step`; without `scores` also those of its own evaluation."""
+        """Drop the rows after `step` and what a kill left of a last line; without `scores` also those of its own
+        evaluation, which will be repeated."""
+        last = step if scores else step - 1
         with fail_together(f"{self._metrics} cannot be rewritten"):
-            if rank() == 0:
-                metrics.rewind(self._metrics, step, scores)
+            if rank() == 0 and self._metrics.exists():
+                rows = [
+                    row
+                    for row in self.rows()
+                    if (at := row.get("step", last)) <= last
+                    or (at <= step and any(name in row for name in UPDATE))
+                ]
+                text = b"".join(map(to_line, rows))
+                if self._metrics.stat().st_size != len(text):
+                    with atomic_file(self._metrics) as temporary:
+                        temporary.write_bytes(text)
 
     def finish(self, results: dict[str, Any]) -> None:
         """Write the results to run.json."""
         with fail_together(f"{self.path / RUN_JSON} cannot be written"):
             if rank() == 0:
-                finished = read_run_json(self.path) | {"results": metrics.replace_nonfinite(results)}
+                finished = read_run_json(self.path) | {"results": replace_nonfinite(results)}
                 write_run_json(self.path, finished)
 
     def results(self, kind: Any = dict[str, Any]) -> dict[str, Any] | None:

@@ -67,17 +67,6 @@ class Facts(TypedDict):
     tensors: dict[str, tuple[str, list[Count]]]  # dtype and shape
 
 
-class File(TypedDict):
-    bytes: Count
-    sha256: str
-
-
-class Manifest(TypedDict):
-    """Schema of manifest.json."""
-
-    files: dict[str, File]
-
-
 def write_checkpoint(place: Path, state: State, facts: dict[str, Any]) -> None:
     """Write a checkpoint under a temporary name, then move it into place. All processes call it."""
     partial, problem = place.with_name(f".{place.name}.{PARTIAL}"), f"{place} cannot be written"
@@ -149,7 +138,7 @@ def find_damage(place: Path, most: int) -> str | None:
     No file may have more than `most` bytes.
     """
     try:
-        files = read_object(place / MANIFEST, Manifest)["files"]
+        files = read_object(place / MANIFEST, dict[str, dict[str, Any]]).get("files", {})
         if FACTS not in files or not {STATE, SHARDS} & files.keys():
             return f"{MANIFEST} does not list {FACTS} and one of {STATE} and {SHARDS}"
         for name, recorded in files.items():

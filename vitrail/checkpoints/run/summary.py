@@ -12,9 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.checkpoints.json_files import Number, is_a
-from vitrail.checkpoints.run import metrics
-from vitrail.checkpoints.run.folder import METRICS, is_running, list_steps, read_scores
-from vitrail.checkpoints.run.run_json import RUN_JSON, flatten, read_run_json
+from vitrail.checkpoints.run.folder import is_running, list_steps, read_scores
+from vitrail.checkpoints.run.records import (
+    METRICS,
+    RUN_JSON,
+    flatten,
+    read_rows,
+    read_run_json,
+    replace_nonfinite,
+)
 from vitrail.errors import ConfigError
 
 NOT_SCORES = ("seconds", "std", "lr", "dev")  # fractions in the results that are not scores
@@ -57,12 +63,12 @@ def find_runs(folder: Path) -> list[tuple[Path, Path | None]]:
 
 
 def summarize(run: Path, name: str, parent: str | None = None) -> Summary:
-    content = metrics.replace_nonfinite(read_run_json(run))
+    content = replace_nonfinite(read_run_json(run))
     config, results = flatten(content["config"]), content.get("results")
     final, scores, written = flatten(results or {}), read_scores(run), list_steps(run)
     measured: dict[str, float] = {}  # the last of each, and the highest learning rate
     evaluated: dict[str, float] = {}
-    for row in metrics.read_rows(run / METRICS):
+    for row in read_rows(run / METRICS):
         numbers = {key: value for key, value in row.items() if is_a(value, Number)}
         if "lr" in numbers:
             numbers["lr"] = max(numbers["lr"], measured.get("lr", numbers["lr"]))

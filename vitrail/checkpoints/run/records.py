@@ -1,10 +1,21 @@
-"""run.json: the config of a run, the versions and the code that started it, and at the end its results."""
+"""Records of a run.
+
+    run.json         the config, the versions and the code that started it, and at the end the results
+    metrics.jsonl    one JSON object per line for everything that was measured, in order
+
+JSON has no NaN and no infinity: they are stored as null. Each line is one write(), so a kill can tear only the last
+one, which readers drop and `Run.rewind` removes before the next is written.
+"""
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
+import os
 import platform
 import subprocess
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypedDict
@@ -15,12 +26,12 @@ import torch
 import vitrail
 from vitrail.checkpoints.checkpoint import listing
 from vitrail.checkpoints.json_files import Count, check_kind, parse_object, read_object
-from vitrail.checkpoints.run.metrics import replace_nonfinite
 from vitrail.errors import CheckpointError, ConfigError
-from vitrail.runtime.files import atomic_file
+from vitrail.runtime.files import atomic_file, open_own
 from vitrail.runtime.log import note
 
-RUN_JSON = "run.json"
+RUN_JSON, METRICS = "run.json", "metrics.jsonl"
+MAX_LINE, MAX_ROWS = 1 << 20, 10_000_000  # of metrics.jsonl: bytes, and lines
 FORMAT = 2  # its version; the first one was not numbered
 # Raised when the same settings, data and machine would give other bits: the golden traces (tests/golden) hold it.
 NUMERICS = "1"
@@ -55,6 +66,12 @@ class RunJson(Required, total=False):
     used: dict[str, Any]  # values of settings that the config leaves open
     first_checkpoint: Count  # its step
     results: dict[str, Any]
+
+
+class Measured(TypedDict, total=False):
+    """Schema of a row: numbers by name, and whatever else was noted."""
+
+    step: Count
 
 
 def read_run_json(folder: Path) -> dict[str, Any]:
@@ -165,3 +182,32 @@ def git_state() -> dict[str, Any] | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return {"commit": commit.removesuffix("-dirty"), "dirty": commit.endswith("-dirty")}
+
+
+def read_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield all rows, except for a last line that a kill has torn."""
+    if not os.path.lexists(path):
+        return
+    with os.fdopen(open_own(path), "rb") as file:
+        for number in itertools.count(1):
+            line = file.readline(MAX_LINE)
+            if number > MAX_ROWS or (len(line) == MAX_LINE and not line.endswith(b"\n")):
+                raise CheckpointError(
+                    f"{path}, line {number}: at most {MAX_ROWS:,} lines of {MAX_LINE:,} bytes are read"
+                )
+            if not line.endswith(b"\n"):
+                return
+            yield replace_nonfinite(parse_object(line, Measured, f"{path}, line {number},"))
+
+
+def to_line(row: dict[str, Any]) -> bytes:
+    return (json.dumps(replace_nonfinite(row), allow_nan=False) + "\n").encode()
+
+
+def replace_nonfinite(value: Any) -> Any:
+    """Return a JSON value with None in place of NaN and infinity."""
+    if isinstance(value, dict):
+        return {key: replace_nonfinite(v) for key, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [replace_nonfinite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
