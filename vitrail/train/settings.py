@@ -69,26 +69,23 @@ class ModelSettings:
 
     def fresh_overrides(self) -> dict[str, Any]:
         """Return the fields of the named architecture that are set, for fresh weights."""
+        apart = ("model", "pre_logits")
         overrides = {
-            name: value for name, value in vars(self).items() if name != "model" and value is not None
+            name: value for name, value in vars(self).items() if name not in apart and value is not None
         }
-        if overrides.pop("pre_logits"):
+        if self.pre_logits:
             overrides["pre_logits"] = self.width or make_config(self.model).width
         return overrides
 
     def loaded_overrides(self) -> dict[str, Any]:
-        """Return what is set beside the image size; refuse what needs other weights than those that are loaded."""
-        overrides = {name: value for name, value in vars(self).items() if value is not None}
-        del overrides["model"]
-        overrides.pop("image_size", None)
-        if not self.pre_logits:
-            del overrides["pre_logits"]
-        if fixed := [name for name in overrides if name not in CHANGEABLE]:
+        """Return what may be set for weights that are loaded; refuse what needs other weights."""
+        free = CHANGEABLE | {"model", "image_size"} | (set() if self.pre_logits else {"pre_logits"})
+        if fixed := [name for name, value in vars(self).items() if value is not None and name not in free]:
             raise ConfigError(
                 f"{', '.join(fixed)} cannot be set for weights that are loaded from {self.model}; with an "
                 "architecture's name, such as B/16, the weights are fresh"
             )
-        return overrides
+        return {name: getattr(self, name) for name in sorted(CHANGEABLE) if getattr(self, name) is not None}
 
 
 @dataclass(frozen=True)
