@@ -28,9 +28,8 @@ from PIL import Image, ImageEnhance, ImageOps
 from rich.console import Console
 from rich.table import Table
 
-from vitrail.data.copies.contact_sheet import pair_sheet
-from vitrail.data.copies.duplicates import THRESHOLD, Pairs, find_pairs
-from vitrail.data.copies.scan import scan
+from vitrail.data.contact_sheet import pair_sheet
+from vitrail.data.copies import THRESHOLD, Pair, find_pairs, scan
 from vitrail.data.decode import decode
 from vitrail.data.sources import Example, Source, open_source
 from vitrail.data.splits import Subset
@@ -111,39 +110,34 @@ KINDS = list(CHANGES_OF)
 
 
 def report(
-    pairs: Pairs, originals: np.ndarray, train: Source, test: Source, seconds: float, sheet: Path | None
+    pairs: list[Pair], originals: np.ndarray, train: Source, test: Source, seconds: float, sheet: Path | None
 ) -> None:
     console = Console()
-    copy = (pairs.j < len(originals)) & (originals[np.minimum(pairs.j, len(originals) - 1)] == pairs.i)
-    reported = pairs.score >= THRESHOLD
-    planted, other = reported & copy, reported & ~copy
+    copies = {(int(original), number) for number, original in enumerate(originals)}
+    reported = [pair for pair in pairs if pair.score >= THRESHOLD]
+    planted = [pair for pair in reported if pair[:2] in copies]
+    other = [pair for pair in reported if pair[:2] not in copies]
+    below = [pair.score for pair in pairs if pair.score < THRESHOLD and pair[:2] not in copies]
     table = Table("copy", "planted", "found", "recall", "lowest score")
     for number, kind in enumerate(KINDS):
-        scores = pairs.score[planted & (pairs.j // COPIES == number)]
-        table.add_row(
-            kind,
-            str(COPIES),
-            str(len(scores)),
-            f"{len(scores) / COPIES:.0%}",
-            f"{min(scores, default=0):.3f}",
-        )
+        scores = [pair.score for pair in planted if pair.j // COPIES == number]
+        recall = f"{len(scores) / COPIES:.0%}"
+        table.add_row(kind, str(COPIES), str(len(scores)), recall, f"{min(scores, default=0):.3f}")
     console.print(table)
     console.print(
-        f"{len(train):,} x {len(test):,} images in {seconds:.1f} s; {reported.sum()} pairs reported,"
-        f" {planted.sum()} planted, {other.sum()} not: precision {planted.sum() / max(reported.sum(), 1):.1%}"
+        f"{len(train):,} x {len(test):,} images in {seconds:.1f} s; {len(reported)} pairs reported,"
+        f" {len(planted)} planted, {len(other)} not: precision {len(planted) / max(len(reported), 1):.1%}"
         f" if all of these were mistakes; threshold {THRESHOLD}, the next pair that was not planted at"
-        f" {max(pairs.score[~reported & ~copy], default=0):.3f}"
+        f" {max(below, default=0):.3f}"
     )
-    for row in np.flatnonzero(other):
-        i, j = int(pairs.i[row]), int(pairs.j[row])
-        line = f"  {pairs.score[row]:.3f} {pairs.how[row]:8} {train.key(i)}  {test.key(j)}"
-        console.print(line, soft_wrap=True)
+    for i, j, score, how in other:
+        console.print(f"  {score:.3f} {how:8} {train.key(i)}  {test.key(j)}", soft_wrap=True)
     if sheet:
-        weakest = np.flatnonzero(planted)[np.argsort(pairs.score[planted])[:24]]
+        weakest = sorted(planted, key=lambda pair: pair.score)[:24]
         drawn = [
-            (f"{label} {pairs.score[row]:.3f}", train, int(pairs.i[row]), test, int(pairs.j[row]))
-            for label, rows in (("not planted", np.flatnonzero(other)), ("planted", weakest))
-            for row in rows
+            (f"{label} {pair.score:.3f}", train, pair.i, test, pair.j)
+            for label, some in (("not planted", other), ("planted", weakest))
+            for pair in some
         ]
         console.print(f"drawn: {pair_sheet('pairs not planted, then the weakest planted', drawn, sheet)}")
 

@@ -1,6 +1,6 @@
 """The report of `vitrail data inspect`: what a data set holds, and what is wrong with it.
 
-    Source of each split ──► copies/scan.py ──► copies/duplicates.py ──► inspect ──► Report
+    Source of each split ──► copies.py ──► inspect ──► Report
 
 One pass over the files. Of each split: images, classes and their balance (largest over smallest), sizes, how pixels
 are stored, files that cannot be read. Of all splits together: files that are not used as images; copies, inside a
@@ -17,9 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from vitrail.data.copies.contact_sheet import check_sheet, class_sheet
-from vitrail.data.copies.duplicates import find_pairs
-from vitrail.data.copies.scan import Scan, scan
+from vitrail.data.contact_sheet import check_sheet, class_sheet
+from vitrail.data.copies import Scan, find_pairs, scan
 from vitrail.data.readers.folder import ignored_files, in_words
 from vitrail.data.sources import Source, folder_layout, list_splits, open_source
 from vitrail.errors import ConfigError

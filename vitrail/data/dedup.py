@@ -3,7 +3,7 @@
     train, tests ──► dedup ──► Leaks ──write_exclusions──► FILE.jsonl ──► open_source("TRAIN?exclude=FILE")
 
 As the paper did before pre-training: "we de-duplicate the pre-training datasets w.r.t. the test sets of the
-downstream tasks". The training images go; test sets stay as they are. copies/duplicates.py defines what a copy is.
+downstream tasks". The training images go; test sets stay as they are. copies.py defines what a copy is.
 
 The file has JSON lines. The first describes the whole split that was compared; each further one is a training image
 to leave out, and why. An image that copies several test images has a line for each.
@@ -23,9 +23,8 @@ from pathlib import Path
 import numpy as np
 
 from vitrail.data.bounded_files import check_replaceable, parse_object, read_text
-from vitrail.data.copies.contact_sheet import check_sheet, pair_sheet
-from vitrail.data.copies.duplicates import THRESHOLD, find_pairs
-from vitrail.data.copies.scan import scan
+from vitrail.data.contact_sheet import check_sheet, pair_sheet
+from vitrail.data.copies import THRESHOLD, find_pairs, scan
 from vitrail.data.sources import Source, find_test_split, open_source
 from vitrail.data.splits import Joined, Subset
 from vitrail.errors import ConfigError, DataError

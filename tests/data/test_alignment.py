@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch import Tensor
 
-from vitrail.data.copies import alignment
-from vitrail.data.copies.alignment import HOPELESS, same_picture
+from vitrail.data import alignment
+from vitrail.data.alignment import HOPELESS, same_picture
 
 SIZE = 32
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitrail.data.copies.contact_sheet import MISSING, TILE, check_sheet, class_sheet, pair_sheet
+from vitrail.data.contact_sheet import MISSING, TILE, check_sheet, class_sheet, pair_sheet
 from vitrail.data.sources import Source, open_source
 from vitrail.errors import ConfigError
 

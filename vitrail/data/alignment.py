@@ -1,6 +1,6 @@
 """Score pairs of thumbnails: whether both show the same picture. At most 1.
 
-Last step of the search in duplicates.py. A pair is two thumbnails in grey levels, `f` of one set and `g` of
+Last step of the search in copies.py. A pair is two thumbnails in grey levels, `f` of one set and `g` of
 the other (already mirrored where the search found it so), and the scale at which the search found them alike.
 
   pose (s, t)  f(s x + t) looks like g(x), with x in [-1, 1] along each axis: scale and shift, per axis
