@@ -27,7 +27,7 @@ from io import BytesIO
 
 from PIL import Image, ImageFile, TiffImagePlugin
 
-from vitrail.data.jpeg_header import JpegHeader, coefficient_bytes, decoding_seconds
+from vitrail.data.jpeg_header import BLOCK_BYTES, JpegHeader, decoding_seconds
 from vitrail.errors import ImageError
 
 MAX_MEMORY = 1_000_000_000  # bytes
@@ -99,7 +99,8 @@ def check_jpeg_cost(data: bytes, header: JpegHeader, *, by_pillow: bool) -> None
     else:
         stored, result = RESULT, 0
     # The file itself, and once more where something in it is to be left out.
-    memory = 2 * len(data) + stored * pixels + max(coefficient_bytes(header), result * pixels) + SPARE
+    kept = 0 if header.one_scan else BLOCK_BYTES * header.blocks  # until the last scan
+    memory = 2 * len(data) + stored * pixels + max(kept, result * pixels) + SPARE
     _check(memory, seconds, f"JPEG of {header.width} x {header.height} pixels")
 
 

@@ -110,6 +110,8 @@ def without_metadata(data: bytes, header: JpegHeader, end: bytes = b"") -> bytes
         elif marker == SCAN and header.frame in SEQUENTIAL:
             segment = segment[:-3] + b"\x00\x3f\x00"  # all coefficients in all bits
         pieces.append(segment)
+        if marker == SCAN:
+            break
     return b"".join([*pieces, memoryview(data)[after:], end])
 
 
@@ -156,28 +158,34 @@ def overwritten_codes(data: bytes, header: JpegHeader, end: int | None = None) -
 
     A flat area has it, if the codes can be read as blocks that end at once.
     """
-    begin = _codes_at(data, header)
     if end is None:
-        marker = END_OF_CODES.search(data, begin)
+        marker = END_OF_CODES.search(data, header.codes_at)
         end = marker.start() if marker else len(data)
-    value = run_of_one_byte(data, begin, end)
+    value = run_of_one_byte(data, header.codes_at, end)
     if value is None:
         return False
-    unit, words = _unit(data, header), _words(bytes([value]) * 64)
-    starts = [(unit[first:] + unit[:first], at) for first in range(len(unit)) for at in range(8)]
-    return bool(starts) and not any(_is_flat(words, *start) for start in starts)
+    unit, codes = _unit(data, header), bytes([value]) * 72
+
+    def is_flat(first: int, at: int) -> bool:
+        for end, coefficients in _blocks(codes, unit[first:] + unit[:first], at):
+            if coefficients > 1:
+                return False
+            at = end
+        return at >= 62 * 8  # where codes are valid, the last block begins below
+
+    return bool(unit) and not any(is_flat(first, at) for first in range(len(unit)) for at in range(8))
 
 
 def complete_codes(data: bytes, header: JpegHeader) -> bool:
     """Tell whether there are valid codes for all blocks, and what is left over is not more of them."""
-    begin = _codes_at(data, header)
+    begin = header.codes_at
     marker = END_OF_CODES.search(data, begin)
     unit, end = _unit(data, header), 0
     blocks = header.units * len(unit)
     if marker is None or marker.start() - begin > MAX_CODES or blocks > MAX_BLOCKS or not header.row_by_row:
         return False
     codes = data[begin : marker.start()].replace(b"\xff\0", b"\xff")
-    for block, at in enumerate(islice(_ends_of_blocks(codes, unit), 2 * blocks), 1):
+    for block, (at, _) in enumerate(islice(_blocks(codes, unit), 2 * blocks), 1):
         ones = (1 << -at % 8) - 1  # that fill the last byte of a scan
         if block == blocks:
             end = (at + 7) // 8 if not ones or codes[at >> 3] & ones == ones else 0
@@ -186,9 +194,10 @@ def complete_codes(data: bytes, header: JpegHeader) -> bool:
     return end > 0 and not overwritten_codes(data, header, begin + end)
 
 
-def _ends_of_blocks(codes: bytes, unit: Unit) -> Iterator[int]:
-    """Yield the bit after each block, as long as there are valid codes."""
-    words, at = _words(codes), 0
+def _blocks(codes: bytes, unit: Unit, at: int = 0) -> Iterator[tuple[int, int]]:
+    """Yield of each block the bit after it, and its coefficients, as long as there are valid codes."""
+    padded = np.frombuffer(codes + bytes(MAX_BLOCK), np.uint8).astype(np.int64)
+    words = (padded[:-2] << 16 | padded[1:-1] << 8 | padded[2:]).tolist()  # the 24 bits from each byte on
     for dc, ac in cycle(unit):
         taken, _ = dc[words[at >> 3] >> (8 - (at & 7)) & 0xFFFF]
         at, coefficients = at + taken, 1
@@ -200,32 +209,25 @@ def _ends_of_blocks(codes: bytes, unit: Unit) -> Iterator[int]:
             coefficients += 1 + (symbol >> 4)
         if not taken or coefficients > 64 or at > 8 * len(codes):
             return
-        yield at
-
-
-def _is_flat(words: list[int], unit: Unit, at: int) -> bool:
-    """Tell whether all blocks from a bit on have one colour each."""
-    for dc, ac in cycle(unit):
-        taken, _ = dc[words[at >> 3] >> (8 - (at & 7)) & 0xFFFF]
-        at += taken
-        if at >> 3 >= len(words) - MAX_BLOCK:
-            return True
-        taken_at_end, symbol = ac[words[at >> 3] >> (8 - (at & 7)) & 0xFFFF]
-        if not taken or not taken_at_end or symbol != END_OF_BLOCK:
-            return False
-        at += taken_at_end
-    return False
-
-
-def _words(codes: bytes) -> list[int]:
-    """Return the 24 bits from each byte on, and as many zeros after the last as a block may ask for."""
-    padded = np.frombuffer(codes + bytes(MAX_BLOCK), np.uint8).astype(np.int64)
-    return (padded[:-2] << 16 | padded[1:-1] << 8 | padded[2:]).tolist()
+        yield at, coefficients
 
 
 def _unit(data: bytes, header: JpegHeader) -> Unit:
     """Return the tables for each block of a unit; none where some are missing."""
-    lookups = {key: _lookup(*table) for key, table in _tables(data).items()}
+    lookups: dict[tuple[int, int], Lookup] = {}  # by 0 for DC or 1 for AC, and the number
+    for marker, at, end in segments(data):
+        if marker == SCAN:
+            break
+        at += 4
+        while marker == TABLES and at + 17 <= end:
+            counts = data[at + 1 : at + 17]  # codes of each length
+            lengths = [length for length, count in enumerate(counts, 1) for _ in range(count)]
+            entries: Lookup = []
+            for length, symbol in zip(lengths, data[at + 17 : at + 17 + sum(counts)], strict=False):
+                entries += [(length + (symbol & 15), symbol)] * (1 << (16 - length))
+            entries += [(0, 0)] * (0x10000 - len(entries))
+            lookups[data[at] >> 4, data[at] & 15] = entries[:0x10000]
+            at += 17 + sum(counts)
     unit: Unit = []
     for i, channel in enumerate(header.channels):
         both = data[header.scan_at + 6 + 2 * i]
@@ -234,29 +236,3 @@ def _unit(data: bytes, header: JpegHeader) -> Unit:
             return []
         unit += [(dc, ac)] * (channel.across * channel.down)
     return unit
-
-
-def _codes_at(data: bytes, header: JpegHeader) -> int:
-    at = header.scan_at + 2
-    return at + int.from_bytes(data[at : at + 2], "big")
-
-
-def _tables(data: bytes) -> dict[tuple[int, int], tuple[bytes, bytes]]:
-    """Read the tables before the scan: (0 for DC or 1 for AC, number) -> codes of each length, symbols in order."""
-    tables = {}
-    for marker, begin, end in segments(data):
-        at = begin + 4
-        while marker == TABLES and at + 17 <= end:
-            counts = data[at + 1 : at + 17]
-            symbols = data[at + 17 : at + 17 + sum(counts)]
-            tables[data[at] >> 4, data[at] & 15] = counts, symbols
-            at += 17 + sum(counts)
-    return tables
-
-
-def _lookup(counts: bytes, symbols: bytes) -> Lookup:
-    entries: Lookup = []
-    lengths = [length for length, count in enumerate(counts, 1) for _ in range(count)]
-    for length, symbol in zip(lengths, symbols, strict=False):
-        entries += [(length + (symbol & 15), symbol)] * (1 << (16 - length))
-    return (entries + [(0, 0)] * (0x10000 - len(entries)))[:0x10000]

@@ -58,14 +58,10 @@ class JpegHeader:
     frame: int  # its marker: the kind of coding
     height_at: int  # where in the file the height stands, two bytes
     scan_at: int  # where the segment of the first scan begins
+    codes_at: int  # and where it ends
     one_scan: bool  # all channels in one, by Huffman codes, each block in one piece
-    restarts: bool
+    row_by_row: bool  # the first rows can be decoded alone: top to bottom, in one scan without restarts
     orientation: int  # by EXIF or XMP
-
-    @property
-    def row_by_row(self) -> bool:
-        """Tell whether the first rows can be decoded alone: top to bottom, in one scan without restarts."""
-        return self.one_scan and not self.restarts
 
     @property
     def usual_sampling(self) -> bool:
@@ -80,16 +76,9 @@ class JpegHeader:
         down = max(channel.down for channel in self.channels)
         return -(-self.width // (8 * across)) * -(-self.height // (8 * down))
 
-    def blocks(self, channel: Channel) -> int:
-        return self.units * channel.across * channel.down
-
-
-@dataclass(frozen=True)
-class Scan:
-    channels: tuple[int, ...]
-    first: int  # coefficients, in zigzag order
-    last: int
-    bit: int  # the lowest that has been sent with this scan
+    @property
+    def blocks(self) -> int:
+        return self.units * sum(channel.across * channel.down for channel in self.channels)
 
 
 def read_header(data: bytes) -> JpegHeader:
@@ -105,6 +94,8 @@ def read_header(data: bytes) -> JpegHeader:
             exif = exif or data[begin + 4 : end]
         elif marker == APP1 and data.startswith(XMP, begin + 4):
             xmp = data[begin + 4 : end]
+        elif marker == SCAN:
+            break
     if not frame or frame + 10 + 3 * data[frame + 9] > begin:
         raise ImageError("its header is damaged: the size is missing")
     height, width = data[frame + 5] << 8 | data[frame + 6], data[frame + 7] << 8 | data[frame + 8]
@@ -114,6 +105,7 @@ def read_header(data: bytes) -> JpegHeader:
         channels = (Channel(channels[0].number, 1, 1),)
     if not height or not width or not channels or any(not 0 < c.across * c.down <= 16 for c in channels):
         raise ImageError(f"its header is damaged: {width} x {height} pixels in {len(channels)} channels")
+    one_scan = data[frame + 1] in SEQUENTIAL and data[begin + 4] == len(channels)
     return JpegHeader(
         height,
         width,
@@ -121,92 +113,57 @@ def read_header(data: bytes) -> JpegHeader:
         frame=data[frame + 1],
         height_at=frame + 5,
         scan_at=begin,
-        one_scan=data[frame + 1] in SEQUENTIAL and data[begin + 4] == len(channels),
-        restarts=restarts,
+        codes_at=end,
+        one_scan=one_scan,
+        row_by_row=one_scan and not restarts,
         orientation=find_orientation(exif, xmp) if exif or xmp else 1,
     )
 
 
 def segments(data: bytes) -> Iterator[tuple[int, int, int]]:
-    """Yield (marker, begin, end) of every segment up to the first scan's."""
-    at, size = 2, len(data)
+    """Yield (marker, begin, end) of every segment; after the first scan, damage is left for the decoder to report."""
+    at, marker, scanned = 2, 0, False
     for _ in range(MAX_SEGMENTS):
-        if at + 4 > size or data[at] != 0xFF or data[at + 1] not in SEGMENTS:
-            at = _next_marker(data, at)
-            if data[at + 1] in ALONE:
-                at += 2
-                continue
-        marker = data[at + 1]
-        end = at + 2 + (data[at + 2] << 8 | data[at + 3]) if at + 4 <= size else 0
-        if marker not in SEGMENTS or not at + 4 <= end <= size:
-            raise ImageError(f"its header is damaged, or ends early (marker 0x{marker:02x})")
-        yield marker, at, end
-        if marker == SCAN:
-            return
-        at = end
-    raise ImageError(f"more than {MAX_SEGMENTS:,} segments before its pixels")
+        until = len(data) if scanned else at + MAX_STRAY
+        found = (AFTER_CODES if marker == SCAN else MARKER).search(data, at, until)
+        begin, marker = (found.start(), found[0][1]) if found else (at, END)
+        at = begin + 2
+        if marker in ALONE:
+            continue
+        at += int.from_bytes(data[at : at + 2], "big")
+        if marker not in SEGMENTS or not begin + 4 <= at <= len(data):
+            if scanned:
+                return
+            raise ImageError("its header is damaged, or ends early")
+        yield marker, begin, at
+        scanned = scanned or marker == SCAN
+    raise ImageError(f"more than {MAX_SEGMENTS:,} segments")
 
 
 def decoding_seconds(data: bytes, header: JpegHeader) -> float:
     """Estimate the time that decoding takes. ImageError where scans are missing, or more than are decoded."""
     pixels = header.height * header.width
     if header.one_scan:
-        blocks = sum(map(header.blocks, header.channels))
-        return (PIXEL * pixels + BYTE * len(data) + (BLOCK + 64 * COEFFICIENT) * blocks) / 1e9
+        return (PIXEL * pixels + BYTE * len(data) + (BLOCK + 64 * COEFFICIENT) * header.blocks) / 1e9
     coefficient = ARITHMETIC_COEFFICIENT if header.frame in ARITHMETIC else COEFFICIENT
-    blocks_by_channel = {channel.number: header.blocks(channel) for channel in header.channels}
-    bits = {
-        number: [-1] * 64 for number in blocks_by_channel
-    }  # -1: of this coefficient nothing has been sent
-    nanoseconds = float(PIXEL * pixels + BYTE_OF_SCANS * len(data))
-    for scan in _scans(data, header):
-        for number in scan.channels:
-            if number not in blocks_by_channel:
-                raise ImageError("its header is damaged: a scan of a channel that it does not have")
-            band = max(0, scan.last + 1 - scan.first)
-            bits[number][scan.first : scan.first + band] = [scan.bit] * band
-            nanoseconds += blocks_by_channel[number] * (BLOCK + band * coefficient)
+    blocks = {channel.number: header.units * channel.across * channel.down for channel in header.channels}
+    bits = {number: [-1] * 64 for number in blocks}  # the lowest sent of each coefficient; -1: nothing of it
+    nanoseconds, scans = float(PIXEL * pixels + BYTE_OF_SCANS * len(data)), 0
+    for marker, begin, end in segments(data):
+        if marker != SCAN:
+            continue
+        scans, numbers = scans + 1, data[begin + 5 : end - 3 : 2]
+        if end != begin + 8 + 2 * data[begin + 4] or not blocks.keys() >= set(numbers):
+            raise ImageError("its header is damaged: a scan of channels that it does not have")
+        if scans > MAX_SCANS:
+            raise ImageError(f"more than {MAX_SCANS:,} scans; at most so many are decoded")
+        first, last, bit = 0, 63, 0  # coefficients, in zigzag order
+        if header.frame in PROGRESSIVE:
+            first, last, bit = data[end - 3], min(data[end - 2], 63), data[end - 1] & 15
+        band = max(0, last + 1 - first)
+        for number in numbers:
+            bits[number][first : first + band] = [bit] * band
+            nanoseconds += blocks[number] * (BLOCK + band * coefficient)
     if any(sent[0] < 0 or max(sent) > 0 for sent in bits.values()):
         raise ImageError("some of its scans are missing: the file was cut, or never finished")
     return nanoseconds / 1e9
-
-
-def coefficient_bytes(header: JpegHeader) -> int:
-    """Count the bytes that are kept until the last scan."""
-    return 0 if header.one_scan else BLOCK_BYTES * sum(map(header.blocks, header.channels))
-
-
-def _scans(data: bytes, header: JpegHeader) -> Iterator[Scan]:
-    at, scans = header.scan_at, 0
-    for _ in range(MAX_SEGMENTS):
-        marker, end = data[at + 1], at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
-        if marker == END:
-            return
-        if marker in ALONE:
-            end = at + 2
-        elif marker not in SEGMENTS or not at + 4 <= end <= len(data):
-            return  # the decoder reports it
-        if marker == SCAN:
-            count = data[at + 4]
-            if end != at + 8 + 2 * count:
-                raise ImageError("its header is damaged: a scan without its channels")
-            scans += 1
-            if scans > MAX_SCANS:
-                raise ImageError(f"more than {MAX_SCANS:,} scans; at most so many are decoded")
-            first, last, bit = data[end - 3], data[end - 2], data[end - 1] & 15
-            if header.frame not in PROGRESSIVE:
-                first, last, bit = 0, 63, 0
-            yield Scan(tuple(data[at + 5 : end - 3 : 2]), first, min(last, 63), bit)
-        next_marker = (AFTER_CODES if marker == SCAN else MARKER).search(data, end)
-        if next_marker is None:
-            return
-        at = next_marker.start()
-    raise ImageError(f"more than {MAX_SEGMENTS:,} segments after its first scan")
-
-
-def _next_marker(data: bytes, at: int) -> int:
-    """Find the next marker behind fill bytes and stray ones."""
-    marker = MARKER.search(data, at, at + MAX_STRAY)
-    if marker is None:
-        raise ImageError("its header is damaged, or ends early")
-    return marker.start()
