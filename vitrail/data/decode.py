@@ -119,10 +119,8 @@ def _decode_jpeg(data: bytes, header: JpegHeader, rows: int | None, max_pixels: 
     check_jpeg_cost(data, header, by_pillow=by_pillow)
     stored = None if by_pillow else decode_jpeg(data, header, rows)
     if stored is None:
-        with (
-            _strict_pillow(),
-            Image.open(BytesIO(without_metadata(data, header)), formats=("JPEG",)) as image,
-        ):
+        plain = BytesIO(without_metadata(data, header))
+        with _strict_pillow(), Image.open(plain, formats=("JPEG",)) as image:
             image.load()
             return upright_rgb(image, header.orientation)
     if header.orientation == 1:
@@ -141,17 +139,23 @@ def _decode_by_pillow(data: bytes, max_pixels: int) -> NDArray[np.uint8]:
         _check_size(image.size, max_pixels)
         check_cost(image, data, file)
         image.load()
-        return upright_rgb(image, find_orientation(*_exif_and_xmp(image.info)))
+        # The blocks that may hold the orientation. TIFF is left out: Pillow has turned it already.
+        info: dict[Any, Any] = image.info
+        exif, xmp = info.get("exif"), info.get("XML:com.adobe.xmp") or info.get("xmp")
+        if not exif and "Raw profile type exif" in info:  # a PNG by ImageMagick, in hexadecimal digits
+            with suppress(ValueError):
+                exif = bytes.fromhex("".join(info["Raw profile type exif"].split("\n")[3:]))
+        xmp = xmp.encode() if isinstance(xmp, str) else xmp
+        blocks = (block if isinstance(block, bytes) else b"" for block in (exif, xmp))
+        return upright_rgb(image, find_orientation(*blocks))
 
 
-def _exif_and_xmp(info: dict[str | tuple[int, int], Any]) -> tuple[bytes, bytes]:
-    """Return the blocks that may hold the orientation. TIFF is left out: Pillow has turned it already."""
-    exif, xmp = info.get("exif") or b"", info.get("XML:com.adobe.xmp") or info.get("xmp") or b""
-    if not exif and "Raw profile type exif" in info:  # a PNG by ImageMagick, in hexadecimal digits
-        with suppress(ValueError):
-            exif = bytes.fromhex("".join(info["Raw profile type exif"].split("\n")[3:]))
-    xmp = xmp.encode() if isinstance(xmp, str) else xmp
-    return exif if isinstance(exif, bytes) else b"", xmp if isinstance(xmp, bytes) else b""
+def _check_size(size: tuple[int, int], max_pixels: int) -> None:
+    width, height = size
+    if not width * height:
+        raise ImageError(f"{width} x {height} pixels: there is nothing to decode")
+    if width * height > max_pixels:
+        raise ImageError(f"{width} x {height} pixels; at most {max_pixels:,} pixels are decoded")
 
 
 def _unknown(data: bytes) -> str:
@@ -163,14 +167,6 @@ def _unknown(data: bytes) -> str:
             if brands & known:
                 return f"an image in the format {kind}, which is not supported here: {CONVERT}"
     return f"not an image in a known format ({', '.join(FORMATS)})"
-
-
-def _check_size(size: tuple[int, int], max_pixels: int) -> None:
-    width, height = size
-    if not width * height:
-        raise ImageError(f"{width} x {height} pixels: there is nothing to decode")
-    if width * height > max_pixels:
-        raise ImageError(f"{width} x {height} pixels; at most {max_pixels:,} pixels are decoded")
 
 
 _pillow_lock = threading.Lock()

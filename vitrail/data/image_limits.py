@@ -22,7 +22,6 @@ import struct
 import time
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from io import BytesIO
 
 from PIL import Image, ImageFile, TiffImagePlugin
@@ -52,7 +51,7 @@ MAX_DIRECTORIES = 1000  # that an AVIF may seem to have
 MAX_COMMENTS = 1000  # of a plain PPM
 MAX_BOXES = 1000  # of JPEG 2000 before its pixels
 MAX_TILES, MAX_LAYERS = 4096, 1000  # of JPEG 2000
-MIN_CODE_BLOCK, MIN_PRECINCT = 16 * 16, 32 * 32  # samples
+USUAL_CODE_BLOCK, MIN_CODE_BLOCK, MIN_PRECINCT = 64 * 64, 16 * 16, 32 * 32  # samples
 
 PNG_START, PLAIN_PPM = b"\x89PNG\r\n\x1a\n", (b"P1", b"P2", b"P3")
 PIXEL_CHUNKS = (b"IDAT", b"fdAT")
@@ -131,9 +130,9 @@ def _decoder_cost(image: Image.Image, data: bytes, stored: int) -> tuple[float, 
         case "AVIF":
             return 16 * pixels, AVIF_PIXEL * pixels + AVIF_BYTE * len(data)
         case "JPEG2000":
-            coded = codestream(data)
-            samples = bands * max(pixels, coded.pixels)
-            working = (4 + (2 if bands == 1 else 1) + 600 / coded.code_block) * samples
+            coded, code_block = codestream(data)
+            samples = bands * max(pixels, coded)
+            working = (4 + (2 if bands == 1 else 1) + 600 / code_block) * samples
             return max(working, result), JPEG_2000_SAMPLE * samples + JPEG_2000_BYTE * len(data)
         case "TIFF":
             chunk, raw = _tiff_bytes(image)
@@ -182,7 +181,15 @@ def _check(memory: float, seconds: float, what: str) -> None:
 def check_metadata(data: bytes) -> None:
     """Refuse what would cost too much to open."""
     if data.startswith(PNG_START):
-        _check_chunks(data)
+        view = memoryview(data)
+        for kind, at, length in _chunks(
+            data
+        ):  # Pillow compares the checksums of the chunks before the pixels
+            end = at + 8 + length
+            if kind not in PIXEL_CHUNKS or end + 4 > len(data):
+                continue
+            if zlib.crc32(view[at + 4 : end]) != int.from_bytes(view[end : end + 4], "big"):
+                raise ImageError(f"damaged: a wrong checksum in its chunk at byte {at:,}")
     elif data.startswith(PLAIN_PPM) and data.count(b"#") > MAX_COMMENTS:
         raise ImageError(f"{data.count(b'#'):,} comments in a plain PPM; at most {MAX_COMMENTS:,} are read")
     elif TIFF_START.match(data):
@@ -199,17 +206,6 @@ def check_metadata(data: bytes) -> None:
 def other_chunks(data: bytes) -> int:
     """Return the bytes of a PNG that are not its pixels."""
     return sum(length for kind, _, length in _chunks(data) if kind not in PIXEL_CHUNKS)
-
-
-def _check_chunks(data: bytes) -> None:
-    """Compare the checksums of the pixels; Pillow compares those of the chunks before them."""
-    view = memoryview(data)
-    for kind, at, length in _chunks(data):
-        end = at + 8 + length
-        if kind not in PIXEL_CHUNKS or end + 4 > len(data):
-            continue
-        if zlib.crc32(view[at + 4 : end]) != int.from_bytes(view[end : end + 4], "big"):
-            raise ImageError(f"damaged: a wrong checksum in its chunk at byte {at:,}")
 
 
 def _chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
@@ -256,17 +252,22 @@ def _check_tags(data: bytes, start: int) -> None:
         return
 
 
-@dataclass(frozen=True)
-class Codestream:
-    """JPEG 2000: its pixels, and the smallest code-block."""
+def codestream(data: bytes) -> tuple[int, int]:
+    """Return the pixels of a JPEG 2000 and the samples of its smallest code-block; refuse what no encoder writes.
 
-    pixels: int
-    code_block: int = 64 * 64  # samples
-
-
-def codestream(data: bytes) -> Codestream:
-    """Read sizes, and codings wherever they stand, for a tile may have its own; refuse what no encoder writes."""
-    sizes = SIZES.match(data, _codestream_at(data))
+    Codings are read wherever they stand, for a tile may have its own.
+    """
+    at = 0  # of the codestream: the file, or the contents of a box in it (T.800, annex I)
+    for _ in range(MAX_BOXES):
+        length, kind, header = int.from_bytes(data[at : at + 4], "big"), data[at + 4 : at + 8], 8
+        if data.startswith(JPEG_2000[0], at) or not kind:
+            break
+        if length == 1:
+            length, header = int.from_bytes(data[at + 8 : at + 16], "big"), 16
+        at += header if kind == b"jp2c" else max(length, header)
+        if kind == b"jp2c":
+            break
+    sizes = SIZES.match(data, at)
     if sizes is None:
         raise ImageError("no JPEG 2000 codestream in it")
     width, height, left, top, tile_width, tile_height, tiles_left, tiles_top = struct.unpack(">8I", sizes[1])
@@ -275,41 +276,22 @@ def codestream(data: bytes) -> Codestream:
     tiles = -(-(width - tiles_left) // tile_width) * -(-(height - tiles_top) // tile_height)
     if tiles > MAX_TILES:
         raise ImageError(f"{tiles:,} tiles; at most {MAX_TILES:,} are decoded")
-    smallest = Codestream.code_block
-    for layers, block, precincts in _codings(data):
-        if block < MIN_CODE_BLOCK or min(precincts) < MIN_PRECINCT or layers > MAX_LAYERS:
+    smallest = USUAL_CODE_BLOCK
+    for coding in CODING.finditer(data):
+        length = int.from_bytes(coding[1] or coding[4], "big")
+        levels, has_precincts = coding[6][0], bool((coding[2] or coding[5])[0] & 1)
+        if length != (12 if coding[1] else 9) + (levels + 1) * has_precincts:
+            continue  # some other bytes that look like a marker
+        layers, block = int.from_bytes(coding[3] or b"\1", "big"), 1 << coding[7][0] + coding[8][0] + 4
+        sides = data[coding.end() : coding.end() + levels + 1] if has_precincts else b"\xff"
+        # scaled to the full picture
+        precinct = min(
+            [1 << (side & 15) + (side >> 4) + 2 * i for i, side in enumerate(reversed(sides))] or [0]
+        )
+        if block < MIN_CODE_BLOCK or precinct < MIN_PRECINCT or layers > MAX_LAYERS:
             raise ImageError(
-                f"code-blocks of {block} samples, precincts of {min(precincts)}, {layers:,} layers; "
+                f"code-blocks of {block} samples, precincts of {precinct}, {layers:,} layers; "
                 f"at least {MIN_CODE_BLOCK} and {MIN_PRECINCT}, and at most {MAX_LAYERS:,}, are decoded"
             )
         smallest = min(smallest, block)
-    return Codestream((width - left) * (height - top), smallest)
-
-
-def _codestream_at(data: bytes) -> int:
-    """Find the codestream: the file, or the contents of a box in it (T.800, annex I)."""
-    at = 0
-    for _ in range(MAX_BOXES):
-        length, kind, header = int.from_bytes(data[at : at + 4], "big"), data[at + 4 : at + 8], 8
-        if data.startswith(JPEG_2000[0], at) or not kind:
-            break
-        if length == 1:
-            length, header = int.from_bytes(data[at + 8 : at + 16], "big"), 16
-        if kind == b"jp2c":
-            return at + header
-        at += max(length, header)
-    return at
-
-
-def _codings(data: bytes) -> Iterator[tuple[int, int, list[int]]]:
-    """Yield the layers, and the samples of a code-block and of the precincts, scaled to the full picture."""
-    for coding in CODING.finditer(data):
-        length = int.from_bytes(coding[1] or coding[4], "big")
-        style, levels = (coding[2] or coding[5])[0], coding[6][0]
-        has_precincts = bool(style & 1)
-        if length != (12 if coding[1] else 9) + (levels + 1) * has_precincts:
-            continue  # some other bytes that look like a marker
-        layers = int.from_bytes(coding[3], "big") if coding[3] else 1
-        sides = data[coding.end() : coding.end() + levels + 1] if has_precincts else b"\xff"
-        precincts = [1 << (side & 15) + (side >> 4) + 2 * i for i, side in enumerate(reversed(sides))]
-        yield layers, 1 << coding[7][0] + coding[8][0] + 4, precincts or [0]
+    return (width - left) * (height - top), smallest

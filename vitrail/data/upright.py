@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator
+from contextlib import suppress
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,18 @@ EXCHANGED = 5
 
 def find_orientation(exif: bytes, xmp: bytes = b"") -> int:
     """Return the orientation, 1 (upright) to 8; 1 where neither block has a valid one."""
-    orientation = _exif_orientation(exif.removeprefix(EXIF).removeprefix(EXIF))  # some writers repeat it
+    tiff = exif.removeprefix(EXIF).removeprefix(EXIF)  # some writers repeat it
+    order = {b"II": "<", b"MM": ">"}.get(tiff[:2])
+    orientation = None
+    if order is not None:
+        with suppress(struct.error):  # a damaged block
+            (first,) = struct.unpack_from(order + "I", tiff, 4)
+            (entries,) = struct.unpack_from(order + "H", tiff, first)
+            for at in range(first + 2, first + 2 + 12 * entries, 12):
+                tag, kind, count = struct.unpack_from(order + "HHI", tiff, at)
+                if tag == ORIENTATION and kind in INTEGERS and count == 1:
+                    orientation = int(struct.unpack_from(order + INTEGERS[kind], tiff, at + 8)[0])
+                    break
     if orientation is None and (match := XMP_ORIENTATION.search(xmp)):
         orientation = int(match[1])
     return orientation if orientation in FLIPS else 1
@@ -51,34 +62,22 @@ def as_pixels(rgb: NDArray[np.uint8]) -> NDArray[np.void]:
     return np.ascontiguousarray(rgb).view("V3")[..., 0]
 
 
-def _exif_orientation(tiff: bytes) -> int | None:
-    order = {b"II": "<", b"MM": ">"}.get(tiff[:2])
-    if order is None:
-        return None
-    try:
-        (first,) = struct.unpack_from(order + "I", tiff, 4)
-        (entries,) = struct.unpack_from(order + "H", tiff, first)
-        for at in range(first + 2, first + 2 + 12 * entries, 12):
-            tag, kind, count = struct.unpack_from(order + "HHI", tiff, at)
-            if tag == ORIENTATION and kind in INTEGERS and count == 1:
-                return int(struct.unpack_from(order + INTEGERS[kind], tiff, at + 8)[0])
-    except struct.error:  # a damaged block
-        return None
-    return None
-
-
 def upright_rgb(image: Image.Image, orientation: int) -> NDArray[np.uint8]:
     """Convert an image that Pillow has loaded to uint8 (H, W, 3)."""
     width, height = image.size
     rows = max(1, STRIP // width)
     # Pillow keeps 16-bit PPM, and 16-bit PNG before its version 11, in 32-bit integers.
     sixteen = image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM"))
-    low_high = None if sixteen or image.mode not in ("I", "F") else _range(image, rows)
+    stretched = image.mode in ("I", "F") and not sixteen
+    low, high = map(float, image.getextrema()) if stretched else (0.0, 0.0)  # type: ignore[arg-type]
     upright, stored = upright_buffer(height, width, orientation)
-    for top, strip in _strips(image, rows):
-        if low_high is not None:  # 32 bits as bytes
-            low, high = low_high
-            grey = np.rint((np.asarray(strip) - low) * (255 / max(high - low, 1e-30))).astype(np.uint8)
+    for top in range(0, height, rows):
+        strip = image if rows >= height else image.crop((0, top, width, min(top + rows, height)))
+        if stretched:  # 32 bits as bytes
+            values = np.asarray(strip)
+            if not np.isfinite(values).all():
+                raise ImageError("some pixels are not finite numbers")
+            grey = np.rint((values - low) * (255 / max(high - low, 1e-30))).astype(np.uint8)
             rgb = np.repeat(grey[..., None], 3, axis=2)  # (rows, W, 3)
         elif sixteen:  # the high bytes; the transparent value is white
             values = np.asarray(strip)
@@ -86,38 +85,9 @@ def upright_rgb(image: Image.Image, orientation: int) -> NDArray[np.uint8]:
             grey[values == strip.info.get("transparency", -1)] = 255
             rgb = np.repeat(grey[..., None], 3, axis=2)  # (rows, W, 3)
         else:
-            rgb = np.asarray(_rgb(strip))
+            if strip.has_transparency_data:
+                rgba = strip.convert("RGBA")
+                strip = Image.alpha_composite(Image.new("RGBA", rgba.size, (255, 255, 255, 255)), rgba)
+            rgb = np.asarray(strip if strip.mode == "RGB" else strip.convert("RGB"))
         stored[top : top + rows] = as_pixels(rgb)
     return upright
-
-
-def _strips(image: Image.Image, rows: int) -> Iterator[tuple[int, Image.Image]]:
-    """Yield each strip with the row at which it begins."""
-    width, height = image.size
-    if rows >= height:
-        yield 0, image
-        return
-    for top in range(0, height, rows):
-        yield top, image.crop((0, top, width, min(top + rows, height)))
-
-
-def _rgb(image: Image.Image) -> Image.Image:
-    if image.mode == "RGB" and "transparency" not in image.info:
-        return image
-    if image.has_transparency_data:
-        rgba = image.convert("RGBA")
-        white = Image.new("RGBA", rgba.size, (255, 255, 255, 255))
-        return Image.alpha_composite(white, rgba).convert("RGB")
-    return image.convert("RGB")
-
-
-def _range(image: Image.Image, rows: int) -> tuple[float, float]:
-    """Return the darkest and the brightest value."""
-    lows, highs = [], []
-    for _, strip in _strips(image, rows):
-        pixels = np.asarray(strip)
-        if not np.isfinite(pixels).all():
-            raise ImageError("some pixels are not finite numbers")
-        lows.append(float(pixels.min()))
-        highs.append(float(pixels.max()))
-    return min(lows), max(highs)
