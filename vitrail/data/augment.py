@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -20,8 +20,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.data.ops.on_device import GREY, inside
-from vitrail.data.ops.pixel_ops import PixelOp, Sized, check_inside, cut
-from vitrail.data.ops.resize import METHODS, Box, Pixels, resize
+from vitrail.data.ops.pixel_ops import (
+    Drawn,
+    Method,
+    PixelOp,
+    Probability,
+    Ratios,
+    Shares,
+    Sized,
+    check_inside,
+    cut,
+)
+from vitrail.data.ops.resize import Box, Pixels, resize
 
 
 @dataclass(frozen=True)
@@ -29,23 +39,17 @@ class InceptionCrop(Sized):
     """A rectangle of random area, aspect ratio and place (`inception_box`), squashed to height x width."""
 
     name = "inception_crop"
-    allowed: ClassVar = {**Sized.allowed, "method": METHODS, "area": 1.0, "aspect": 1e9}
     random = True
     resizes = True
-    method: str = "bilinear"
-    area: tuple[float, float] = (0.05, 1.0)
-    aspect: tuple[float, float] = (0.75, 1.33)
-
-    def __call__(self, image: Pixels, rng: np.random.Generator | None) -> Pixels:
-        assert rng is not None
-        return self.squash(image, self.draw(image.shape[0], image.shape[1], rng))
+    method: Method = "bilinear"
+    area: Shares = (0.05, 1.0)
+    aspect: Ratios = (0.75, 1.33)
 
     def draw(self, height: int, width: int, rng: np.random.Generator) -> Box:
         return inception_box(height, width, rng, area=self.area, aspect=self.aspect)
 
-    def squash(self, image: Pixels, box: Box) -> Pixels:
-        """Cut the rectangle out, and resize it to the size of the output."""
-        return resize(cut(image, box), self.output, self.method)
+    def apply(self, image: Pixels, drawn: Drawn) -> Pixels:
+        return resize(cut(image, drawn), self.output, self.method)
 
 
 def inception_box(
@@ -87,11 +91,12 @@ class RandomCrop(Sized):
     name = "random_crop"
     random = True
 
-    def __call__(self, image: Pixels, rng: np.random.Generator | None) -> Pixels:
-        assert rng is not None
-        height, width, _ = image.shape
+    def draw(self, height: int, width: int, rng: np.random.Generator) -> Box:
         check_inside((0, 0, *self.output), height, width)
-        return cut(image, _place(height, width, *self.output, rng))
+        return _place(height, width, *self.output, rng)
+
+    def apply(self, image: Pixels, drawn: Drawn) -> Pixels:
+        return cut(image, drawn)
 
 
 @dataclass(frozen=True)
@@ -99,17 +104,14 @@ class FlipLR(PixelOp):
     """Left and right exchanged with probability p."""
 
     name = "flip_lr"
-    allowed: ClassVar = {"p": (0.0, 1.0)}
     random = True
-    p: float = 0.5
+    p: Probability = 0.5
 
-    def __call__(self, image: Pixels, rng: np.random.Generator | None) -> Pixels:
-        assert rng is not None
-        (flip,) = self.draw(image.shape[0], image.shape[1], rng)
-        return image[:, ::-1] if flip else image  # (H, W, 3)
-
-    def draw(self, height: int, width: int, rng: np.random.Generator) -> tuple[float]:
+    def draw(self, height: int, width: int, rng: np.random.Generator) -> Drawn:
         return (float(rng.random() < self.p),)
+
+    def apply(self, image: Pixels, drawn: Drawn) -> Pixels:
+        return image[:, ::-1] if drawn[0] else image  # (H, W, 3)
 
 
 @dataclass(frozen=True)
@@ -121,12 +123,11 @@ class RandomErasing(PixelOp):
     """
 
     name = "random_erasing"
-    allowed: ClassVar = {"p": (0.0, 1.0), "area": 1.0, "aspect": 1e9, "fill": ("noise", "grey")}
     random = True
-    p: float = 0.25
-    area: tuple[float, float] = (0.02, 0.33)
-    aspect: tuple[float, float] = (0.3, 3.3)
-    fill: str = "noise"
+    p: Probability = 0.25
+    area: Shares = (0.02, 0.33)
+    aspect: Ratios = (0.3, 3.3)
+    fill: Annotated[str, "noise", "grey"] = "noise"
 
     def __call__(self, image: Pixels, rng: np.random.Generator | None) -> Pixels:
         assert rng is not None

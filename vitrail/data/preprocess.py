@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import MISSING, dataclass, fields
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from vitrail.data.decode import decode, usual_jpeg
 from vitrail.data.ops.pixel_ops import (
     CentralCrop,
     Crop,
+    Drawn,
     Op,
     PixelOp,
     Resize,
@@ -33,7 +34,7 @@ from vitrail.data.ops.pixel_ops import (
     check_inside,
 )
 from vitrail.data.ops.randaugment import RandAugment
-from vitrail.data.ops.resize import OF_BYTES, TENSORFLOW, Box, Pixels, resize
+from vitrail.data.ops.resize import OF_BYTES, TENSORFLOW, Pixels, resize
 from vitrail.data.ops.value_ops import Normalize, ToRange, ValueOp
 from vitrail.errors import ConfigError, ImageError
 
@@ -129,30 +130,32 @@ class Pipeline:
 
         Errors begin with `name`.
         """
-        jpeg, box, rows = usual_jpeg(data), None, None
+        jpeg, drawn, rows = usual_jpeg(data), None, None
         if jpeg is not None and rng is not None and self.pixel_ops:
             crop = self.pixel_ops[0]
             if isinstance(crop, InceptionCrop):
-                box = crop.draw(jpeg.height, jpeg.width, rng)
-                rows = box[0] + box[2]
+                drawn = crop.draw(jpeg.height, jpeg.width, rng)
+                rows = drawn[0] + drawn[2]
         image = decode(data, name=name, jpeg=jpeg, rows=rows)
         try:
-            return self.host(image, rng, box)
+            return self.host(image, rng, drawn)
         except ImageError as error:
             raise ImageError(f"{name}: {error}") from error
 
-    def host(self, image: Pixels, rng: np.random.Generator | None = None, box: Box | None = None) -> Tensor:
+    def host(
+        self, image: Pixels, rng: np.random.Generator | None = None, drawn: Drawn | None = None
+    ) -> Tensor:
         """Run the part before the device, uint8 (3, h, w), if the pixel ops end in `uint8`; else all, float32.
 
-        `box` is the rectangle of a first inception_crop, where it was drawn before the image was decoded.
+        `drawn` is what the first op drew, where that was before the image was decoded.
         """
         if self.random and rng is None:
             raise ConfigError(f"'{self}' has random ops: it needs a numpy Generator, rng=...")
         ops = list(self.pixel_ops)
         while ops:
             op = ops.pop(0)
-            if box is not None and isinstance(op, InceptionCrop):
-                image, box = op.squash(image, box), None
+            if drawn is not None:
+                image, drawn = op.apply(image, drawn), None
             elif isinstance(op, Resize | ResizeSmall) and ops and isinstance(ops[0], CentralCrop):
                 # The bits of one op after the other, without the pixels that would be cut off.
                 size, crop = op.size((image.shape[0], image.shape[1])), ops.pop(0)
@@ -255,9 +258,9 @@ def parse_op(text: str) -> PixelOp | ValueOp:
     defaults = {field.name: field.default for field in fields(OPS[name])}
     takes = [key if value is MISSING else f"{key}={_value_text(value)}" for key, value in defaults.items()]
     usage = f"{name} takes ({', '.join(takes)})"
-    # Annotations are text in the modules of the ops.
-    words = iter([field.name for field in fields(OPS[name]) if field.type == "str"])
-    numbers = iter([field.name for field in fields(OPS[name]) if field.type != "str"])
+    types = get_type_hints(OPS[name])
+    words = iter([key for key in defaults if types[key] is str])
+    numbers = iter([key for key in defaults if types[key] is not str])
     for value in positional:
         place = next(words if isinstance(value, str) else numbers, None)
         if place is None or place in arguments:
@@ -281,7 +284,8 @@ def op_text(op: Op) -> str:
     arguments: list[str] = []
     skipped = {True: False, False: False}  # a word, or a number, before this one was left out
     for field in fields(op):
-        value, word = vars(op)[field.name], field.type == "str"
+        value = vars(op)[field.name]
+        word = isinstance(value, str)
         if value == field.default:
             skipped[word] = True
         else:

@@ -1,8 +1,8 @@
 """The deterministic pixel ops of a preprocessing line: resizes, crops, and conversion to bytes.
 
 A pixel op takes and returns one image, an (H, W, 3) array of bytes or of float32 in 0..255. It is a frozen
-dataclass: its fields are its arguments in a line, in order, with their defaults; it checks them when it is made. The
-random pixel ops, in augment.py, have the same form; preprocess.py reads and writes them all.
+dataclass: its fields are its arguments in a line, in order, with their types and defaults; they are checked when it
+is made. The random pixel ops, in augment.py, have the same form; preprocess.py reads and writes them all.
 
 Published code rounds in two ways, so the ops that round have an argument for it: `down` to the integer below, or to
 the `nearest`, halves to even.
@@ -10,21 +10,25 @@ the `nearest`, halves to even.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import ClassVar, Self, TypeAlias
+from dataclasses import dataclass, fields, replace
+from typing import Annotated, Any, ClassVar, Self, TypeAlias, get_type_hints
 
 import numpy as np
 
 from vitrail.data.ops.resize import METHODS, Box, Pixels, resize
 from vitrail.errors import ConfigError, ImageError
 
-# Words; the range of a whole number (two int) or of any (two float); or the upper bound of an interval (low, high).
-Allowed: TypeAlias = tuple[str, ...] | tuple[float, float] | float
+Drawn: TypeAlias = tuple[Any, ...]  # the numbers that an op drew for an image
 
-ROUNDINGS = ("nearest", "down")
-SIDE = (1, 16_384)  # pixels; a line can come from a downloaded model, and must not ask for all memory
-NUMBER = (-1e9, 1e9)
+# Arguments with what is allowed: words; or the least and the most of a number, of the two ends of an interval, or of
+# one number or three. A line can come from a downloaded model, and must not ask for all memory.
+Side: TypeAlias = Annotated[int, 1, 16_384]
+Place: TypeAlias = Annotated[int, 0, 16_384]
+Method: TypeAlias = Annotated[str, *METHODS]
+Rounding: TypeAlias = Annotated[str, "nearest", "down"]
+Probability: TypeAlias = Annotated[float, 0.0, 1.0]
+Shares: TypeAlias = Annotated[tuple[float, float], 0.0, 1.0]
+Ratios: TypeAlias = Annotated[tuple[float, float], 0.0, 1e9]
 
 
 @dataclass(frozen=True)
@@ -32,44 +36,51 @@ class Op:
     """One step of a line."""
 
     name: ClassVar[str]
-    allowed: ClassVar[Mapping[str, Allowed]] = {}  # by argument
 
     def __post_init__(self) -> None:
-        for field, allowed in self.allowed.items():
-            value = getattr(self, field)
-            if value is None and getattr(type(self), field, 0) is None:
+        hints = get_type_hints(type(self), include_extras=True)
+        for field in fields(self):
+            value, hint = getattr(self, field.name), hints[field.name]
+            if value is None and field.default is None:
                 continue  # left out
-            if not isinstance(allowed, tuple):
-                right = isinstance(value, tuple) and len(value) == 2 and all(map(is_number, value))
-                right = right and 0 < value[0] <= value[1] <= allowed
-                wanted = f"(low, high) with 0 < low <= high <= {allowed:g}"
-            elif isinstance(allowed[0], str):
-                right, wanted = value in allowed, ", ".join(map(str, allowed))
+            kind, allowed = hint.__origin__, hint.__metadata__
+            if kind is str:
+                right, wanted = value in allowed, ", ".join(allowed)
             else:
-                whole, (least, most) = isinstance(allowed[0], int), allowed
-                right = is_number(value) and (isinstance(value, int) or not whole) and least <= value <= most
-                wanted = f"a {'whole ' if whole else ''}number from {least:g} to {most:g}"
+                least, most = allowed
+                numbers = value if isinstance(value, tuple) else (value,)
+                right = all(isinstance(n, int | float) and not isinstance(n, bool) for n in numbers)
+                right = right and all(least <= n <= most for n in numbers)
+                if kind == tuple[float, float]:
+                    right = right and len(numbers) == 2 and 0 < numbers[0] <= numbers[1]
+                    wanted = f"(low, high) with 0 < low <= high <= {most:g}"
+                elif kind == float | tuple[float, ...]:
+                    right = right and len(numbers) in (1, 3)
+                    wanted = f"one number, or three, {least:g} to {most:g}"
+                else:
+                    whole = isinstance(least, int)
+                    right = right and isinstance(value, int if whole else int | float)
+                    wanted = f"a {'whole ' if whole else ''}number from {least:g} to {most:g}"
             if not right:
-                raise ConfigError(f"{self.name}: {field} is {value!r}; allowed: {wanted}")
-
-
-def is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+                raise ConfigError(f"{self.name}: {field.name} is {value!r}; allowed: {wanted}")
 
 
 @dataclass(frozen=True)
 class PixelOp(Op):
-    """One image to one image."""
+    """One image to one image: it draws what is random, given the size, and applies that."""
 
     random: ClassVar[bool] = False  # draws from the generator that it is called with
     resizes: ClassVar[bool] = False  # what follows no longer counts in the pixels of the source
 
     def __call__(self, image: Pixels, rng: np.random.Generator | None) -> Pixels:
-        raise NotImplementedError
+        return self.apply(image, () if rng is None else self.draw(image.shape[0], image.shape[1], rng))
 
-    def draw(self, height: int, width: int, rng: np.random.Generator) -> tuple[float, ...]:
-        """Draw what a call on an image of this size draws, by the same generator in the same order."""
+    def draw(self, height: int, width: int, rng: np.random.Generator) -> Drawn:
+        """Draw all that is random about an image of this size."""
         return ()
+
+    def apply(self, image: Pixels, drawn: Drawn) -> Pixels:
+        raise NotImplementedError
 
     def size(self, before: tuple[int, int] | None) -> tuple[int, int] | None:
         """Return the (height, width) that it makes of images of size `before`; None: not the same for all."""
@@ -84,9 +95,8 @@ class PixelOp(Op):
 class Sized(PixelOp):
     """An op whose first arguments are the size of its output; one number: square."""
 
-    allowed: ClassVar = {"height": SIDE, "width": SIDE}
-    height: int
-    width: int | None = None
+    height: Side
+    width: Annotated[int | None, 1, 16_384] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -110,11 +120,10 @@ class Resize(Sized):
     """Resize to height x width, whatever the aspect ratio."""
 
     name = "resize"
-    allowed: ClassVar = {**Sized.allowed, "method": METHODS}
     resizes = True
-    method: str = "bilinear"
+    method: Method = "bilinear"
 
-    def __call__(self, image: Pixels, rng: np.random.Generator | None) -> Pixels:
+    def apply(self, image: Pixels, drawn: Drawn) -> Pixels:
         return resize(image, self.output, self.method)
 
 
@@ -126,13 +135,12 @@ class ResizeSmall(PixelOp):
     """
 
     name = "resize_small"
-    allowed: ClassVar = {"short": SIDE, "method": METHODS, "rounding": ROUNDINGS}
     resizes = True
-    short: int
-    method: str = "area"
-    rounding: str = "nearest"
+    short: Side
+    method: Method = "area"
+    rounding: Rounding = "nearest"
 
-    def __call__(self, image: Pixels, rng: np.random.Generator | None) -> Pixels:
+    def apply(self, image: Pixels, drawn: Drawn) -> Pixels:
         size = self.size((image.shape[0], image.shape[1]))
         assert size is not None
         return resize(image, size, self.method)
@@ -156,10 +164,9 @@ class CentralCrop(Sized):
     """Cut the centre. The offset (H - height) / 2 is rounded `down` in big_vision, to `nearest` in torchvision."""
 
     name = "central_crop"
-    allowed: ClassVar = {**Sized.allowed, "rounding": ROUNDINGS}
-    rounding: str = "down"
+    rounding: Rounding = "down"
 
-    def __call__(self, image: Pixels, rng: np.random.Generator | None) -> Pixels:
+    def apply(self, image: Pixels, drawn: Drawn) -> Pixels:
         return cut(image, self.box(image.shape[0], image.shape[1]))
 
     def box(self, height: int, width: int) -> Box:
@@ -174,13 +181,12 @@ class Crop(PixelOp):
     """A fixed rectangle."""
 
     name = "crop"
-    allowed: ClassVar = {"top": (0, SIDE[1]), "left": (0, SIDE[1]), "height": SIDE, "width": SIDE}
-    top: int
-    left: int
-    height: int
-    width: int
+    top: Place
+    left: Place
+    height: Side
+    width: Side
 
-    def __call__(self, image: Pixels, rng: np.random.Generator | None) -> Pixels:
+    def apply(self, image: Pixels, drawn: Drawn) -> Pixels:
         return cut(image, (self.top, self.left, self.height, self.width))
 
     def size(self, before: tuple[int, int] | None) -> tuple[int, int]:
@@ -198,10 +204,9 @@ class Uint8(PixelOp):
     """
 
     name = "uint8"
-    allowed: ClassVar = {"rounding": ROUNDINGS}
-    rounding: str = "nearest"
+    rounding: Rounding = "nearest"
 
-    def __call__(self, image: Pixels, rng: np.random.Generator | None) -> Pixels:
+    def apply(self, image: Pixels, drawn: Drawn) -> Pixels:
         if image.dtype == np.uint8:
             return image
         whole = np.rint(image) if self.rounding == "nearest" else np.floor(image)

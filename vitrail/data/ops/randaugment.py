@@ -22,13 +22,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, TypeAlias
+from typing import Annotated, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vitrail.data.ops.on_device import DISTORTIONS, GREY
-from vitrail.data.ops.pixel_ops import PixelOp
+from vitrail.data.ops.pixel_ops import Drawn, PixelOp
 from vitrail.data.ops.resize import Pixels
 
 Bytes: TypeAlias = NDArray[np.uint8]  # an image (H, W, 3), or a table of values (256,)
@@ -41,13 +41,12 @@ class RandAugment(PixelOp):
     """`layers` distortions in a row, each drawn from DISTORTIONS, all of the same magnitude."""
 
     name = "randaugment"
-    allowed: ClassVar = {"layers": (1, 16), "magnitude": (0.0, 30.0), "reach": (0.0, 100.0)}
     random = True
-    layers: int
-    magnitude: float
-    reach: float = 1.0
+    layers: Annotated[int, 1, 16]
+    magnitude: Annotated[float, 0.0, 30.0]
+    reach: Annotated[float, 0.0, 100.0] = 1.0
 
-    def draw(self, height: int, width: int, rng: np.random.Generator) -> tuple[float, ...]:
+    def draw(self, height: int, width: int, rng: np.random.Generator) -> Drawn:
         """Draw all that is random about one image: per layer, the number of its distortion in DISTORTIONS, its
         strength with its sign, and the pixel (x, y) that a cutout covers; 0 where a distortion has no such thing.
         """
@@ -61,13 +60,10 @@ class RandAugment(PixelOp):
             row += (number, strength, x, y)
         return tuple(row)  # layers * 4
 
-    def __call__(self, image: Pixels, rng: np.random.Generator | None) -> Pixels:
-        assert rng is not None
+    def apply(self, image: Pixels, drawn: Drawn) -> Pixels:
         assert image.dtype == np.uint8
-        height, width, _ = image.shape
         picture: Bytes = image.view(np.uint8)
-        drawn = self.draw(height, width, rng)
-        for number, strength, x, y in zip(drawn[::4], drawn[1::4], drawn[2::4], drawn[3::4], strict=True):
+        for number, strength, x, y in np.reshape(drawn, (-1, 4)).tolist():
             picture = distorted(picture, DISTORTIONS[int(number)], strength, int(x), int(y), self.reach)
         return picture
 

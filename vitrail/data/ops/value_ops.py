@@ -8,13 +8,12 @@ by a Python number through its reciprocal, which gives other bits than a CPU.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from vitrail.data.ops.pixel_ops import NUMBER, Op, is_number
-from vitrail.errors import ConfigError
+from vitrail.data.ops.pixel_ops import Op
 
 
 @dataclass(frozen=True)
@@ -33,9 +32,8 @@ class ToRange(ValueOp):
     """low + (high - low) x / 255."""
 
     name = "to_range"
-    allowed: ClassVar = {"low": NUMBER, "high": NUMBER}
-    low: float
-    high: float
+    low: Annotated[float, -1e9, 1e9]
+    high: Annotated[float, -1e9, 1e9]
 
     def __call__(self, x: Tensor) -> Tensor:
         return x.div_(_channels(255, x)).mul_(self.high - self.low).add_(self.low)
@@ -46,17 +44,8 @@ class Normalize(ValueOp):
     """(x / 255 - mean) / std, in the order of torchvision's arithmetic; one number, or one for each channel."""
 
     name = "normalize"
-    mean: float | tuple[float, ...]
-    std: float | tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        for field, value, least in (("mean", self.mean, NUMBER[0]), ("std", self.std, 1e-9)):
-            numbers = value if isinstance(value, tuple) else (value,)
-            right = all(is_number(number) and least <= number <= NUMBER[1] for number in numbers)
-            if not right or len(numbers) not in (1, 3):
-                raise ConfigError(
-                    f"{self.name}: {field} is {value!r}; allowed: one number, or three, {least:g} to {NUMBER[1]:g}"
-                )
+    mean: Annotated[float | tuple[float, ...], -1e9, 1e9]
+    std: Annotated[float | tuple[float, ...], 1e-9, 1e9]
 
     def __call__(self, x: Tensor) -> Tensor:
         return x.div_(_channels(255, x)).sub_(_channels(self.mean, x)).div_(_channels(self.std, x))
