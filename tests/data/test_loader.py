@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vitrail.data.bad_files import BadFiles
-from vitrail.data.loader import Loader, View
-from vitrail.data.order import EXAMPLE, Order, generator
+from vitrail.data.loader import EXAMPLE, Loader, Order, View, generator
 from vitrail.data.preprocess import parse
 from vitrail.data.settings import DataSettings
 from vitrail.data.sources import Example, open_source

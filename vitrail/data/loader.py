@@ -23,7 +23,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -32,13 +32,15 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 
 from vitrail.data import augment
 from vitrail.data.bad_files import BadExample, BadFiles
-from vitrail.data.order import EXAMPLE, MASK, MIX, Order, generator, with_partners
 from vitrail.data.preprocess import Pipeline
 from vitrail.data.settings import DataSettings
-from vitrail.data.sources import Example, Source
+from vitrail.data.sources import Source
 from vitrail.data.workers import UNGUARDED, begin_worker, start_fork_server
 from vitrail.errors import ConfigError, DataError, TrainingError
 from vitrail.runtime.device import Device, pick
+
+# Purpose of a random generator: the last word of its seed, so that no two of these share a stream.
+ORDER, EXAMPLE, MIX, MASK = range(4)
 
 Batch = dict[str, Tensor]
 Arrays = dict[str, np.ndarray]
@@ -94,7 +96,8 @@ class Loader:
         num_workers: int | None = None,
     ) -> Iterator[Batch]:
         """Yield steps start ... stop - 1; without `stop`, all of an evaluation, and a training run without end."""
-        device = on_machine(device)
+        kind = str(device).partition(":")[0]
+        device = torch.device(str(device).replace(kind, pick(cast(Device, kind)).type))
         self.prepare(device)
         on_host = self.on_host(start, stop, pinned=device.type == "cuda", num_workers=num_workers)
         return (self.finish(batch) for batch in ahead(on_host, device))
@@ -115,27 +118,23 @@ class Loader:
         steps: Iterable[int] = itertools.count(start) if stop is None else range(start, stop)
         if num_workers is None:
             num_workers = self.stream.settings.num_workers or 0
-        for images, arrays, bad in self._read(steps, pinned, num_workers):
-            self.bad_files.add(bad)
-            yield {**images, **{name: torch.from_numpy(a) for name, a in arrays.items()}}
-
-    def _read(self, steps: Iterable[int], pinned: bool, num_workers: int) -> Iterator[Step]:
-        if not num_workers:
-            yield from (self.stream[step] for step in steps)
-            return
-        start_fork_server(preload=__name__)
-        loader: DataLoader[Step] = DataLoader(
-            self.stream,
-            batch_size=None,
-            collate_fn=keep_step,
-            sampler=steps,
-            num_workers=num_workers,
-            multiprocessing_context="forkserver",
-            worker_init_fn=begin_worker,
-            pin_memory=pinned,
-        )
+        read: Iterable[Step] = map(self.stream.__getitem__, steps)
+        if num_workers:
+            start_fork_server(preload=__name__)
+            read = DataLoader(
+                self.stream,
+                batch_size=None,
+                collate_fn=tuple,  # a step is a batch already, and its arrays stay arrays
+                sampler=steps,
+                num_workers=num_workers,
+                multiprocessing_context="forkserver",
+                worker_init_fn=begin_worker,
+                pin_memory=pinned,
+            )
         try:
-            yield from loader
+            for images, arrays, bad in read:
+                self.bad_files.add(bad)
+                yield {**images, **{name: torch.from_numpy(a) for name, a in arrays.items()}}
         except BrokenPipeError as error:
             raise ConfigError(UNGUARDED) from error
         except RuntimeError as error:
@@ -195,15 +194,17 @@ class Stream(Dataset[Step]):
 
     def __getitem__(self, step: int) -> Step:
         b = self.own
-        slots = np.arange(b) + self.rank * b
+        own = slots = np.arange(b) + self.rank * b
+        partner = np.zeros(0, np.int64)  # for each own slot, the row of its partner among those that are read
         mixing = self._mixing(step) if self.mixes else None
-        partner = np.zeros(0, np.int64)
         if mixing is not None:
-            slots, partner = with_partners(slots, mixing.partner)
-        places = [self.order.at(step * self.settings.batch_size + int(slot)) for slot in slots]
+            partners = mixing.partner[own]
+            slots = np.concatenate([own, np.setdiff1d(partners, own)])
+            row = {slot: i for i, slot in enumerate(slots.tolist())}
+            partner = np.array([row[slot] for slot in partners.tolist()])
+        places = [self.order.at(step * self.settings.batch_size + slot) for slot in slots.tolist()]
         images, batch, bad = self._read(places)
         if mixing is not None:
-            own = slots[:b]
             # Where the partner is broken, the example stays as it is.
             share = np.where(batch["weight"][partner] > 0, mixing.weight[own], 1.0)
             batch["partner"], batch["share"] = partner, share.astype(np.float32)
@@ -244,18 +245,16 @@ class Stream(Dataset[Step]):
         example, numbers = self.source.read(index), itertools.count()
         draws = {}
         for name, view in self.views.items():
-            each = [
-                self.pixels(example, view.pipeline, epoch, index, next(numbers)) for _ in range(view.count)
-            ]
+            each = []
+            for number in itertools.islice(numbers, view.count):
+                random = view.pipeline.random
+                rng = generator(self.seed, epoch, index, EXAMPLE, number) if random else None
+                if isinstance(example.image, bytes):
+                    each.append(view.pipeline.load(example.image, rng, name=example.key))
+                else:
+                    each.append(view.pipeline.host(example.image, rng))
             draws[name] = each[0] if view.count == 1 else torch.stack(each)
         return draws
-
-    def pixels(self, example: Example, pipeline: Pipeline, epoch: int, index: int, number: int) -> Tensor:
-        """Prepare draw `number` of an example."""
-        rng = generator(self.seed, epoch, index, EXAMPLE, number) if pipeline.random else None
-        if isinstance(example.image, bytes):
-            return pipeline.load(example.image, rng, name=example.key)
-        return pipeline.host(example.image, rng)
 
     def blank(self, view: View) -> Tensor:
         """Return zeros in place of what cannot be read."""
@@ -295,10 +294,7 @@ class Stream(Dataset[Step]):
     def finish(self, batch: Batch) -> Batch:
         """Do the rest of the preprocessing on the device, and mix."""
         for name, view in self.views.items():
-            x = batch[name]
-            several = x.flatten(0, 1) if view.count > 1 else x
-            prepared = view.pipeline.device(several)
-            batch[name] = prepared.unflatten(0, x.shape[:2]) if view.count > 1 else prepared
+            batch[name] = view.pipeline.device(batch[name])
         if not self.mixes:
             return batch
         x, partner, share, box = batch["image"], batch.pop("partner"), batch["share"], batch.pop("box", None)
@@ -313,16 +309,29 @@ class Stream(Dataset[Step]):
         }
 
 
-def keep_step(step: Any) -> Any:
-    """Return a step unchanged: it is a batch already, and its arrays stay arrays."""
-    return step
+class Order:
+    """position -> (epoch, index): each epoch a permutation of its own; without a seed, one pass in order."""
+
+    def __init__(self, n: int, seed: int | None) -> None:
+        self.n, self.seed = n, seed
+        self.permutations: dict[int, np.ndarray] = {}  # of the epochs in use
+
+    def at(self, position: int) -> tuple[int, int]:
+        """Return (epoch, index); past the end of a pass in order there is padding, index -1."""
+        epoch, place = divmod(position, self.n)
+        if self.seed is None:
+            return 0, place if not epoch else -1
+        if epoch not in self.permutations:
+            # A batch lies in one or two epochs, but for tiny data: keep the last few.
+            self.permutations = {e: p for e, p in self.permutations.items() if epoch - 2 <= e <= epoch + 2}
+            rng = generator(self.seed, epoch, 0, ORDER)
+            self.permutations[epoch] = rng.permutation(self.n).astype(np.int64)
+        return epoch, int(self.permutations[epoch][place])
 
 
-def on_machine(device: torch.device | str) -> torch.device:
-    """Return the device, `cuda:1` say; ConfigError where this machine has none of its kind."""
-    kind, _, number = str(device).partition(":")
-    present = pick(cast(Device, kind))
-    return torch.device(present.type, int(number)) if number else present
+def generator(seed: int, epoch: int, index: int, purpose: int, number: int = 0) -> np.random.Generator:
+    """Return the generator of draw `number` of an example; the key of the first draw has no number."""
+    return np.random.default_rng((seed, epoch, index, purpose, *([number] if number else [])))
 
 
 def ahead(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:

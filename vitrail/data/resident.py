@@ -25,12 +25,11 @@ from torch import Tensor
 from vitrail.data.augment import FlipLR, InceptionCrop, RandomErasing
 from vitrail.data.bad_files import BadExample, BadFiles
 from vitrail.data.decode import decode
-from vitrail.data.loader import Batch, Loader, Stream, View
+from vitrail.data.loader import EXAMPLE, Batch, Loader, Stream, View, generator
 from vitrail.data.map_images import map_images
 from vitrail.data.ops.on_device import GREY, distorted, inside, squashed
 from vitrail.data.ops.pixel_ops import PixelOp, Uint8
 from vitrail.data.ops.randaugment import RandAugment
-from vitrail.data.order import EXAMPLE, generator
 from vitrail.data.preprocess import Pipeline, op_text
 from vitrail.data.settings import DataSettings
 from vitrail.data.sources import Source
@@ -59,10 +58,23 @@ class ResidentLoader(Loader):
         compile: bool = False,  # the pixel ops
     ) -> None:
         super().__init__(source, views, settings, seed=seed, rank=rank, world=world, bad_files=bad_files)
-        self.stream: Draws = Draws(source, self.stream.views, settings, seed, rank, world)
+        views = self.stream.views
+        self.stream: Draws = Draws(source, views, settings, seed, rank, world, evaluation=False)
         self.augmented = torch.compile(augmented, fullgraph=True, dynamic=False) if compile else augmented
         self.images: Tensor | None = None  # uint8 (n, 3, H, W)
         self.place: torch.device | None = None  # where they are, as it was asked for
+        if list(views) != ["image"] or views["image"].count > 1:
+            raise ConfigError(
+                f"resident: one view named image is drawn on the device, not {', '.join(views)}"
+            )
+        pipeline = self.stream.pipeline
+        cannot = [op_text(op) for op in pipeline.pixel_ops if not is_batchable(op)]
+        if cannot or not pipeline.crosses_as_bytes:
+            raise ConfigError(
+                f"resident: '{pipeline}' cannot run on the device: it must end with uint8 before the range, and "
+                f"may have inception_crop (bilinear), flip_lr, randaugment and random_erasing (grey), not "
+                f"{', '.join(cannot) or 'fractions'}"
+            )
 
     def prepare(self, device: torch.device) -> None:
         """Copy all images to the device, padded with zeros to the largest; broken ones are zeros."""
@@ -90,8 +102,18 @@ class ResidentLoader(Loader):
                 height, width = max(height, image.shape[0]), max(width, image.shape[1])
                 check_room(n * 3 * height * width, device)  # before the host's memory is full
         self.bad_files.add(bad)
-        self.stream.set_sizes(np.array([image.shape[:2] for image in images], np.int64))
-
+        sizes = np.array([image.shape[:2] for image in images], np.int64)  # (n, 2); 0 for a broken one
+        good = sizes[sizes[:, 0] > 0]
+        if not len(good):
+            raise DataError(f"{source.name}: no image can be read")
+        pipeline = self.stream.pipeline
+        if (good != good[0]).any() and not isinstance(pipeline.pixel_ops[0], InceptionCrop):
+            first, last = (f"{h} x {w}" for h, w in (good.min(0), good.max(0)))
+            raise ConfigError(
+                f"resident: for images of {first} to {last} the line must begin with inception_crop, "
+                f"not as in '{pipeline}'"
+            )
+        self.stream.sizes = sizes
         on_device = torch.empty(n, 3, height, width, dtype=torch.uint8, device=device)
         for start in range(0, n, AT_ONCE):
             part = images[start : start + AT_ONCE]
@@ -123,36 +145,7 @@ def check_room(needed: int, device: torch.device) -> None:
 class Draws(Stream):
     """step -> the rows of this process's part of the batch; (b, 1 + k) where the Stream has images."""
 
-    def __init__(
-        self, source: Source, views: dict[str, View], settings: DataSettings, seed: int, rank: int, world: int
-    ) -> None:
-        super().__init__(source, views, settings, seed, rank, world, evaluation=False)
-        self.sizes = np.zeros((len(source), 2), np.int64)  # (H, W) of each image; 0 for a broken one
-        if list(views) != ["image"] or views["image"].count > 1:
-            raise ConfigError(
-                f"resident: one view named image is drawn on the device, not {', '.join(views)}"
-            )
-        ops = self.pipeline.pixel_ops
-        cannot = [op_text(op) for op in ops if not is_batchable(op)]
-        if cannot or not self.pipeline.crosses_as_bytes:
-            raise ConfigError(
-                f"resident: '{self.pipeline}' cannot run on the device: it must end with uint8 before the range, and "
-                f"may have inception_crop (bilinear), flip_lr, randaugment and random_erasing (grey), not "
-                f"{', '.join(cannot) or 'fractions'}"
-            )
-
-    def set_sizes(self, sizes: NDArray[np.int64]) -> None:
-        """Take the sizes of all images; ConfigError where they differ and the line does not begin with a crop."""
-        good = sizes[sizes[:, 0] > 0]
-        if not len(good):
-            raise DataError(f"{self.source.name}: no image can be read")
-        if (good != good[0]).any() and not isinstance(self.pipeline.pixel_ops[0], InceptionCrop):
-            first, last = (f"{h} x {w}" for h, w in (good.min(0), good.max(0)))
-            raise ConfigError(
-                f"resident: for images of {first} to {last} the line must begin with inception_crop, "
-                f"not as in '{self.pipeline}'"
-            )
-        self.sizes = sizes
+    sizes: NDArray[np.int64]  # (n, 2): height and width of each image; 0 for a broken one
 
     @cached_property
     def numbers(self) -> tuple[int, ...]:
