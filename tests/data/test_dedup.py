@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageEnhance, ImageOps
 
-from vitrail.data.audit import inspect, inspect_path
-from vitrail.data.dedup import Leaks, dedup_paths, read_exclusions, write_exclusions
+from vitrail.data.audit import inspect
+from vitrail.data.dedup import Leaks, dedup, read_exclusions, write_exclusions
 from vitrail.data.sources import list_splits, open_source
 from vitrail.errors import ConfigError, DataError
 
@@ -49,7 +49,7 @@ def data(tmp_path: Path) -> Path:
 
 
 def found(data: Path, **options: Path) -> Leaks:
-    return dedup_paths(data / "web", [data / "pets", data / "wild"], **options)
+    return dedup(data / "web", [data / "pets", data / "wild"], **options)
 
 
 def test_copies_are_listed_by_test_set(data: Path) -> None:
@@ -97,7 +97,7 @@ def test_any_keys_survive_the_file(tmp_path_factory: pytest.TempPathFactory, row
 
 def test_something_must_be_compared(data: Path) -> None:
     with pytest.raises(ConfigError, match="at least one"):
-        dedup_paths(data / "web", [])
+        dedup(data / "web", [])
 
 
 def test_exclusions_are_of_one_whole_split(data: Path) -> None:
@@ -105,10 +105,10 @@ def test_exclusions_are_of_one_whole_split(data: Path) -> None:
     save(photo(50), data / "web/val/cat/50.png")
     save(photo(51), data / "web/val/dog/51.png")
     with pytest.raises(ConfigError, match=r"web:train\+web:validation"):
-        dedup_paths(data / "web", [data / "pets"], train_split="train+validation")
+        dedup(data / "web", [data / "pets"], train_split="train+validation")
     found(data, out=data / "first.jsonl")
     where = f"{data / 'web'}?exclude={data / 'first.jsonl'}"
-    again = dedup_paths(where, [data / "wild"], train_split="train[:50%]", out=data / "second.jsonl")
+    again = dedup(where, [data / "wild"], train_split="train[:50%]", out=data / "second.jsonl")
     assert again.split["images"] == 12
     assert len(open_source(f"{data / 'web'}?exclude={data / 'second.jsonl'}")) == 12
 
@@ -120,7 +120,7 @@ def test_files_that_are_not_ours_are_found_before_the_work(
     monkeypatch.setattr("vitrail.data.dedup.scan", lambda *_, **__: pytest.fail("the data was read"))
     (data / "mine").write_text("mine")
     with pytest.raises(ConfigError, match="mine exists"):
-        dedup_paths(data / "web", [data / "pets"], **{place: data / "mine"})  # type: ignore[arg-type]
+        dedup(data / "web", [data / "pets"], **{place: data / "mine"})  # type: ignore[arg-type]
     assert (data / "mine").read_text() == "mine"
 
 
@@ -140,17 +140,17 @@ def test_inspect_dedup_and_exclude_have_one_answer(tmp_path: Path) -> None:
     save(photo(5), root / "test/dog/same.png")
     pairs = {
         (copy.key, copy.other_key, copy.how)
-        for copy in inspect_path(root).copies
+        for copy in inspect(root).copies
         if (copy.split, copy.other_split) == ("train", "test")
     }
-    leaks = dedup_paths(root, [root], out=out)
+    leaks = dedup(root, [root], out=out)
     assert {(leak.train, leak.test, leak.how) for leak in leaks.tests[0].leaks} == pairs
     assert len(pairs) > 40
     left = open_source(f"{root}?exclude={out}", "train")
     kept = {left.key(i) for i in range(len(left))}
     whole = open_source(root, "train")
     assert {whole.key(i) for i in range(len(whole))} - kept == {train for train, _, _ in pairs}
-    after = inspect({"train": left, "test": open_source(root, "test")}).copies
+    after = inspect(f"{root}?exclude={out}").copies
     assert not [copy for copy in after if copy.split != copy.other_split]
 
 

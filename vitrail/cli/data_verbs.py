@@ -28,9 +28,9 @@ def data_inspect(
     from rich.console import Group
     from rich.text import Text
 
-    from vitrail.data.audit import inspect_path
+    from vitrail.data.audit import inspect
 
-    report = inspect_path(path, splits=list(splits) or None, sheet=sheet)
+    report = inspect(path, splits=list(splits) or None, sheet=sheet)
     parts = report.splits
     ranges = [sorted({min(split.counts), max(split.counts)}) for split in parts]
     rows = [
@@ -84,9 +84,9 @@ def data_dedup(
         test_split: split of the test sets; if unset, test or else validation
         sheet: PNG file for the pairs, side by side
     """
-    from vitrail.data.dedup import dedup_paths
+    from vitrail.data.dedup import dedup
 
-    leaks = dedup_paths(train, tests, train_split=train_split, test_split=test_split, out=out, sheet=sheet)
+    leaks = dedup(train, tests, train_split=train_split, test_split=test_split, out=out, sheet=sheet)
     rows = []
     for test in leaks.tests:
         leaked, to_exclude = ({getattr(leak, side) for leak in test.leaks} for side in ("test", "train"))

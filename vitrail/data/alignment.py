@@ -21,7 +21,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-BATCH = 2048  # pairs compared at a time; bounds the memory
 HOPELESS = 0.5  # correlation at half size below which a pair is dropped
 STRETCH = 0.2  # how far registration may stretch, as a part of the scale it starts from
 SHIFT = 0.25  # and move, in half sides
@@ -31,14 +30,9 @@ PLACE = 9.0  # pixels that make one independent place, after the blur
 
 def same_picture(f: Tensor, g: Tensor, scale: Tensor) -> Tensor:
     """Return the scores (n,) of n pairs: thumbnails f and g (n, S, S), scales along x and y to start from (n, 2)."""
-    score = torch.full((len(f),), -1.0)
-    for start in range(0, len(f), BATCH):
-        part = slice(start, start + BATCH)
-        score[part] = _score_batch(f[part].float(), g[part].float(), scale[part].float())
-    return score
-
-
-def _score_batch(f: Tensor, g: Tensor, scale: Tensor) -> Tensor:
+    if not len(f):
+        return torch.zeros(0)
+    f, g = f.float(), g.float()
     start = torch.cat((scale, torch.zeros_like(scale)), 1)  # (n, 4)
     f_half, g_half = functional.avg_pool2d(f, 2), functional.avg_pool2d(g, 2)  # (n, S/2, S/2)
     reach = torch.cat((scale * STRETCH, torch.full_like(scale, SHIFT)), 1)  # (n, 4)

@@ -125,53 +125,38 @@ class Report:
         if all(len(split.class_names) == 1 for split in self.splits):
             problems.append(f"only one class ({self.splits[0].class_names[0]}): there is nothing to classify")
         for split in self.splits:
-            problems += self._list_problems(split)
-        return problems
-
-    def _list_problems(self, split: SplitReport) -> list[str]:
-        problems = []
-        if split.unreadable:
             # Most reasons begin with the key.
             files = [
                 f.reason if f.reason.startswith(f.key) else f"{f.key}: {f.reason}" for f in split.unreadable
             ]
-            problems.append(f"unreadable files in {split.name}: {_list_some(files)}")
-        empty = [name for name, count in zip(split.class_names, split.counts, strict=True) if not count]
-        if empty:
-            problems.append(f"classes without images in {split.name}: {_list_some(empty)}")
-        if split.balance is not None and split.balance >= UNEVEN:
-            problems.append(f"the largest class of {split.name} is {split.balance:.1f} times the smallest")
-        if split.class_names != self.splits[0].class_names:
-            problems.append(f"{split.name} and {self.splits[0].name} have different classes")
+            if files:
+                problems.append(f"unreadable files in {split.name}: {_list_some(files)}")
+            empty = [name for name, count in zip(split.class_names, split.counts, strict=True) if not count]
+            if empty:
+                problems.append(f"classes without images in {split.name}: {_list_some(empty)}")
+            if split.balance is not None and split.balance >= UNEVEN:
+                problems.append(
+                    f"the largest class of {split.name} is {split.balance:.1f} times the smallest"
+                )
+            if split.class_names != self.splits[0].class_names:
+                problems.append(f"{split.name} and {self.splits[0].name} have different classes")
         return problems
 
     def as_json(self) -> dict[str, object]:
         return {**asdict(self), "problems": self.problems}
 
 
-def inspect_path(
-    where: str | Path, *, splits: list[str] | None = None, sheet: str | Path | None = None
-) -> Report:
-    """Call `inspect` for a data set on disk or of the catalog."""
+def inspect(where: str | Path, *, splits: list[str] | None = None, sheet: str | Path | None = None) -> Report:
+    """Read every image of a data set, on disk or of the catalog, once and report.
+
+    `sheet` is where the contact sheet of the first split is drawn (PNG).
+    """
     names = list_splits(where) if splits is None else splits
-    sources = {name: open_source(where, name, empty_classes=True) for name in names}
-    layout = folder_layout(where)
-    if layout is None:
-        return inspect(sources, sheet=sheet)
-    ignored = dict(ignored_files(layout).most_common())
-    return inspect(sources, sheet=sheet, ignored=ignored, layout=str(layout))
-
-
-def inspect(
-    source_by_split: dict[str, Source],
-    *,
-    sheet: str | Path | None = None,
-    ignored: dict[str, int] | None = None,
-    layout: str | None = None,
-) -> Report:
-    """Read every image once and report. `sheet` is where the contact sheet of the first split is drawn (PNG)."""
-    if not source_by_split:
+    if not names:
         raise ConfigError("no split to inspect: name at least one")
+    source_by_split = {name: open_source(where, name, empty_classes=True) for name in names}
+    layout = folder_layout(where)
+    ignored = {} if layout is None else dict(ignored_files(layout).most_common())
     if sheet is not None:
         check_sheet(sheet)
     scans = {name: scan(source) for name, source in source_by_split.items()}
@@ -184,7 +169,7 @@ def inspect(
             two = (other, second.key(j), second.class_names[second.labels[j]])
             copies.append(Copy(*one, *two, score, how))
     drawn = None if sheet is None else str(class_sheet(next(iter(source_by_split.values())), sheet))
-    return Report(reports, tuple(copies), drawn, ignored or {}, layout)
+    return Report(reports, tuple(copies), drawn, ignored, None if layout is None else str(layout))
 
 
 def _report_split(name: str, source: Source, scanned: Scan) -> SplitReport:

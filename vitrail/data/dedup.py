@@ -78,8 +78,8 @@ class Leaks:
         return {**asdict(self), "excluded": len(self.excluded)}
 
 
-def dedup_paths(
-    train: str | Path,
+def dedup(
+    where: str | Path,
     tests: Sequence[str | Path],
     *,
     train_split: str = "train",
@@ -87,22 +87,14 @@ def dedup_paths(
     out: str | Path | None = None,
     sheet: str | Path | None = None,
 ) -> Leaks:
-    """Call `dedup` for data sets on disk or of the catalog.
+    """Find the training images that are copies of test images; the data sets are on disk or of the catalog.
 
-    Without `test_split`, the test split of each data set is compared, else its validation split.
+    Without `test_split`, the test split of each data set is compared, else its validation split. `out` is where the
+    exclusions are written, `sheet` a PNG with the pairs side by side.
     """
     sources = [open_source(test, test_split or find_test_split(test)) for test in tests]
-    return dedup(open_source(train, train_split), sources, out=out, sheet=sheet)
-
-
-def dedup(
-    train: Source, tests: Sequence[Source], *, out: str | Path | None = None, sheet: str | Path | None = None
-) -> Leaks:
-    """Find the training images that are copies of test images.
-
-    `out` is where the exclusions are written, `sheet` a PNG with the pairs side by side.
-    """
-    if not tests:
+    train = open_source(where, train_split)
+    if not sources:
         raise ConfigError(f"no test set to compare {train.name} with: name at least one")
     if out is not None:
         check_replaceable(Path(out), MARK, "list of exclusions")
@@ -118,7 +110,7 @@ def dedup(
     split = {"split": whole.name.rpartition(":")[2], "images": len(whole), "fingerprint": whole.fingerprint()}
 
     scanned, sets, pairs = scan(train), [], []
-    for test in tests:
+    for test in sources:
         test_scan = scan(test)
         leaks = []
         for i, j, score, how in find_pairs(scanned, test_scan):

@@ -87,11 +87,12 @@ class ResidentLoader(Loader):
         n, height, width = len(source), 0, 0
         images: list[Image] = []
         bad: list[BadExample] = []
-
-        def decode_image(image: bytes | Image, key: str) -> Image:
-            return decode(image, name=key) if isinstance(image, bytes) else image
-
-        decoded = map_images(source, decode_image, threads=threads, at_once=AT_ONCE)
+        decoded = map_images(
+            source,
+            lambda image, key: decode(image, name=key) if isinstance(image, bytes) else image,
+            threads=threads,
+            at_once=AT_ONCE,
+        )
         for image in progress(decoded, n, "decoding"):
             if isinstance(image, BadExample):
                 bad.append(image)
