@@ -4,8 +4,8 @@ The pixel ops have the form of those in pixel_ops.py, and a line names them in t
 is random from the numpy Generator that it is called with, and nothing else is random: the loader makes one from
 (seed, epoch, index), so that an example is augmented alike whoever loads it. RandAugment is in randaugment.py.
 
-Mixing (mixup, cutmix) has two halves: a `draw_` function decides partners and weights for a whole global batch,
-and a function of tensors applies them to images and targets, on any device.
+Mixing (mixup, cutmix) has two halves: a `draw_` function decides the share, one for a whole global batch, and a
+function of tensors applies it to images and targets, on any device.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Annotated
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.data.ops.on_device import GREY, inside
@@ -156,47 +155,37 @@ def _place(height: int, width: int, h: int, w: int, rng: np.random.Generator) ->
     return int(rng.integers(height - h, endpoint=True)), int(rng.integers(width - w, endpoint=True)), h, w
 
 
-@dataclass(frozen=True)
-class Mixing:
-    """Partners and weights of one global batch of B examples.
-
-    `weight` is the share of an example in itself, 1 - weight that of its partner; in the targets, and for mixup
-    in each pixel. For cutmix `box` is the rectangle that shows the partner's pixels.
-    """
-
-    partner: NDArray[np.int64]  # (B,)
-    weight: NDArray[np.float32]  # (B,)
-    box: NDArray[np.int64] | None = None  # (B, 4): top, left, height, width
-
-
-def draw_mixup(batch: int, p: float, rng: np.random.Generator) -> Mixing:
-    """Draw max(l, 1 - l) with l from Beta(p, p), one for the batch; the partner is the one before (big_vision)."""
+def draw_mixup(p: float, rng: np.random.Generator) -> float:
+    """Draw the share max(l, 1 - l) of each example in itself, with l from Beta(p, p) (big_vision)."""
     share = float(rng.beta(p, p)) if p > 0 else 1.0
-    return Mixing(np.roll(np.arange(batch), 1), np.full(batch, max(share, 1 - share), np.float32))
+    return max(share, 1 - share)
 
 
-def draw_cutmix(batch: int, image_size: tuple[int, int], p: float, rng: np.random.Generator) -> Mixing:
-    """Draw a rectangle of the share 1 - l, l from Beta(p, p), cut off at the image border (Yun et al. 2019)."""
+def draw_cutmix(image_size: tuple[int, int], p: float, rng: np.random.Generator) -> tuple[float, Box]:
+    """Draw a rectangle of the share 1 - l, l from Beta(p, p), cut off at the image border (Yun et al. 2019).
+
+    Returned are the share of each example in itself, and the rectangle that shows its partner.
+    """
     height, width = image_size
     side = math.sqrt(1 - rng.beta(p, p)) if p > 0 else 0.0
     h, w = round(height * side), round(width * side)
     top, left = int(rng.integers(height)) - h // 2, int(rng.integers(width)) - w // 2
     bottom, right = min(top + h, height), min(left + w, width)
     top, left = max(top, 0), max(left, 0)
-    box = np.array([top, left, bottom - top, right - left], np.int64)
-    weight = 1 - box[2] * box[3] / (height * width)
-    return Mixing(np.roll(np.arange(batch), 1), np.full(batch, weight, np.float32), np.tile(box, (batch, 1)))
+    return 1 - (bottom - top) * (right - left) / (height * width), (top, left, bottom - top, right - left)
 
 
-def mixup(x: Tensor, partner: Tensor, weight: Tensor) -> Tensor:
-    """Return weight * x + (1 - weight) * x[partner], row by row: images, or the targets of either mixing.
-
-    x has at least as many rows as `partner`; those beyond are there only to be partners.
-    """
+def mixup(x: Tensor, weight: Tensor) -> Tensor:
+    """Return weight * x + (1 - weight) * partner, row by row: images, or the targets of either mixing."""
     weight = weight.to(x.dtype).reshape(-1, *(1 for _ in x.shape[1:]))  # (B, 1, ..., 1)
-    return weight * x[: len(partner)] + (1 - weight) * x[partner]
+    return weight * x[: len(weight)] + (1 - weight) * partners(x, len(weight))
 
 
-def cutmix(x: Tensor, partner: Tensor, box: Tensor) -> Tensor:
-    """Put the partner's pixels into the box of each image of x (B, C, H, W); rows of x as for mixup."""
-    return torch.where(inside(box, x), x[partner], x[: len(partner)])
+def cutmix(x: Tensor, box: Tensor) -> Tensor:
+    """Put the partner's pixels into the box (B, 4) of each image of x (B, C, H, W)."""
+    return torch.where(inside(box, x), partners(x, len(box)), x[: len(box)])
+
+
+def partners(x: Tensor, b: int) -> Tensor:
+    """Return the partners of the first b rows of x: the row before, and of the first the last, which may be row b."""
+    return x.roll(1, 0)[:b]

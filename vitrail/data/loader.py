@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
@@ -146,39 +146,37 @@ class Loader:
             ) from error
 
 
+@dataclass(eq=False)
 class Stream(Dataset[Step]):
     """step -> this process's part of its batch. Every worker holds the same one."""
 
-    def __init__(
-        self,
-        source: Source,
-        views: dict[str, View],
-        settings: DataSettings,
-        seed: int,
-        rank: int,
-        world: int,
-        evaluation: bool,
-    ) -> None:
-        self.source, self.views, self.settings, self.seed = source, views, settings, seed
-        self.rank, self.world = rank, world
-        if world < 1 or not 0 <= rank < world or seed < 0:
+    source: Source
+    views: dict[str, View]
+    settings: DataSettings
+    seed: int
+    rank: int
+    world: int
+    evaluation: bool = False
+
+    def __post_init__(self) -> None:
+        source, views, settings, rank, world = self.source, self.views, self.settings, self.rank, self.world
+        if world < 1 or not 0 <= rank < world or self.seed < 0:
             raise ConfigError(
-                f"rank {rank} of {world} processes, seed {seed}: none may be negative, rank < world"
+                f"rank {rank} of {world} processes, seed {self.seed}: none may be negative, rank < world"
             )
         if settings.batch_size % world:
             raise ConfigError(
                 f"batch_size {settings.batch_size} cannot be shared equally by {world} processes"
             )
         self.own = settings.batch_size // world  # b
-        self.evaluation = evaluation
-        self.order = Order(len(source), None if evaluation else seed)
+        self.order = Order(len(source), None if self.evaluation else self.seed)
         self.mixes = bool(settings.mixup or settings.cutmix)
         if not len(source):
             raise DataError(f"{source.name} has no examples")
         for view in views.values():
             if view.pipeline.image_size is None:
                 raise ConfigError(f"'{view.pipeline}' makes images of many sizes; a batch needs one")
-            if evaluation and (view.pipeline.random or self.mixes):
+            if self.evaluation and (view.pipeline.random or self.mixes):
                 raise ConfigError(
                     f"evaluation takes nothing random but masks, not '{view.pipeline}' with {settings}"
                 )
@@ -193,23 +191,24 @@ class Stream(Dataset[Step]):
         return next(iter(self.views.values())).pipeline
 
     def __getitem__(self, step: int) -> Step:
-        b = self.own
-        own = slots = np.arange(b) + self.rank * b
-        partner = np.zeros(0, np.int64)  # for each own slot, the row of its partner among those that are read
-        mixing = self._mixing(step) if self.mixes else None
-        if mixing is not None:
-            partners = mixing.partner[own]
-            slots = np.concatenate([own, np.setdiff1d(partners, own)])
-            row = {slot: i for i, slot in enumerate(slots.tolist())}
-            partner = np.array([row[slot] for slot in partners.tolist()])
-        places = [self.order.at(step * self.settings.batch_size + slot) for slot in slots.tolist()]
-        images, batch, bad = self._read(places)
-        if mixing is not None:
+        c, b = self.settings, self.own
+        slots = [self.rank * b + i for i in range(b)]
+        if self.mixes and self.world > 1:
+            slots.append((slots[0] - 1) % c.batch_size)  # the partner of the first
+        images, batch, bad = self._read([self.order.at(step * c.batch_size + slot) for slot in slots])
+        if self.mixes:
+            rng = generator(self.seed, step, 0, MIX)
+            weight, box = 1.0, (0, 0, 0, 0)
+            if c.cutmix and (not c.mixup or rng.random() < 0.5):
+                assert self.pipeline.image_size is not None
+                weight, box = augment.draw_cutmix(self.pipeline.image_size, c.cutmix, rng)
+            else:
+                weight = augment.draw_mixup(c.mixup, rng)
             # Where the partner is broken, the example stays as it is.
-            share = np.where(batch["weight"][partner] > 0, mixing.weight[own], 1.0)
-            batch["partner"], batch["share"] = partner, share.astype(np.float32)
-            if mixing.box is not None:
-                batch["box"] = np.where(share[:, None] < 1, mixing.box[own], 0)
+            partner_weight = np.roll(batch["weight"], 1)[:b]
+            batch["share"] = np.where(partner_weight > 0, np.float32(weight), np.float32(1))
+            if c.cutmix:  # in every batch, so that its form does not change from step to step
+                batch["box"] = np.where(batch["share"][:, None] < 1, np.array(box), 0)  # (b, 4)
         for name in ("weight", "index"):
             batch[name] = batch[name][:b]
         return images, batch, bad
@@ -280,33 +279,21 @@ class Stream(Dataset[Step]):
                 masks[name] = stacked[:, 0] if view.count == 1 else stacked
         return masks
 
-    def _mixing(self, step: int) -> augment.Mixing:
-        """Draw partners and weights of the global batch."""
-        c, rng = self.settings, generator(self.seed, step, 0, MIX)
-        by_cutmix = bool(c.cutmix) and (not c.mixup or rng.random() < 0.5)
-        if by_cutmix:
-            assert self.pipeline.image_size is not None
-            return augment.draw_cutmix(c.batch_size, self.pipeline.image_size, c.cutmix, rng)
-        mixing = augment.draw_mixup(c.batch_size, c.mixup, rng)
-        # Where both are used, every batch has boxes, so that its form does not change from step to step.
-        return replace(mixing, box=np.zeros((c.batch_size, 4), np.int64)) if c.cutmix else mixing
-
     def finish(self, batch: Batch) -> Batch:
         """Do the rest of the preprocessing on the device, and mix."""
         for name, view in self.views.items():
             batch[name] = view.pipeline.device(batch[name])
         if not self.mixes:
             return batch
-        x, partner, share, box = batch["image"], batch.pop("partner"), batch["share"], batch.pop("box", None)
-        label = batch["label"]
-        batch["label"], batch["partner_label"] = label[: len(partner)], label[partner]
+        x, label, share, box = batch["image"], batch["label"], batch["share"], batch.pop("box", None)
+        b = len(share)
+        batch["label"], batch["partner_label"] = label[:b], augment.partners(label, b)
         if box is None:
-            return batch | {"image": augment.mixup(x, partner, share)}
-        cut = (box[:, 2] * box[:, 3] > 0).to(x.dtype)  # (b,); 0: mixup, or not mixed
-        cut = cut[:, None, None, None]  # (b, 1, 1, 1)
-        return batch | {
-            "image": cut * augment.cutmix(x, partner, box) + (1 - cut) * augment.mixup(x, partner, share)
-        }
+            return batch | {"image": augment.mixup(x, share)}
+        cut = (box[:, 2] * box[:, 3] > 0).to(x.dtype)[
+            :, None, None, None
+        ]  # (b, 1, 1, 1); 0: mixup, or not mixed
+        return batch | {"image": cut * augment.cutmix(x, box) + (1 - cut) * augment.mixup(x, share)}
 
 
 class Order:
@@ -339,15 +326,10 @@ def ahead(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
     if device.type != "cuda":
         yield from ({name: t.to(device) for name, t in batch.items()} for batch in batches)
         return
-    side = torch.cuda.Stream(device)
-
-    def copied(batch: Batch) -> Batch:
-        with torch.cuda.stream(side):
-            return {name: t.to(device, non_blocking=True) for name, t in batch.items()}
-
-    waiting: Batch | None = None
+    side, waiting = torch.cuda.Stream(device), None
     for batch in batches:
-        coming = copied(batch)
+        with torch.cuda.stream(side):
+            coming = {name: t.to(device, non_blocking=True) for name, t in batch.items()}
         if waiting is not None:
             yield waiting
         torch.cuda.current_stream(device).wait_stream(side)

@@ -59,7 +59,7 @@ class ResidentLoader(Loader):
     ) -> None:
         super().__init__(source, views, settings, seed=seed, rank=rank, world=world, bad_files=bad_files)
         views = self.stream.views
-        self.stream: Draws = Draws(source, views, settings, seed, rank, world, evaluation=False)
+        self.stream: Draws = Draws(source, views, settings, seed, rank, world)
         self.augmented = torch.compile(augmented, fullgraph=True, dynamic=False) if compile else augmented
         self.images: Tensor | None = None  # uint8 (n, 3, H, W)
         self.place: torch.device | None = None  # where they are, as it was asked for
