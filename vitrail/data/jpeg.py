@@ -54,6 +54,7 @@ JPEG_DECODER = "pillow" if _simplejpeg is None else "simplejpeg"
 # Warnings of libjpeg on damaged or missing data (its jerror.h), and on bytes before the end of the file.
 DAMAGE = ("Corrupt JPEG data", "Premature end of JPEG file", "Inconsistent progression sequence")
 EXTRANEOUS = "extraneous bytes before marker 0xd9"
+EIGHTH = {"min_height": 1, "min_width": 1, "min_factor": 8}  # the smallest that is decoded
 BELOW = 4  # rows under the last one wanted, from which it may take a part of its colour
 MAX_CODES, MAX_BLOCKS = 4 << 20, 1_500_000  # that are read in Python, in about 3 s
 END_OF_CODES = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]")
@@ -70,28 +71,38 @@ def decode_jpeg(data: bytes, header: JpegHeader, rows: int | None = None) -> NDA
 
     None: of a kind that simplejpeg does not decode to RGB. ImageError: damaged.
     """
+    assert _simplejpeg is not None
     suspect = header.one_scan and run_of_one_byte(data, header.scan_at, len(data)) is not None
-    if rows is not None and header.row_by_row and rows + BELOW < header.height and not suspect:
-        first = _first_rows(data, header, rows + BELOW)
-        if first is not None:
-            return first
+    height, at = BELOW + (rows or header.height), header.height_at
+    if header.row_by_row and height < header.height and not suspect:
+        pixels: NDArray[np.uint8] = np.empty((height, header.width, 3), np.uint8)
+        lower = data[:at] + height.to_bytes(2, "big") + data[at + 2 :]
+        try:
+            _simplejpeg.decode_jpeg(lower, "RGB", buffer=pixels)
+            return pixels
+        except ValueError as error:
+            # It raises the first warning, and this one comes after all rows. Otherwise something is wrong above, or
+            # the file ends too early.
+            if EXTRANEOUS in str(error):
+                return pixels
     # CMYK is only searched for damage, at an eighth of the size.
-    colours, least = ("RGB", 0) if len(header.channels) in (1, 3) else ("CMYK", 1)
+    in_rgb = len(header.channels) in (1, 3)
+    how = {"colorspace": "RGB"} if in_rgb else {"colorspace": "CMYK", **EIGHTH}
     try:
-        pixels = _decode(data, colours, least)
+        pixels = _simplejpeg.decode_jpeg(data, **how)
     except ValueError:
         plain = without_metadata(data, header, end=b"\xff\xd9")
         try:
-            pixels = _decode(plain, colours, least)
+            pixels = _simplejpeg.decode_jpeg(plain, **how)
         except ValueError as error:
             if not any(words in str(error) for words in DAMAGE):
                 return None
             if EXTRANEOUS not in str(error) or not complete_codes(data, header):
                 raise ImageError(f"damaged: {error}") from None
-            suspect, pixels = False, _decode(plain, colours, least, strict=False)
+            suspect, pixels = False, _simplejpeg.decode_jpeg(plain, **how, strict=False)
     if suspect and overwritten_codes(data, header):
         raise ImageError("damaged: a part of it is overwritten with one byte")
-    return pixels if colours == "RGB" else None
+    return pixels if in_rgb else None
 
 
 def without_metadata(data: bytes, header: JpegHeader, end: bytes = b"") -> bytes:
@@ -113,29 +124,6 @@ def without_metadata(data: bytes, header: JpegHeader, end: bytes = b"") -> bytes
         if marker == SCAN:
             break
     return b"".join([*pieces, memoryview(data)[after:], end])
-
-
-def _decode(data: bytes, colours: str, least: int, strict: bool = True) -> NDArray[np.uint8]:
-    """Decode as small as leaves `least` rows and columns (0: at full size); ValueError: libjpeg objects."""
-    assert _simplejpeg is not None
-    pixels: NDArray[np.uint8] = _simplejpeg.decode_jpeg(
-        data, colours, min_height=least, min_width=least, min_factor=8 if least else 1, strict=strict
-    )
-    return pixels
-
-
-def _first_rows(data: bytes, header: JpegHeader, height: int) -> NDArray[np.uint8] | None:
-    """uint8 (height, W, 3); None: something is wrong above, or the file ends too early."""
-    assert _simplejpeg is not None
-    at = header.height_at
-    lower = data[:at] + height.to_bytes(2, "big") + data[at + 2 :]
-    pixels = np.empty((height, header.width, 3), np.uint8)
-    try:
-        _simplejpeg.decode_jpeg(lower, "RGB", buffer=pixels, strict=True)
-    except ValueError as error:
-        # It raises the first warning, and this one comes after all rows.
-        return pixels if EXTRANEOUS in str(error) else None
-    return pixels
 
 
 def run_of_one_byte(data: bytes, begin: int, end: int) -> int | None:
