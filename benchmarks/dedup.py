@@ -181,8 +181,7 @@ def first(source: Source, n: int) -> Subset:
 
 
 def pixels(source: Source, index: int) -> Image.Image:
-    image = source.read(index).image
-    return Image.fromarray(decode(image) if isinstance(image, bytes) else image)
+    return Image.fromarray(decode(source.read(index).image))
 
 
 def encode(image: Image.Image) -> bytes:

@@ -99,8 +99,7 @@ def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
 def _read(source: Source, index: int) -> Image.Image | None:
     """Return the image, or None when it cannot be read."""
     try:
-        image = source.read(index).image
-        return Image.fromarray(decode(image, name=source.key(index)) if isinstance(image, bytes) else image)
+        return Image.fromarray(decode(source.read(index).image, name=source.key(index)))
     except DataError:
         return None
 

@@ -39,6 +39,7 @@ from vitrail.data.jpeg_header import START, JpegHeader, read_header
 from vitrail.data.upright import FLIPS, as_pixels, find_orientation, upright_buffer, upright_rgb
 from vitrail.errors import ImageError
 
+Stored = bytes | NDArray[np.uint8]  # a file, or pixels (H, W, 3)
 MAX_PIXELS = 178_956_970  # half a GiB of RGB; the size at which Pillow refuses by itself
 
 # What may be opened. A format whose reader starts another program (EPS) is not among them.
@@ -54,18 +55,20 @@ CONVERT = "convert to JPEG or PNG first, as `heif-convert a.heic a.jpg` or macOS
 
 
 def decode(
-    data: bytes,
+    data: Stored,
     *,
     name: str = "<bytes>",
     max_pixels: int = MAX_PIXELS,
     jpeg: JpegHeader | None = None,
     rows: int | None = None,
 ) -> NDArray[np.uint8]:
-    """Decode an image: uint8 (H, W, 3) RGB. Errors begin with `name`.
+    """Decode an image: uint8 (H, W, 3) RGB; pixels are returned as they are. Errors begin with `name`.
 
     `jpeg` is the header that `usual_jpeg` returned, if the caller needed the size before the pixels; with `rows`, at
     least so many from the top are returned of such an image.
     """
+    if not isinstance(data, bytes):
+        return data
     try:
         if data.startswith(START):
             return _decode_jpeg(data, read_header(data) if jpeg is None else jpeg, rows, max_pixels)
@@ -81,9 +84,9 @@ def decode(
         raise ImageError(f"{name}: cannot be decoded ({type(error).__name__}: {error})") from error
 
 
-def usual_jpeg(data: bytes) -> JpegHeader | None:
+def usual_jpeg(data: Stored) -> JpegHeader | None:
     """Return the header of an upright JPEG in colour or grey, where simplejpeg is there to decode it."""
-    if JPEG_DECODER != "simplejpeg" or not data.startswith(START):
+    if JPEG_DECODER != "simplejpeg" or not isinstance(data, bytes) or not data.startswith(START):
         return None
     try:
         header = read_header(data)

@@ -246,12 +246,9 @@ class Stream(Dataset[Step]):
         for name, view in self.views.items():
             each = []
             for number in itertools.islice(numbers, view.count):
-                random = view.pipeline.random
-                rng = generator(self.seed, epoch, index, EXAMPLE, number) if random else None
-                if isinstance(example.image, bytes):
-                    each.append(view.pipeline.load(example.image, rng, name=example.key))
-                else:
-                    each.append(view.pipeline.host(example.image, rng))
+                key = (self.seed, epoch, index, EXAMPLE, number)
+                rng = generator(*key) if view.pipeline.random else None
+                each.append(view.pipeline.load(example.image, rng, name=example.key))
             draws[name] = each[0] if view.count == 1 else torch.stack(each)
         return draws
 

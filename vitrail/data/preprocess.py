@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from vitrail.data.augment import FlipLR, InceptionCrop, RandomCrop, RandomErasing
-from vitrail.data.decode import decode, usual_jpeg
+from vitrail.data.decode import Stored, decode, usual_jpeg
 from vitrail.data.ops.pixel_ops import (
     CentralCrop,
     Crop,
@@ -125,7 +125,7 @@ class Pipeline:
         """Run the whole line on one image, uint8 (H, W, 3): float32 (3, h, w)."""
         return self.device(self.host(image, rng)[None])[0]  # (3, h, w)
 
-    def load(self, data: bytes, rng: np.random.Generator | None = None, *, name: str = "<bytes>") -> Tensor:
+    def load(self, data: Stored, rng: np.random.Generator | None = None, *, name: str = "<bytes>") -> Tensor:
         """Return host(decode(data)), the same bits, without decoding rows below a first random crop.
 
         Errors begin with `name`.

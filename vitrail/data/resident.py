@@ -88,10 +88,7 @@ class ResidentLoader(Loader):
         images: list[Image] = []
         bad: list[BadExample] = []
         decoded = map_images(
-            source,
-            lambda image, key: decode(image, name=key) if isinstance(image, bytes) else image,
-            threads=threads,
-            at_once=AT_ONCE,
+            source, lambda image, key: decode(image, name=key), threads=threads, at_once=AT_ONCE
         )
         for image in progress(decoded, n, "decoding"):
             if isinstance(image, BadExample):
