@@ -26,7 +26,6 @@ is overwritten with one byte is mostly valid codes, and by chance for as many bl
 from __future__ import annotations
 
 import importlib
-import re
 from collections.abc import Iterator
 from importlib.util import find_spec
 from itertools import cycle, islice
@@ -35,6 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitrail.data.jpeg_header import (
+    AFTER_CODES,
     APP0,
     APP14,
     COMMENT,
@@ -57,7 +57,6 @@ EXTRANEOUS = "extraneous bytes before marker 0xd9"
 EIGHTH = {"min_height": 1, "min_width": 1, "min_factor": 8}  # the smallest that is decoded
 BELOW = 4  # rows under the last one wanted, from which it may take a part of its colour
 MAX_CODES, MAX_BLOCKS = 4 << 20, 1_500_000  # that are read in Python, in about 3 s
-END_OF_CODES = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]")
 END_OF_BLOCK, FILL = 0x00, 0xFF
 MAX_BLOCK = 64 * 31 // 8 + 4  # bytes of its codes
 
@@ -147,7 +146,7 @@ def overwritten_codes(data: bytes, header: JpegHeader, end: int | None = None) -
     A flat area has it, if the codes can be read as blocks that end at once.
     """
     if end is None:
-        marker = END_OF_CODES.search(data, header.codes_at)
+        marker = AFTER_CODES.search(data, header.codes_at)
         end = marker.start() if marker else len(data)
     value = run_of_one_byte(data, header.codes_at, end)
     if value is None:
@@ -167,7 +166,7 @@ def overwritten_codes(data: bytes, header: JpegHeader, end: int | None = None) -
 def complete_codes(data: bytes, header: JpegHeader) -> bool:
     """Tell whether there are valid codes for all blocks, and what is left over is not more of them."""
     begin = header.codes_at
-    marker = END_OF_CODES.search(data, begin)
+    marker = AFTER_CODES.search(data, begin)
     unit, end = _unit(data, header), 0
     blocks = header.units * len(unit)
     if marker is None or marker.start() - begin > MAX_CODES or blocks > MAX_BLOCKS or not header.row_by_row:

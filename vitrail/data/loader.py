@@ -171,6 +171,8 @@ class Stream(Dataset[Step]):
         self.own = settings.batch_size // world  # b
         self.order = Order(len(source), None if self.evaluation else self.seed)
         self.mixes = bool(settings.mixup or settings.cutmix)
+        numbers = itertools.count()  # over the draws of all views: the last word of their seeds
+        self.draw_numbers = {name: [next(numbers) for _ in range(view.count)] for name, view in views.items()}
         if not len(source):
             raise DataError(f"{source.name} has no examples")
         for view in views.values():
@@ -218,34 +220,28 @@ class Stream(Dataset[Step]):
         images: dict[str, list[Tensor]] = {name: [] for name in self.views}
         label, weight = np.zeros(len(places), np.int64), np.zeros(len(places), np.float32)
         bad = []
-        for slot, (epoch, index) in enumerate(places):
+        for slot, (epoch, place) in enumerate(places):
             draws = {name: self.blank(view) for name, view in self.views.items()}
-            if index >= 0:
+            if place >= 0:
                 try:
-                    draws = self.draws(epoch, index)
-                    label[slot], weight[slot] = self.source.labels[index], 1.0
+                    draws = self.draws(epoch, place)
+                    label[slot], weight[slot] = self.source.labels[place], 1.0
                 except DataError as error:
-                    key, reason = self.source.key(index), str(error)
-                    bad.append(BadExample(index, key, reason if key in reason else f"{key}: {reason}"))
+                    key, reason = self.source.key(place), str(error)
+                    bad.append(BadExample(place, key, reason if key in reason else f"{key}: {reason}"))
             for name, draw in draws.items():
                 images[name].append(draw)
-        indices = np.array([index for _, index in places], np.int64)
-        batch: Arrays = {
-            "label": label,
-            "weight": weight,
-            "index": indices,
-            **self._masks(places[: self.own]),
-        }
+        index = np.array([index for _, index in places], np.int64)
+        batch: Arrays = {"label": label, "weight": weight, "index": index, **self._masks(places[: self.own])}
         # (b, 3, h, w); in a worker, made in the memory that is shared
         return {name: default_collate(each) for name, each in images.items()}, batch, bad
 
     def draws(self, epoch: int, index: int) -> dict[str, Tensor]:
         """Draw all views of an example: (3, h, w) each, (count, 3, h, w) for several draws."""
-        example, numbers = self.source.read(index), itertools.count()
-        draws = {}
+        example, draws = self.source.read(index), {}
         for name, view in self.views.items():
             each = []
-            for number in itertools.islice(numbers, view.count):
+            for number in self.draw_numbers[name]:
                 key = (self.seed, epoch, index, EXAMPLE, number)
                 rng = generator(*key) if view.pipeline.random else None
                 each.append(view.pipeline.load(example.image, rng, name=example.key))
@@ -262,18 +258,19 @@ class Stream(Dataset[Step]):
     def _masks(self, places: list[tuple[int, int]]) -> Arrays:
         """Draw the masks of all views, (b, ...) each, (b, count, ...) for several draws."""
         masks: Arrays = {}
-        number = 0
-        for view in self.views.values():
-            numbers, number = range(number, number + view.count), number + view.count
+        for name, view in self.views.items():
             if view.masks is None:
                 continue
             each = [
-                [view.masks(generator(self.seed, epoch, max(index, 0), MASK, n)) for n in numbers]
+                [
+                    view.masks(generator(self.seed, epoch, max(index, 0), MASK, n))
+                    for n in self.draw_numbers[name]
+                ]
                 for epoch, index in places
             ]
-            for name in each[0][0]:
-                stacked = np.array([[draw[name] for draw in example] for example in each])  # (b, count, ...)
-                masks[name] = stacked[:, 0] if view.count == 1 else stacked
+            for mask in each[0][0]:
+                stacked = np.array([[draw[mask] for draw in example] for example in each])  # (b, count, ...)
+                masks[mask] = stacked[:, 0] if view.count == 1 else stacked
         return masks
 
     def finish(self, batch: Batch) -> Batch:

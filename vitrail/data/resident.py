@@ -14,6 +14,7 @@ the line has to begin with the crop that makes them one. Every process of a job 
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 from typing import TypeAlias
 
@@ -98,7 +99,13 @@ class ResidentLoader(Loader):
             images.append(image)
             if image.shape[0] > height or image.shape[1] > width:
                 height, width = max(height, image.shape[0]), max(width, image.shape[1])
-                check_room(n * 3 * height * width, device)  # before the host's memory is full
+                needed = n * 3 * height * width
+                free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else math.inf
+                if needed > LARGEST_PART * free:  # said before the host's memory is full
+                    raise ConfigError(
+                        f"resident: the images are {needed / 1e9:.1f} GB or more, {free / 1e9:.1f} GB are free on "
+                        f"{device}, and {LARGEST_PART:.0%} of that may be filled with them"
+                    )
         self.bad_files.add(bad)
         sizes = np.array([image.shape[:2] for image in images], np.int64)  # (n, 2); 0 for a broken one
         good = sizes[sizes[:, 0] > 0]
@@ -128,16 +135,6 @@ class ResidentLoader(Loader):
         ops, numbers = self.stream.pipeline.pixel_ops, self.stream.numbers
         batch["image"] = self.augmented(self.images, batch["image"], ops, numbers)
         return self.stream.finish(batch)
-
-
-def check_room(needed: int, device: torch.device) -> None:
-    """Raise ConfigError where so many bytes are too many for a GPU."""
-    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 2 * needed / LARGEST_PART
-    if needed > LARGEST_PART * free:
-        raise ConfigError(
-            f"resident: the images are {needed / 1e9:.1f} GB or more, {free / 1e9:.1f} GB are free on {device}, and "
-            f"{LARGEST_PART:.0%} of that may be filled with them"
-        )
 
 
 class Draws(Stream):
