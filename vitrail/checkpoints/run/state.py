@@ -31,7 +31,6 @@ from typing import Any, TypedDict
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from torch.distributed.tensor import DTensor
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from vitrail.checkpoints.checkpoint import listing
 from vitrail.checkpoints.json_files import Count, read_object, save_json
@@ -263,6 +262,10 @@ def held_rows(t: Tensor) -> tuple[int, int]:
     """Return the first row that this process holds, and the one after the last."""
     if not isinstance(t, DTensor):
         return 0, num_rows(t)
+    from torch.distributed.tensor._utils import (
+        compute_local_shape_and_global_offset,
+    )  # private: for FSDP alone
+
     assert all(placement.is_replicate() or placement.is_shard(0) for placement in t.placements), t.placements
     shape, offset = compute_local_shape_and_global_offset(t.shape, t.device_mesh, t.placements)
     return offset[0], offset[0] + shape[0]
