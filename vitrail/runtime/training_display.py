@@ -113,7 +113,8 @@ class TrainingDisplay:
         words = [f"loss {row['loss']:.4g}", f"lr {row['lr']:.2e}"]
         speed = self.speed()
         if speed:
-            words.append(f"{speed['images_per_second']:,.0f} images/s")
+            images = speed["images_per_second"]
+            words.append(f"{images:,.0f} images/s" if images >= 10 else f"{images:.1f} images/s")
         if "mfu" in speed:
             words.append(f"MFU {speed['mfu']:.0%}")
         if (remaining := self.remaining()) is not None:
