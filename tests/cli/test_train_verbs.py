@@ -319,6 +319,23 @@ def test_help_of_finetune_shows_the_values_that_will_be_used(capsys, monkeypatch
     assert defaults("--recipe", "flowers")["--dev"] == "0.1"
 
 
+def test_help_shows_the_architecture_that_will_be_used(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def defaults(parse, *words):
+        with pytest.raises(SystemExit):
+            parse([*words, "--help"])
+        texts = help_texts(capsys.readouterr().out)
+        return {flag: text.rpartition("(default: ")[2].rstrip(")") for flag, text in texts.items()}
+
+    fresh = defaults(pretrain_command, "--model", "S/8@64")
+    assert (fresh["--width"], fresh["--heads"], fresh["--image-size"]) == ("384", "6", "64")
+    assert (fresh["--positions"], fresh["--pool"], fresh["--model"]) == ("1d", "token", "S/8@64")
+    assert defaults(pretrain_command, "--model", "R50x1")["--width"] == "None"  # a ResNet has no such setting
+    loaded = defaults(finetune_command, "--data", "shapes?image_size=16&n=80", "--model", "ti8-64")
+    assert (loaded["--width"], loaded["--drop-path"]) == ("192", "0.1")
+
+
 def test_whatever_pretrain_can_set_finetune_can_set(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     flags = []

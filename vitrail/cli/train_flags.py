@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import tyro
 
+from vitrail.checkpoints.checkpoint import Checkpoint
 from vitrail.cli.verb import COMMON, Common
 from vitrail.objectives import OBJECTIVES
+from vitrail.train.assemble import model_config
 from vitrail.train.estimate import UTILISATION
 from vitrail.train.settings import Experiment
 
@@ -68,6 +70,16 @@ def parse(
     changed = {name: getattr(flags, name) for name in ("model", "data", "optimizer", "training", "seed")}
     experiment = dataclasses.replace(experiment, **changed, objective=flags.loss)
     return flags.command, experiment, {name: getattr(flags, name) for name in more}, flags.common
+
+
+def asks_for_help(words: list[str]) -> bool:
+    return not {"--help", "-h"}.isdisjoint(words)
+
+
+def show_architecture(experiment: Experiment, start: Checkpoint | None) -> Experiment:
+    """Return the experiment with every field of its architecture, for --help."""
+    config = model_config(experiment, 0, start)
+    return dataclasses.replace(experiment, model=experiment.model.completed(config))
 
 
 def facts_in(words: list[str]) -> dict[str, Any]:

@@ -18,9 +18,10 @@ def pretrain_command(words: list[str]) -> Output:
     from pathlib import Path
 
     from vitrail.api import default_out, run_recipe
-    from vitrail.cli.train_flags import PretrainOptions, parse, word_after
+    from vitrail.cli.train_flags import PretrainOptions, asks_for_help, parse, show_architecture, word_after
     from vitrail.objectives import OBJECTIVES, objective_name, objective_named
     from vitrail.recipes.names import find_recipe
+    from vitrail.train.assemble import read_start
 
     name = word_after("--recipe", words)
     if name == "list":
@@ -29,6 +30,9 @@ def pretrain_command(words: list[str]) -> Output:
     experiment = recipe.make()
     if (objective := word_after("--objective", words)) in OBJECTIVES:
         experiment = replace(experiment, objective=objective_named(objective))
+    if asks_for_help(words):
+        model = replace(experiment.model, model=word_after("--model", words) or experiment.model.model)
+        experiment = show_architecture(replace(experiment, model=model), read_start(model))
     text = " ".join((pretrain_command.__doc__ or "").split())
     if name:
         text += f"\n\n{recipe.claim}.\n\n{recipe.command}\n\n{recipe.cost}."
@@ -74,7 +78,14 @@ def finetune_command(words: list[str]) -> Output:
     from dataclasses import replace
     from pathlib import Path
 
-    from vitrail.cli.train_flags import FinetuneOptions, facts_in, parse, word_after
+    from vitrail.cli.train_flags import (
+        FinetuneOptions,
+        asks_for_help,
+        facts_in,
+        parse,
+        show_architecture,
+        word_after,
+    )
     from vitrail.inspection import figures
     from vitrail.recipes.names import find_finetuning_recipe
     from vitrail.train.assemble import default_folder
@@ -99,15 +110,16 @@ def finetune_command(words: list[str]) -> Output:
         options = FinetuneOptions(name)
         return parse(words, options, finetuning.experiment, {"sweep": sweep}, "vitrail finetune", text)
 
-    wants_help = bool({"--help", "-h"}.intersection(words))
-    if wants_help and not (data and model):
+    if not (asks_for_help(words) and data and model):
         text += "\n\nThe values below are for 1,000 photographs; with --data and --model, those for yours."
-    if not (wants_help and data and model):
         parse_over(protocol(Facts(**facts)))  # a wrong flag is refused before data and weights are read
     device: Any = word_after("--device", words) or "auto"
     train = {"train": split} if (split := word_after("--train", words)) else {}
     known = {setting: value for setting, value in facts.items() if value}
     prepared = prepare(data, model, protocol=protocol, device=device, **known, **train)
+    if asks_for_help(words):
+        experiment = show_architecture(prepared.finetuning.experiment, prepared.inputs.start)
+        parse_over(replace(prepared.finetuning, experiment=experiment))
     options, experiment, more, common = parse_over(prepared.finetuning)
     finetuning = replace(prepared.finetuning, experiment=experiment, sweep=more["sweep"])
     out = Path(options.out) if options.out else default_folder(data, model)

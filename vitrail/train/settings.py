@@ -17,7 +17,7 @@ from typing import Any, Literal
 from vitrail.data.settings import DataSettings
 from vitrail.errors import ConfigError
 from vitrail.models.choices import Activation, BlockKind, Pool, Positions, PositionsAt
-from vitrail.models.names import make_config
+from vitrail.models.names import Config, make_config
 from vitrail.objectives import objective_name
 from vitrail.objectives.classification import Classification
 from vitrail.objectives.objective import Objective
@@ -76,6 +76,13 @@ class ModelSettings:
         if self.pre_logits:
             overrides["pre_logits"] = self.width or make_config(self.model).width
         return overrides
+
+    def completed(self, config: Config) -> ModelSettings:
+        """Return the settings with those left unset as a model has them, for people to read."""
+        height, width = config.image_size
+        known = vars(config) | {"image_size": height if height == width else None}
+        unset = {name: known[name] for name, value in vars(self).items() if value is None and name in known}
+        return dataclasses.replace(self, **unset, pre_logits=bool(known.get("pre_logits")))
 
     def loaded_overrides(self) -> dict[str, Any]:
         """Return what may be set for weights that are loaded; refuse what needs other weights."""
