@@ -32,6 +32,19 @@ def test_each_class_the_worst_first_and_where_the_mistakes_are():
     assert "2,345" in lines(wrong=2345)[-1] and "1,000" in lines(wrong=2345)[-1]
 
 
+def test_one_seed_has_an_interval_and_several_have_a_spread():
+    assert lines()[:3] == ["| score | value |", "| --- | --- |", "| top-1 | 50.0% (21.5-78.5%, n = 8) |"]
+    scores = {
+        "top1": {"mean": 0.5, "std": 0.125, "values": [0.375, 0.625]},
+        "loss": {"mean": None, "std": None},
+    }
+    scores["loss"]["values"] = [1.5, None]
+    said = lines(seeds=2, scores=scores)
+    assert said[0].startswith("| score | mean | std |")
+    assert said[2:4] == ["| top-1 | 50.0% | 12.5% | 37.5%, 62.5% |", "| loss | - | - | 1.5000, - |"]
+    assert "first seed" in said[-1] and "first seed" not in lines()[-1]
+
+
 def test_the_license_of_what_was_trained():
     assert r"License: weights: non-commercial \| only; data: unknown" in lines()
     assert "License: weights: unknown; data: unknown" in lines(license={})

@@ -130,13 +130,10 @@ def finetune_command(words: list[str]) -> Output:
 def show_finetuned(trained: Trained, common: Common) -> Output:
     from shlex import quote
 
-    from vitrail.transfer.results_page import score_cells
+    from vitrail.transfer.results_page import describe_mistakes, score_table
 
     results, folder = trained.results, trained.folder
-    rows = [
-        [*score_cells(name, score, results), str(results["seeds"])]
-        for name, score in results["scores"].items()
-    ]
+    columns, rows = score_table(results)
     tested = results.get("test_split") is not None
     after = [
         f"Trained on {results['train_examples']:,} images for {results['steps']:,} steps at lr {results['lr']:g}"
@@ -150,9 +147,7 @@ def show_finetuned(trained: Trained, common: Common) -> Output:
     if results["broken"]:
         after.append(f"Left out {results['broken']:,} broken images: see {folder / 'bad_files.jsonl'}")
     if results.get("wrong"):
-        after.append(
-            f"Mistakes of the first run: {results['wrong']:,}, listed in {folder / 'mistakes.jsonl'}"
-        )
+        after.append(describe_mistakes(results, folder / "mistakes.jsonl"))
     model = quote(str(folder / "model"))
     after += [
         f"Pictures: {folder / 'figures'} (loss"
@@ -160,7 +155,7 @@ def show_finetuned(trained: Trained, common: Common) -> Output:
         f"Next: vitrail predict {model} IMAGE...    vitrail inspect {model} IMAGE... --out DIR",
     ]
     result = {"folder": str(folder), "results": results}
-    return Output(common, ["score", ">mean", ">std", ">runs"], rows, result, after=after)
+    return Output(common, columns, rows, result, after=after)
 
 
 def recipe_list(common: Common) -> Output:

@@ -28,6 +28,7 @@ from vitrail.checkpoints.run.state import fail_together
 from vitrail.data.sources import TEST_SPLITS, folder_layout
 from vitrail.data.splits import parse_split
 from vitrail.errors import CheckpointError, ConfigError, DataError
+from vitrail.evaluators.score import mean_and_std
 from vitrail.objectives import objective_name
 from vitrail.runtime.device import Device, pick
 from vitrail.runtime.distributed import barrier, gather, group, rank
@@ -223,12 +224,8 @@ def summarise(
     runs, scores = [first, *others], {}
     for name in first["test"] or {}:
         values = [run["test"].get(name) for run in runs]
-        finite = None not in values
-        scores[name] = {
-            "mean": statistics.mean(values) if finite else None,
-            "std": statistics.stdev(values) if finite and len(values) > 1 else None,
-            "values": values,
-        }
+        mean, std = (None, None) if None in values else mean_and_std(values)
+        scores[name] = {"mean": mean, "std": std, "values": values}
     per_class = [
         {"name": one[0]["name"], "n": one[0]["n"], "accuracy": statistics.mean(c["accuracy"] for c in one)}
         for one in zip(*(run.get("per_class", []) for run in runs), strict=False)

@@ -13,10 +13,10 @@ from vitrail.transfer.tables import escape_markdown
 
 def results_page(results: dict[str, Any]) -> str:
     """Return the page, in Markdown. Accuracies of classes are means over seeds, the worst first."""
-    lines = [f"| score | mean | std | values (seeds: {results['seeds']}) |", "|---|---|---|---|"]
-    for name, score in results["scores"].items():
-        values = ", ".join(format_score(name, value) for value in score["values"])
-        lines.append(f"| {' | '.join(score_cells(name, score, results))} | {values} |")
+    columns, rows = score_table(results)
+    lines = [
+        f"| {' | '.join(row)} |" for row in [[c.lstrip(">") for c in columns], ["---"] * len(columns), *rows]
+    ]
     n = results.get("test_examples")
     tested = f"tested on {n:,} ({results['test_split']})" if results.get("test_split") else "not tested"
     lines.append(
@@ -32,8 +32,7 @@ def results_page(results: dict[str, Any]) -> str:
         names = [escape_markdown(readable(name)) for name in results["untested"]]
         lines.append(f"\nNot tested, for lack of images: {', '.join(names)}")
     if results.get("wrong"):
-        most = f", the most confident {MOST_MISTAKES:,}" if results["wrong"] > MOST_MISTAKES else ""
-        lines.append(f"\nMistakes of the first run: {results['wrong']:,}, listed in mistakes.jsonl{most}")
+        lines.append(f"\n{describe_mistakes(results, 'mistakes.jsonl')}")
     if results["sweep"]:
         lines += [f"\n| lr | val_top1 | val_loss | on {results['dev']:.0%} of train |", "|---|---|---|---|"]
         for lr, scores in results["sweep"].items():
@@ -45,10 +44,25 @@ def results_page(results: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def score_cells(name: str, score: dict[str, Any], results: dict[str, Any]) -> list[str]:
-    """Return a score's label, its mean (of one seed with its margin) and its spread."""
-    mean = format_score(name, score["mean"], results.get("test_examples") if results["seeds"] == 1 else None)
-    return [score_label(name), mean, "-" if score["std"] is None else format_score(name, score["std"])]
+def score_table(results: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Return the columns and rows of the scores: of one seed with their margins, of several with their spread."""
+    n, rows = results.get("test_examples"), []
+    if results["seeds"] == 1:
+        rows = [
+            [score_label(name), format_score(name, s["mean"], n)] for name, s in results["scores"].items()
+        ]
+        return ["score", ">value"], rows
+    for name, score in results["scores"].items():
+        mean, std, *values = (format_score(name, x) for x in (score["mean"], score["std"], *score["values"]))
+        rows.append([score_label(name), mean, std, ", ".join(values)])
+    return ["score", ">mean", ">std", f"values of {results['seeds']} seeds"], rows
+
+
+def describe_mistakes(results: dict[str, Any], where: object) -> str:
+    """Say how many test images were classified wrongly, and where they are listed."""
+    of = " of the first seed" if results["seeds"] > 1 else ""
+    most = f", the most confident {MOST_MISTAKES:,}" if results["wrong"] > MOST_MISTAKES else ""
+    return f"Mistakes{of}: {results['wrong']:,}, listed in {where}{most}"
 
 
 def describe_tie(sweep: dict[str, Any]) -> str:
