@@ -278,6 +278,7 @@ def test_an_index_that_is_not_sound_is_built_again(tmp_path: Path, changed: dict
     np.savez_compressed(tmp_path / "a.tar.index.npz", **arrays)
     again = read_index(shard)
     assert (list(again.labels), again.offsets.tolist()) == ([b"1", b"2"], whole.offsets.tolist())
+    assert again.sizes.tolist() == whole.sizes.tolist()
     with np.load(tmp_path / "a.tar.index.npz") as stored:
         assert sorted(stored) == sorted(tar.ARRAYS)
 

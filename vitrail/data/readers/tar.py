@@ -193,8 +193,8 @@ def _load_index(file: Path, stamp: tuple[int, int]) -> Index:
         label.decode()  # UnicodeDecodeError, which is a ValueError
     offsets, sizes = stored["offsets"], stored["sizes"]
     inside = (offsets >= -1) & (sizes >= 0) & (sizes <= stamp[0] - offsets.clip(0, stamp[0]))
-    same = stored["stamp"].tolist() == [FORMAT, *stamp] and len(keys) == len(labels) == len(offsets)
-    if not same or not inside.all():
+    counts = {len(keys), len(labels), len(offsets), len(sizes)}
+    if stored["stamp"].tolist() != [FORMAT, *stamp] or len(counts) > 1 or not inside.all():
         raise ValueError("not the index of this shard")
     return Index(keys, offsets, sizes, labels, stamp)
 
