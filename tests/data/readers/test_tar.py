@@ -415,6 +415,8 @@ ATTACKS = {
     "pax size of 100,000 digits": pax(record(b"size=" + b"9" * 100_000)) + header(b"0.jpg"),
     "pax size negative": pax(record(b"size=-512")) + header(b"0.jpg"),
     "pax size not a number": pax(record(b"size=1.5")) + header(b"0.jpg"),
+    "pax size with an underscore": pax(record(b"size=0_3")) + FILE,
+    "pax size with blanks": pax(record(b"size= 3 ")) + FILE,
     "pax size of all members": pax(record(b"size=512"), kind=b"g") + FILE,
     "pax path of all members": pax(record(b"path=x.jpg"), kind=b"g") + FILE,
     "pax header of 8 GiB": pax(record(b"path=1.jpg"), size=octal(0o77777777777)) + FILE,

@@ -343,6 +343,8 @@ def _pax_records(data: bytes, at: int) -> dict[bytes, bytes]:
                 raise ValueError(
                     f"a {name.decode()} of {len(value):,} bytes in the pax records at byte {at:,}"
                 )
+            if name == b"size" and not value.isdigit():  # int() also takes blanks, signs and underscores
+                raise ValueError(f"the pax records at byte {at:,} have the size {value[:40]!r}")
             records[name] = value
         start = stop
     return records
