@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import Tensor
 
-from vitrail.checkpoints.mapping import Table, by_our_names
+from vitrail.checkpoints.mapping import Table, by_our_names, find_entry
 from vitrail.checkpoints.torch_files import WeightFiles
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.models import checking
@@ -48,7 +48,9 @@ class Hints:
         """Raise an error if a hint contradicts what was read."""
         for name, value in asdict(self).items():
             if value is not None and getattr(config, name, None) != value:
-                has = f"{name}={getattr(config, name)}" if hasattr(config, name) else f"no {name}"
+                has = (
+                    f"{name}={getattr(config, name)}" if hasattr(config, name) else f"no {name}, as a ResNet"
+                )
                 raise CheckpointError(f"{where} has {has}, but {name}={value} was passed")
 
 
@@ -75,7 +77,12 @@ class Inference:
         """Return the config of the model with these tensors."""
         try:
             return self.infer_config(by_our_names(table, tensors))
-        except (KeyError, IndexError, ValueError, TypeError) as error:  # unexpected names and shapes
+        except KeyError as error:  # of our name for it
+            missing = find_entry(table, error.args[0]).theirs[0]
+            raise CheckpointError(
+                f"{self.where}: the architecture cannot be inferred without {missing}"
+            ) from error
+        except (IndexError, ValueError, TypeError) as error:  # unexpected names and shapes
             raise CheckpointError(f"{self.where}: the architecture cannot be inferred ({error})") from error
 
     def infer_config(self, t: Mapping[str, Tensor]) -> Config:
@@ -85,7 +92,7 @@ class Inference:
             units = count_units(t, "stages", self.where)
             return BiTConfig(units, len(conv) / 64, size, conv.shape[1], classes, **self.resnet)
         width, channels, patch_size, _ = t["embedding.weight"].shape
-        depth = count_numbered(t, r"encoder\.blocks\.(\d+)\.", self.where)
+        depth = count_numbered(t, r"encoder\.blocks\.(\d+)\.", f"{self.where}: its layers")
         stem, root = None, t.get("stem.root.conv.weight")
         if root is not None:
             units, channels = count_units(t, r"stem\.stages", self.where), root.shape[1]
@@ -239,14 +246,15 @@ def find_variant(c: ViTConfig) -> str:
 
 def count_units(names: Iterable[str], stages: str, where: str) -> tuple[int, ...]:
     """Return the bottleneck units in each stage of a ResNet."""
-    count = count_numbered(names, rf"{stages}\.(\d+)\.", where)
-    return tuple(count_numbered(names, rf"{stages}\.{s}\.(\d+)\.", where) for s in range(count))
+    count = count_numbered(names, rf"{stages}\.(\d+)\.", f"{where}: its stages")
+    units = (rf"{stages}\.{stage}\.(\d+)\." for stage in range(count))
+    return tuple(count_numbered(names, unit, f"{where}: the units of a stage") for unit in units)
 
 
-def count_numbered(names: Iterable[str], pattern: str, where: str) -> int:
-    """Return how many parts the pattern numbers; raise an error unless they run from 0 without gaps."""
+def count_numbered(names: Iterable[str], pattern: str, what: str) -> int:
+    """Return how many parts the pattern numbers; raise an error unless they run without gaps."""
     matches = (re.match(pattern, name) for name in names)
     numbers = sorted({int(match[1]) for match in matches if match})
     if numbers != list(range(len(numbers))):
-        raise CheckpointError(f"{where}: {pattern!r} counts {str(numbers)[:60]}, not from 0 on without gaps")
+        raise CheckpointError(f"{what} have gaps: counted from 0, there are {str(numbers)[:60]}")
     return len(numbers)
