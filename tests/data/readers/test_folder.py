@@ -122,6 +122,11 @@ def test_splits_as_they_are_share_the_classes_of_train(tmp_path: Path) -> None:
 def test_missing_split_and_bad_options(three_classes: Path) -> None:
     with pytest.raises(DataError, match="no split 'extra'; it has: train, validation, test"):
         open_source(three_classes, "extra")
+    (three_classes / "empty").mkdir()  # whatever is wrong with the files, which are not listed for it
+    for path in three_classes.rglob("*.png"):
+        path.unlink()
+    with pytest.raises(DataError, match="no split 'extra'"):
+        open_source(three_classes, "extra")
     for options in ("sed=1", "seed=x", "seed=-1", "validation=0.6&test=0.6", "test=-0.1", "test=nan"):
         with pytest.raises(ConfigError):
             open_source(f"{three_classes}?{options}")

@@ -155,7 +155,8 @@ def cut_in_three(
         return splits
 
     def open_part(split: str) -> FolderSource:
-        part = cut()[find_split(split, SPLITS, where)]
+        split = find_split(split, SPLITS, where)  # before all files are listed
+        part = cut()[split]
         if not len(part):
             count = sum(map(len, cut().values()))
             raise DataError(
