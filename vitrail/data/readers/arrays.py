@@ -131,13 +131,15 @@ class ArrayFile:
                 piece = read_piece(self.path, self._start + index * size, size, self._stamp)
                 return np.frombuffer(piece, self.dtype).reshape(self.shape[1:])
             if self._array is None:
-                with self.path.open("rb") as file, zipfile.ZipFile(file) as archive:
+                with self.path.open("rb") as file:
                     if file_stamp(os.fstat(file.fileno())) != self._stamp:
                         raise ValueError("it was changed since it was opened as a data set")
-                    self._array = read_member(archive, archive.getinfo(f"{self.member}.npy"))
+                    with zipfile.ZipFile(file) as archive:
+                        self._array = read_member(archive, archive.getinfo(f"{self.member}.npy"))
             return self._array[index]
         except DAMAGE as error:
-            reason = f"{self.path}, array {self.member!r}: cannot be read: {error or 'no memory for it'}"
+            problem = getattr(error, "strerror", None) or error or "no memory for it"
+            reason = f"{self.path}, array {self.member!r}: cannot be read: {problem}"
             self._broken = reason if self._start is None else None
             raise DataError(reason) from error
 
