@@ -109,6 +109,9 @@ def test_columns_that_are_not_clear(package: SimpleNamespace) -> None:
         open_source("hf:owner/name")
     with pytest.raises(ConfigError, match="no column 'id' for the image; columns: img"):
         open_source("hf:owner/name?image=id&label=fine")
+    package.ClassLabel = bytes
+    with pytest.raises(DataError, match="which column is the label, of none; "):
+        open_source("hf:owner/name")
     with pytest.raises(ConfigError, match="a name is expected"):
         open_source("hf:")
 

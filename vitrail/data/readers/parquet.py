@@ -182,8 +182,8 @@ def find_column(role: str, asked: str | None, names: list[str], of_kind: list[st
     candidates = of_kind if len(of_kind) == 1 else [name for name in USUAL[role][1] if name in names]
     if asked is None and not candidates:
         raise DataError(
-            f"{where}: cannot tell which column is the {role}, of {', '.join(names)}; name it after the path: "
-            f"?{role}=NAME"
+            f"{where}: cannot tell which column is the {role}, of {', '.join(names) or 'none'}; name it after the "
+            f"path: ?{role}=NAME"
         )
     if asked is not None and asked not in names:
         raise ConfigError(f"{where}: no column {asked!r} for the {role}; columns: {', '.join(names)}")
