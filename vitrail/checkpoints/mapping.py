@@ -75,9 +75,8 @@ def by_our_names(table: Table, tensors: Mapping[str, Tensor]) -> dict[str, Tenso
         for ours, entry in rows:
             if match := pattern(entry.theirs[0]).fullmatch(key):
                 found = {name: int(n) for name, n in match.groupdict().items() if name != "leaf"}
-                numbers = {
-                    name[0]: n - (name[1:] == "1") for name, n in found.items()
-                }  # s1: s counted from 1
+                # s1: s counted from 1
+                numbers = {name[0]: n - (name[1:] == "1") for name, n in found.items()}
                 try:
                     turned = entry.into(w)
                 except (RuntimeError, IndexError):  # of another number of dimensions, which read_weights says
@@ -112,10 +111,8 @@ def read_weights(
     if problems:
         raise CheckpointError(f"{where}: {listing(problems)}")
     weights = {n: torch.zeros(s) if n in lacking else torch.empty(s) for n, s in shapes.items()}
-    for (
-        name,
-        entry,
-    ) in entries.items():  # one pass over memory: each part is turned and converted into its place
+    # One pass over memory: each part is turned and converted into its place.
+    for name, entry in entries.items():
         if name not in lacking:
             for part, key in zip(weights[name].chunk(len(entry.theirs)), entry.theirs, strict=True):
                 part.copy_(entry.into(tensors[key]))

@@ -179,12 +179,11 @@ def _check(memory: float, seconds: float, what: str) -> None:
 
 
 def check_metadata(data: bytes) -> None:
-    """Refuse what would cost too much to open."""
+    """Refuse what would cost too much to open, and a PNG with a wrong checksum."""
     if data.startswith(PNG_START):
         view = memoryview(data)
-        for kind, at, length in _chunks(
-            data
-        ):  # Pillow compares the checksums of the chunks before the pixels
+        # Those of the pixels; Pillow compares the checksums of the chunks before them.
+        for kind, at, length in _chunks(data):
             end = at + 8 + length
             if kind not in PIXEL_CHUNKS or end + 4 > len(data):
                 continue

@@ -284,9 +284,8 @@ class Stream(Dataset[Step]):
         batch["label"], batch["partner_label"] = label[:b], augment.partners(label, b)
         if box is None:
             return batch | {"image": augment.mixup(x, share)}
-        cut = (box[:, 2] * box[:, 3] > 0).to(x.dtype)[
-            :, None, None, None
-        ]  # (b, 1, 1, 1); 0: mixup, or not mixed
+        # 0: mixup, or not mixed
+        cut = (box[:, 2] * box[:, 3] > 0).to(x.dtype)[:, None, None, None]  # (b, 1, 1, 1)
         return batch | {"image": cut * augment.cutmix(x, box) + (1 - cut) * augment.mixup(x, share)}
 
 

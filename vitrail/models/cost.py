@@ -114,9 +114,8 @@ def resnet_cost(c: BiTConfig | StemConfig, channels: int, image_size: tuple[int,
     """Return the cost of a ResNet without a classifier: each convolution and norm keeps its input."""
     pre, width, size = isinstance(c, BiTConfig), int(64 * c.width_factor), halved(image_size)
     root = math.prod(size)
-    convs = [
-        (channels, width, 7, math.prod(image_size), root)
-    ]  # inputs, outputs, kernel, pixels before and after
+    # inputs, outputs, kernel, pixels before and after
+    convs = [(channels, width, 7, math.prod(image_size), root)]
     norms = [] if pre else [(width, root)]  # channels, pixels
     # Before its max-pool the stem keeps the rectified map, and its padded copy.
     activations = 0 if pre else 2 * width * root

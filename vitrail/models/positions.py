@@ -96,9 +96,8 @@ class SinCos2D(nn.Module):
         # The device is stated so that a model laid out on `meta` for loading has its real table.
         w = torch.arange(width // 4, dtype=torch.float64, device="cpu") / (width // 4 - 1)
         w = 1.0 / 10_000**w
-        y, x = (
-            torch.arange(n, dtype=torch.float64, device="cpu")[:, None] * w for n in grid
-        )  # (side, D/4) each
+        sides = (torch.arange(n, dtype=torch.float64, device="cpu") for n in grid)
+        y, x = (side[:, None] * w for side in sides)  # (side, D/4) each
         Y, X = (torch.cat([v.sin(), v.cos()], dim=1).float() for v in (y, x))  # (side, D/2) each
         X = X.expand(grid[0], -1, -1)  # (rows, columns, D/2)
         Y = Y[:, None].expand(-1, grid[1], -1)  # (rows, columns, D/2)

@@ -39,12 +39,9 @@ class TrainingDisplay:
         self, work: Work, *, shown: bool = True, broken: Callable[[], int] = int, board: Board | None = None
     ) -> None:
         self.work, self.shown, self.broken, self.board = work, shown, broken, board
-        self.times: list[
-            tuple[int, float]
-        ] = []  # (step, when) of the last steps without an evaluation between
-        self.first: tuple[int, float] | None = (
-            None  # (step, when) of the first step since the run was started
-        )
+        # (step, when) of the last steps without an evaluation between, and of the first since the run was started
+        self.times: list[tuple[int, float]] = []
+        self.first: tuple[int, float] | None = None
         self.last_line = time.perf_counter()
         console = Console(file=sys.stderr)
         text = TextColumn("{task.fields[text]}", markup=False)

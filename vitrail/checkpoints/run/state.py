@@ -262,9 +262,8 @@ def held_rows(t: Tensor) -> tuple[int, int]:
     """Return the first row that this process holds, and the one after the last."""
     if not isinstance(t, DTensor):
         return 0, num_rows(t)
-    from torch.distributed.tensor._utils import (
-        compute_local_shape_and_global_offset,
-    )  # private: for FSDP alone
+    # Private, so it is imported for FSDP alone.
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
     assert all(placement.is_replicate() or placement.is_shard(0) for placement in t.placements), t.placements
     shape, offset = compute_local_shape_and_global_offset(t.shape, t.device_mesh, t.placements)

@@ -49,10 +49,8 @@ PAGE_HEADER_BYTES = 64 << 10  # most between two neighbours where a page begins;
 GROUP_BYTES, EXPANSION = 512 << 20, 16  # at most the first, or the second times the bytes of the file
 LABELS_AT_ONCE = 1 << 16
 STRINGS, BINARIES = (pa.string(), pa.large_string()), (pa.binary(), pa.large_binary(), pa.binary_view())
-USUAL = {
-    "image": ("Image", ("image", "img")),
-    "label": ("ClassLabel", ("label", "fine_label")),
-}  # feature, names
+# role: feature, usual names
+USUAL = {"image": ("Image", ("image", "img")), "label": ("ClassLabel", ("label", "fine_label"))}
 DAMAGE = (pa.ArrowException, OSError, ValueError, OverflowError)  # raised by pyarrow for damaged files
 
 
