@@ -195,6 +195,7 @@ def test_tensors_that_do_not_fit(change, problem, tmp_path):
         ({"pooler_act": "relu"}, "pooler_act 'relu' has no counterpart here"),
         ({"hidden_size": 64}, "says width 64, its tensors 32"),
         ({"num_hidden_layers": 12}, "says depth 12, its tensors 2"),
+        ({"patch_size": [3, 5]}, r"says patch_size \[3, 5\], its tensors"),
         ({"image_size": 224}, r"says images of \(224, 224\)"),
         ({"num_attention_heads": 5}, "not divisible into 5 heads"),
         ({"num_attention_heads": "four"}, "num_attention_heads is 'four' .* expected int"),
@@ -206,6 +207,12 @@ def test_config_files_that_do_not_fit(entries, problem, tmp_path):
     edit(folder, **entries)
     with pytest.raises(CheckpointError, match=problem):
         read(folder)
+
+
+def test_patches_with_two_sides(tmp_path):
+    given, folder = written("token", tmp_path)
+    edit(folder, patch_size=[given.config.patch_size] * 2)
+    assert read(folder).config == given.config
 
 
 def test_heads_conflict(tmp_path):

@@ -118,9 +118,9 @@ OTHER_MODELS: dict[str, str] = {
 # Entries of config.json.
 MODEL_SCHEMA: dict[str, Any] = {
     "model_type": str, "architectures": list[str], "hidden_act": str, "pooler_act": str, "num_attention_heads": int,
-    "hidden_size": int, "num_hidden_layers": int, "intermediate_size": int, "num_channels": int, "patch_size": int,
-    "image_size": int | tuple[int, int], "layer_norm_eps": Number, "hidden_dropout_prob": Number,
-    "attention_probs_dropout_prob": Number, "id2label": dict[str, str],
+    "hidden_size": int, "num_hidden_layers": int, "intermediate_size": int, "num_channels": int,
+    "patch_size": int | tuple[int, int], "image_size": int | tuple[int, int], "layer_norm_eps": Number,
+    "hidden_dropout_prob": Number, "attention_probs_dropout_prob": Number, "id2label": dict[str, str],
 }  # fmt: skip
 # Entries of preprocessor_config.json. Sizes are {"height", "width"}: squash, or {"shortest_edge"}: the short side.
 IMAGE_SCHEMA: dict[str, Any] = {
@@ -163,6 +163,8 @@ def read(files: WeightFiles, hints: Hints = NO_HINTS, *, image_size: Size | None
             f"{where}: the config.json beside it is of timm's {str(content['architecture'])[:60]!r}, but its tensors "
             "have transformers' names"
         )
+    if isinstance(patch := content.get("patch_size"), list) and len(set(patch)) == 1:
+        content["patch_size"] = patch[0]
     t = respell(files.tensors, SPELLINGS, where)
     ignored = [key for key in t if key.startswith("pooler.")] if "classifier.weight" in t else []
     if ignored:
