@@ -38,9 +38,8 @@ class Layout(NamedTuple):
     grid: Grid  # rows and columns of patches
     places: Tensor | None = None  # (B, T), if only some patches are kept; None: all, in order
     mask: Tensor | None = None  # bool (B, 1, 1 or T, T), by query and key; False: not attended to
-    relative: nn.Module | None = (
-        None  # of this layer: q (B, h, T, d), places -> (B, h, T, T), added to attention
-    )
+    # Of this layer: q (B, h, T, d), places -> (B, h, T, T), added to attention.
+    relative: nn.Module | None = None
 
 
 class Block(nn.Module):
