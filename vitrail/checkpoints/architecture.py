@@ -59,7 +59,7 @@ NO_HINTS = Hints()
 
 @dataclass
 class Inference:
-    """How the config of one file is inferred, and which of its fields were assumed."""
+    """Inference of the config of one file; it keeps which of its fields were assumed."""
 
     where: str
     hints: Hints = NO_HINTS

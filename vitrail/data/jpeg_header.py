@@ -32,7 +32,7 @@ MARKER = re.compile(rb"\xff[^\x00\xff]")
 AFTER_CODES = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]")  # restarts belong to the codes
 XMP = b"http://ns.adobe.com/xap/1.0/\0"
 
-MAX_SEGMENTS = 10_000  # before the first scan, and after it; a photograph has some ten
+MAX_SEGMENTS = 10_000  # in all; a photograph has some ten
 MAX_STRAY = 1 << 16  # bytes between two segments that belong to neither
 MAX_SCANS = 1000  # the usual progressive file has ten
 
