@@ -204,9 +204,8 @@ class HeldOutPatches:
 
     def __init__(self, objective: PatchPrediction, source: Source, batch_size: int) -> None:
         self.objective = objective
-        b = (
-            min(batch_size, math.ceil(len(source) / world())) * world()
-        )  # on each process `batch_size`, at most
+        # On each process `batch_size`, at most.
+        b = min(batch_size, math.ceil(len(source) / world())) * world()
         views = {"image": View(parse(objective.model.preprocess), masks=objective.corruption)}
         settings = DataSettings(batch_size=b, max_bad=1.0)
         self.loader = Loader(source, views, settings, rank=rank(), world=world(), evaluation=True)
@@ -253,9 +252,8 @@ class HeldOutPatches:
             cells = ((patches.float() + 1) / 2).clamp(0, 1)  # (B, n, 3 P^2)
         else:
             k = 1 if self.objective.target == "mean" else GRID
-            cells = (
-                bin_colours(patches).view(*chosen.shape, k, k, 3).permute(0, 1, 4, 2, 3)
-            )  # (B, n, 3, k, k)
+            cells = bin_colours(patches).view(*chosen.shape, k, k, 3)  # (B, n, k, k, 3)
+            cells = cells.permute(0, 1, 4, 2, 3)  # (B, n, 3, k, k)
             cells = cells.repeat_interleave(P // k, 3).repeat_interleave(P // k, 4)  # (B, n, 3, P, P)
             cells = cells.flatten(2)  # (B, n, 3 P^2)
         x_p = cut(x, P)  # (B, N, 3 P^2)

@@ -115,10 +115,8 @@ def advise(assembled: Assembled, *, runs: int) -> float:
 
 def seconds_per_image(assembled: Assembled) -> float:
     """Measure forward and backward; the quickest of a few times, when everything is warm."""
-    model, device = (
-        assembled.model.train(),
-        assembled.device,
-    )  # an objective may keep a state, or draw other views
+    # The model alone: an objective may keep a state, or draw other views.
+    model, device = assembled.model.train(), assembled.device
     bf16 = assembled.experiment.training.precision == "bf16"
     x = torch.rand(IMAGES, 3, *model.config.image_size, device=device) * 2 - 1
     times: list[float] = []

@@ -87,12 +87,9 @@ class Loop:
     draw: Callable[[Gallery], None] | None = None
 
     def __post_init__(self) -> None:
-        self.objective = self.state.objective
-        self.settings, self.steps = self.experiment.training, int(self.experiment.training.steps)
-        self.progress, self.since = (
-            Progress(),
-            time.perf_counter(),
-        )  # since when `progress.seconds` does not count
+        self.objective, self.settings = self.state.objective, self.experiment.training
+        self.steps, self.progress = int(self.settings.steps), Progress()
+        self.since = time.perf_counter()  # up to when `progress.seconds` counts
 
     def fit(self) -> Outcome:
         """Train to the end."""
