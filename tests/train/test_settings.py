@@ -6,9 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vitrail.errors import ConfigError
+from vitrail.models.names import make_config
 from vitrail.objectives.masked_patches import MaskedPatches
 from vitrail.train.keywords import override
-from vitrail.train.settings import Experiment, in_steps
+from vitrail.train.settings import Experiment, ModelSettings, in_steps
 
 
 def resolve(examples=1000, cuda=False, **settings):
@@ -121,6 +122,13 @@ def test_where_a_run_is_computed_is_no_part_of_what_it_is(settings):
 @pytest.mark.parametrize("settings", OTHER, ids=str)
 def test_what_changes_the_result_is(settings):
     assert override(Experiment(), settings).identity() != Experiment().identity()
+
+
+def test_a_loaded_model_gets_a_new_head_whatever_the_bias_of_its_own():
+    """As --help and --dry-run show it."""
+    config = make_config("mu/8@16", classes=3, head_bias=-10.0)
+    assert ModelSettings().completed(config).head_bias == 0
+    assert ModelSettings(head_bias=-5.0).completed(config).head_bias == -5
 
 
 def test_the_identity_can_be_stored():

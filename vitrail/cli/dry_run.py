@@ -75,13 +75,9 @@ def with_model(experiment: Experiment, config: Config, start: Checkpoint | None)
         settings.loaded_overrides()  # an error where they need other weights
         own_line = change_image_size(start, settings.image_size).preprocess
     model.preprocess = data.evaluate_preprocess or own_line
-    H, W = config.image_size
-    own = asdict(config) | {"image_size": H if H == W else None, "head_bias": 0.0}
-    unset = [name for name, value in asdict(settings).items() if value is None and name in own]
-    settings = replace(settings, **{name: own[name] for name in unset})
     line = data.preprocess or training_line(model)
     data = replace(data, preprocess=line, evaluate_preprocess=model.preprocess)
-    return replace(experiment, model=settings, data=data)
+    return replace(experiment, model=settings.completed(config), data=data)
 
 
 def describe_needs(needs: Estimate, on: Accelerators, where: str) -> dict[str, str]:

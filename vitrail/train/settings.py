@@ -78,9 +78,9 @@ class ModelSettings:
         return overrides
 
     def completed(self, config: Config) -> ModelSettings:
-        """Return the settings with those left unset as a model has them, for people to read."""
+        """Return the settings with those left unset as a model has them, for people to read; its head is new."""
         height, width = config.image_size
-        known = vars(config) | {"image_size": height if height == width else None}
+        known = vars(config) | {"image_size": height if height == width else None, "head_bias": 0.0}
         unset = {name: known[name] for name, value in vars(self).items() if value is None and name in known}
         return dataclasses.replace(self, **unset, pre_logits=bool(known.get("pre_logits")))
 
