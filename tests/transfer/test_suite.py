@@ -12,7 +12,7 @@ from tests.evaluators.split import small_model
 from vitrail.data.shard import shard
 from vitrail.errors import CheckpointError, ConfigError, DataError
 from vitrail.evaluators.fewshot import SWEEP
-from vitrail.transfer.suite import best_by_mean_rank, choose_l2, name_data, transfer
+from vitrail.transfer.suite import SuiteSettings, best_by_mean_rank, choose_l2, name_data, transfer
 from vitrail.transfer.vtab import vtab
 
 COLOURS = "shapes:colour?n=60&image_size=16"  # 8 classes, of which the fewest has 7 images to train on
@@ -189,6 +189,13 @@ def test_bad_input(bundle, tmp_path, data, given, said):
 def test_settings_that_make_no_sense(wrong, bundle, tmp_path):
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         transfer(bundle, [COLOURS], tmp_path / "out", **wrong)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("wrong", [{"seeds": 0}, {"fewshot_l2": "best"}])
+def test_settings_that_were_made_before_are_checked_too(wrong, bundle, tmp_path):
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        transfer(bundle, [COLOURS], tmp_path / "out", settings=SuiteSettings(**wrong))
     assert not (tmp_path / "out").exists()
 
 

@@ -130,7 +130,7 @@ def transfer(
 
     Fields of `settings` can be replaced by keyword; every other keyword is a setting of fine-tuning, such as lr.
     """
-    settings, finetuning = override_known(settings, keywords)
+    settings, finetuning = override_known(settings, vars(settings) | keywords)  # checked, whoever made them
     if fixed := sorted({"model", "data", "train", "val", "test"} & set(finetuning)):
         raise ConfigError(f"{', '.join(fixed)} cannot be set: each data set has its own (see train_split)")
     loading = override(Finetuning(), finetuning | {"seeds": settings.seeds}).experiment.data
