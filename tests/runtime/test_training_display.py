@@ -76,7 +76,7 @@ def test_plain_lines_now_and_then(clock, capsys):
         display.step(row(2))
         said = capsys.readouterr()
     assert said.out == ""
-    assert said.err.startswith("step 2/100  loss 2.5  lr 1.00e-03  0 images/s  ETA 0:32:40")
+    assert said.err.startswith("step 2/100  loss 2.5  lr 1.00e-03  0.2 images/s  ETA 0:32:40")
     assert "3 broken" in said.err
 
 
