@@ -32,6 +32,7 @@ class Teacher(Classification):
         ([0.1, 1], tuple[float, ...] | None, (0.1, 1)),
         ("body", Several, ("body",)),
         ("sgd", Literal["sgd", "adamw"] | None, "sgd"),
+        (["b", "a"], tuple[Literal["a", "b"], ...], ("b", "a")),
     ],
 )
 def test_what_fits_is_taken(given, annotation, value):
@@ -49,6 +50,7 @@ def test_what_fits_is_taken(given, annotation, value):
         (object(), str, "lr must be text, not of type object"),
         (["a"], tuple[float, ...], r"lr must be several of a number, not of type list \['a'\]"),
         ("nadam", Literal["sgd", "adamw"], "lr must be one of sgd, adamw, not of type str 'nadam'"),
+        ("c", tuple[Literal["a", "b"], ...], "lr must be several of one of a, b, not of type str 'c'"),
     ],
 )
 def test_what_does_not_is_refused_in_words(given, annotation, problem):

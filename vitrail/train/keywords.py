@@ -90,12 +90,16 @@ def check_type(name: str, value: Any, annotation: Any) -> Any:
     for kind in get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,):
         if get_origin(kind) is tuple:
             several = (plain,) if isinstance(plain, str) else plain
-            if isinstance(several, tuple | list) and all(is_a(one, get_args(kind)[0]) for one in several):
+            if isinstance(several, tuple | list) and all(fits(one, get_args(kind)[0]) for one in several):
                 return tuple(several)
-        elif plain in get_args(kind) if get_origin(kind) is Literal else is_a(plain, kind):
+        elif fits(plain, kind):
             return plain
     text = f" {value!r:.60}" if isinstance(value, str | int | float | tuple | list) else ""
     raise ConfigError(f"{name} must be {in_words(annotation)}, not of type {type(value).__name__}{text}")
+
+
+def fits(value: Any, kind: Any) -> bool:
+    return value in get_args(kind) if get_origin(kind) is Literal else is_a(value, kind)
 
 
 def in_words(kind: Any) -> str:
