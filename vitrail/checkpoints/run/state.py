@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
@@ -260,14 +261,19 @@ def fill(t: Tensor, stored: Any, first: int, last: int, where: str) -> None:
 
 def held_rows(t: Tensor) -> tuple[int, int]:
     """Return the first row that this process holds, and the one after the last."""
-    if not isinstance(t, DTensor):
-        return 0, num_rows(t)
-    # Private, so it is imported for FSDP alone.
-    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
-
-    assert all(placement.is_replicate() or placement.is_shard(0) for placement in t.placements), t.placements
-    shape, offset = compute_local_shape_and_global_offset(t.shape, t.device_mesh, t.placements)
-    return offset[0], offset[0] + shape[0]
+    start, stop = 0, num_rows(t)
+    if isinstance(t, DTensor):
+        coordinate = t.device_mesh.get_coordinate()
+        assert coordinate is not None
+        for axis, placement in enumerate(t.placements):
+            assert placement.is_replicate() or placement.is_shard(0), placement
+            if placement.is_shard():
+                # The last processes get fewer rows, or none.
+                each = math.ceil((stop - start) / t.device_mesh.size(axis))
+                start = min(start + coordinate[axis] * each, stop)
+                stop = min(start + each, stop)
+        assert stop - start == num_rows(t.to_local()), (t.shape, t.placements)
+    return start, stop
 
 
 def is_written_here(t: Tensor) -> bool:
