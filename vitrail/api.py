@@ -84,7 +84,7 @@ def finetune(
 
 
 def run_recipe(recipe: str, experiment: Experiment, out: Path, device: Device) -> Trained:
-    """Run an experiment, and say where its recipe starts from another's model and none is given."""
+    """Run an experiment; note if its recipe starts from the model of another recipe and none is given."""
     start = find_recipe(recipe or "small").start
     with group(pick(device)):
         if start and not has_weights(experiment.model.model) and rank() == 0:

@@ -1,4 +1,4 @@
-"""The exception tree: what a user can do something about. Broken invariants of our own are `assert`s.
+"""The exceptions for errors that a user can fix. Broken internal invariants are `assert`s.
 
 VitrailError                    caught by the command line: one line on standard error, exit code 2
 ├── ConfigError (ValueError)    a name, a setting or a flag that is not allowed
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 
 class VitrailError(Exception):
-    """Anything that the person who called can put right."""
+    """An error that the caller can fix."""
 
 
 class ConfigError(VitrailError, ValueError):

@@ -123,9 +123,9 @@ def test_an_architecture_of_timm_that_is_not_known(tmp_path: Path, caplog: pytes
 
 def test_without_a_class_token_it_is_asked_for(tmp_path: Path) -> None:
     path = bare(tmp_path, "timm", pool="mean")
-    with pytest.raises(CheckpointError, match=r"give heads= and activation=gelu or =gelu_tanh .*, or put"):
+    with pytest.raises(CheckpointError, match=r"pass heads= and activation=gelu or =gelu_tanh .*, or put"):
         vitrail.load(path)
-    with pytest.raises(CheckpointError, match="give activation="):
+    with pytest.raises(CheckpointError, match="pass activation="):
         vitrail.load(path, heads=3)
     assert vitrail.load(path, heads=3, activation="gelu_tanh").config.activation == "gelu_tanh"
 
@@ -191,7 +191,7 @@ def test_a_contradiction_is_an_error() -> None:
 
 def test_on_the_command_line(tmp_path: Path, vitrail_command: Any) -> None:
     path = bare(tmp_path, "timm", pool="mean")
-    assert "give heads= and activation=" in vitrail_command("convert", path, tmp_path / "b")[2]
+    assert "pass heads= and activation=" in vitrail_command("convert", path, tmp_path / "b")[2]
     words = ["--heads", 3, "--activation", "gelu_tanh", "--norm-eps", 1e-5, "--pool", "mean"]
     code, _, err = vitrail_command("convert", path, tmp_path / "b", *words)
     assert code == 0, err
@@ -230,7 +230,7 @@ def test_s_wins_over_the_half_of_b_and_it_is_said() -> None:
 
 
 def test_unknown_sizes_ask() -> None:
-    with pytest.raises(CheckpointError, match="width 768, depth 11 and mlp_dim 3072: give heads="):
+    with pytest.raises(CheckpointError, match="width 768, depth 11 and mlp_dim 3072: pass heads="):
         heads((768, 11, 3072))
 
 
@@ -242,10 +242,10 @@ def test_a_square_needs_nothing() -> None:
 
 def test_another_grid_asks() -> None:
     with pytest.raises(
-        CheckpointError, match=r"15 patches of 16 pixels, which are not a square: give image_size="
+        CheckpointError, match=r"15 patches of 16 pixels, which are not a square: pass image_size="
     ):
         find_grid((15,), 16, None, None, "a")
-    with pytest.raises(CheckpointError, match="give image_size="):
+    with pytest.raises(CheckpointError, match="pass image_size="):
         find_grid((15,), 16, None, (48, 48), "a")
     assert find_grid((15,), 16, None, (48, 80), "a") == (3, 5)
     assert find_grid((15,), 16, (80, 48), None, "a") == (5, 3)

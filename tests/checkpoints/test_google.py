@@ -214,7 +214,7 @@ def test_a_zero_head_is_said(tmp_path, caplog):
 
 def test_a_grid_that_is_not_square_needs_the_image_size(tmp_path):
     path = write(tmp_path / "a.npz", filled(files.vit_shapes(tokens=1 + 2 * 3)))
-    with pytest.raises(CheckpointError, match=r"6 patches .* not a square: give image_size"):
+    with pytest.raises(CheckpointError, match=r"6 patches .* not a square: pass image_size"):
         vitrail.load(path)
     assert vitrail.load(path, image_size=(16, 24)).config.grid == (2, 3)
 

@@ -136,7 +136,7 @@ def test_what_config_json_does_not_say(tmp_path):
     _, folder = written("token", tmp_path)
     (folder / "config.json").unlink()
     (folder / "preprocessor_config.json").unlink()
-    with pytest.raises(CheckpointError, match="give heads="):
+    with pytest.raises(CheckpointError, match="pass heads="):
         read(folder)
     again = read(folder, heads=4)
     assert (again.config.activation, again.config.norm_eps) == ("gelu", 1e-12)

@@ -159,7 +159,7 @@ def test_no_memory_for_an_array(tmp_path, monkeypatch):
         raise MemoryError
 
     monkeypatch.setattr(npz, "unpack_member", full)
-    with pytest.raises(CheckpointError, match=r"x\.npz holds more than there is memory for"):
+    with pytest.raises(CheckpointError, match=r"x\.npz does not fit into memory"):
         read_npz(zipped(tmp_path / "x.npz", npy(np.zeros(4))))
 
 

@@ -137,7 +137,7 @@ def bare(name, tmp_path, **overrides):
 
 def test_heads_of_a_bare_file(tmp_path):
     folder = bare("token", tmp_path)
-    with pytest.raises(CheckpointError, match="give heads="):
+    with pytest.raises(CheckpointError, match="pass heads="):
         read(folder)
     assert read(folder, heads=8).config.heads == 8
     _, with_config = written("tanh", tmp_path)
@@ -177,7 +177,7 @@ def test_a_grid_that_is_not_square(tmp_path):
     folder = bare("not square", tmp_path)
     with pytest.raises(CheckpointError, match=r"6 patches of 16 pixels, which are not a square"):
         read(folder, heads=4)
-    with pytest.raises(CheckpointError, match="give image_size"):
+    with pytest.raises(CheckpointError, match="pass image_size"):
         read(folder, heads=4, image_size=64)
     assert read(folder, heads=4, image_size=(32, 48)).config.image_size == (32, 48)
     assert read(folder, heads=4, image_size=(48, 32)).config.image_size == (48, 32)

@@ -243,7 +243,7 @@ ATTACKS: dict[str, Callable[[Path], Path]] = {
     ),
     "an attribute of a class": lambda p: zip_file(p, b"\x80\x02cpathlib\nPosixPath\n}X\x01\x00\x00\x00aK\x01sb."),
     "no pickle": lambda p: zip_file(p, b""),
-    "takes more than it put down": lambda p: zip_file(p, b"\x80\x02(\x87."),
+    "takes more values than it has stored": lambda p: zip_file(p, b"\x80\x02(\x87."),
 }  # fmt: skip
 
 

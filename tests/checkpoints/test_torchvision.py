@@ -69,7 +69,7 @@ def test_old_names_of_the_mlp(tmp_path):
 
 def test_heads_are_asked_for_or_known(tmp_path):
     torchvision.write(checkpoint("token"), tmp_path / "a.pth")
-    with pytest.raises(CheckpointError, match="give heads="):
+    with pytest.raises(CheckpointError, match="pass heads="):
         read(tmp_path / "a.pth")
     torchvision.write(from_model(create("Ti/16", classes=1, image_size=32)), tmp_path / "t.pth")
     again = read(tmp_path / "t.pth")

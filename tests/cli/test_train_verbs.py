@@ -78,7 +78,7 @@ def test_the_dry_run_refuses_what_the_run_would(words, said):
 def test_the_dry_run_is_for_the_processes_that_it_names():
     sharded = ("--dry-run", *TINY, "--parallel", "fsdp", "--replicas", "2")
     assert command(*sharded, "--processes", "4").result["processes"] == 4
-    with pytest.raises(ConfigError, match="replicas=2: 1 processes do not form"):
+    with pytest.raises(ConfigError, match="replicas=2: 1 processes cannot form"):
         command(*sharded)
     with pytest.raises(
         ConfigError, match="batch_size 64 cannot be split into equal parts: 3 for the processes"

@@ -277,9 +277,9 @@ def test_what_is_not_allowed():
             load(Pictures(3), PLAIN, **where)
     with pytest.raises(ConfigError, match=r"resize_small\(16\)"):
         load(Pictures(3), parse("resize_small(16)|uint8|to_range(-1,1)"))
-    with pytest.raises(ConfigError, match="nothing random"):
+    with pytest.raises(ConfigError, match="no randomness"):
         load(Pictures(3), TRAIN, evaluation=True)
-    with pytest.raises(ConfigError, match="nothing random"):
+    with pytest.raises(ConfigError, match="no randomness"):
         load(Pictures(3), {"image": View(PLAIN), "local": View(LOCAL)}, evaluation=True)
     with pytest.raises(DataError, match="pictures"):
         load(Pictures(0), PLAIN)

@@ -183,7 +183,7 @@ def test_a_folder_of_other_data_or_settings_is_refused(photos: Path, tmp_path: P
 
 
 def test_refused_before_anything_is_written(photos: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="lies inside"):
+    with pytest.raises(ConfigError, match="is inside"):
         shard(photos, photos / "shards")
     with pytest.raises(ConfigError, match="shard_mb is 0"):
         shard(photos, tmp_path / "out", shard_mb=0)

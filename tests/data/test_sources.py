@@ -139,7 +139,7 @@ def test_layouts(tmp_path: Path) -> None:
     assert find_kind(Path(as_arrays(tmp_path))) == "arrays"
     assert find_kind(Path(as_tar(tmp_path))) == "tar"
     (tmp_path / "tar" / "train.parquet").touch()
-    with pytest.raises(DataError, match="holds both Parquet and tar shards"):
+    with pytest.raises(DataError, match="contains both Parquet and tar shards"):
         open_source(tmp_path / "tar")
     (tmp_path / "notes.txt").touch()
     with pytest.raises(

@@ -152,7 +152,7 @@ def test_the_training_loops_evaluator_says_the_same(source):
 
 def test_a_source_with_more_classes_than_the_model(source):
     more = Split(41, named(9))
-    with pytest.raises(DataError, match="class 8, the model only 7"):
+    with pytest.raises(DataError, match="class 8, but the model has only 7"):
         list(Accuracy(more, 16, 0)(MODEL))
 
 

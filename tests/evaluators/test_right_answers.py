@@ -102,13 +102,16 @@ def test_a_file_may_use_imagenets_names_for_a_model_of_1000_classes(tmp_path):
 @pytest.mark.parametrize(
     ("table", "said"),
     [
-        ({"insect": ["wasp"]}, "'insect': 'wasp' is none of the model's 4 classes"),
-        ({"insect": [4]}, "'4' is none of the model's 4 classes"),
-        ({"insect": [-1]}, "'-1' is none"),
-        ({"insect": [True]}, "'True' is none"),
+        ({"insect": ["wasp"]}, "'insect': 'wasp' is not one of the model's 4 classes"),
+        ({"insect": [4]}, "'4' is not one of the model's 4 classes"),
+        ({"insect": [-1]}, "'-1' is not one"),
+        ({"insect": [True]}, "'True' is not one"),
         ({"insect": "bee"}, "'insect': .* not 'bee'"),
         ({"insect": []}, r"'insect': .* not '\[\]'"),
-        ({"insect": ["bee"], "inscet": ["ant"]}, "1 of its 2 names are no class of pictures:test: 'inscet'"),
+        (
+            {"insect": ["bee"], "inscet": ["ant"]},
+            "1 of its 2 names are not classes of pictures:test: 'inscet'",
+        ),
         ({}, "mapping.json: a class mapping"),
         (["bee"], "mapping.json: a class mapping"),
         ("{", "must be JSON"),

@@ -239,7 +239,7 @@ def test_a_verb_for_one_process_says_so_under_torchrun(verb, run, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     code, _, err = run(verb, "ti8-64", "shapes")
     assert code == 2
-    assert f"error: {verb} is for one process" in err
+    assert f"error: {verb} runs on one process" in err
 
 
 @pytest.mark.parametrize(

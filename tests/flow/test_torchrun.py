@@ -98,5 +98,5 @@ def test_an_evaluation_is_shared_and_written_once(together, each):
 
 def test_the_demo_is_for_one_process(together):
     folder, _, err = together
-    assert "error: demo is for one process: start it without torchrun. " in err
+    assert "error: demo runs on one process: start it without torchrun. " in err
     assert not (folder / "demo").exists()

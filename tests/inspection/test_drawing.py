@@ -246,5 +246,5 @@ def test_letters_are_taken_from_any_font_or_a_note_is_made_once(tmp_path, monkey
     names = ["é", "⌕"]
     for _ in range(2):
         drawing.confusion_matrix(np.eye(2, dtype=np.int64), names, tmp_path / "c.png")
-    assert len(caplog.messages) == notes and all("no font here" in said for said in caplog.messages)
+    assert len(caplog.messages) == notes and all("no installed font" in said for said in caplog.messages)
     drawing.note_boxes.cache_clear()

@@ -92,7 +92,7 @@ def test_a_layer_that_is_not_there_is_refused(at, last, allowed):
             position_similarity(model, layer=layer)
 
 
-@pytest.mark.parametrize(("positions", "why"), [("none", "none at all"), ("relative", "inside attention")])
+@pytest.mark.parametrize(("positions", "why"), [("none", "none at all"), ("relative", "part of attention")])
 def test_models_without_added_positions_are_refused(positions, why):
     with pytest.raises(ConfigError, match=why):
         position_similarity(vitrail.create("mu/8", image_size=16, positions=positions))

@@ -289,7 +289,7 @@ def test_a_folder_is_written_to_again_if_it_has_a_page_of_ours(tmp_path):
 @pytest.mark.parametrize("name", ["image-01.png", "notes.txt", "report.html"])
 def test_a_folder_of_something_else_is_refused(tmp_path, name):
     (tmp_path / name).write_text("<title>my own</title>")
-    with pytest.raises(ConfigError, match=f"holds {name} and no report.html of an earlier inspection"):
+    with pytest.raises(ConfigError, match=f"has {name} and no report.html of an earlier inspection"):
         check_own(tmp_path)
 
 

@@ -138,7 +138,7 @@ def test_packed_sequences_do_not_see_each_other():
 def test_axial_attention_takes_whole_grids_only():
     model = model_of(pool="mean", block="axial")
     z = model.tokens(model.patches(torch.randn(1, 3, 16, 24)))
-    with pytest.raises(ConfigError, match="no keep, no mask"):
+    with pytest.raises(ConfigError, match="neither keep nor mask"):
         model.encode(z, mask=torch.ones(1, 6, dtype=torch.bool))
 
 

@@ -146,7 +146,7 @@ BAD = {
     "not divisible into 5 heads": {"heads": 5},
     "pool='max' is not one of token, mean, attention": {"pool": "max"},
     "needs the class token": {"class_token": False},
-    "live inside attention": {"positions": "relative", "positions_at": "stem"},
+    "are part of attention": {"positions": "relative", "positions_at": "stem"},
     "neither a class token": {"block": "axial"},
     r"dropout must be in \[0, 1\), not 1.0": {"dropout": 1.0},
     "depth must be a whole number of at least 1, not 0": {"depth": 0},

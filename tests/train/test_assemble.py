@@ -48,7 +48,7 @@ def test_no_dropout_is_none_of_attention_either(tmp_path):
 
 
 def test_training_and_the_model_see_images_of_the_same_values(tmp_path):
-    with pytest.raises(ConfigError, match=r"normalize.*to_range\(-1, 1\)' end in different values"):
+    with pytest.raises(ConfigError, match=r"normalize.*to_range\(-1, 1\)' end in different ranges"):
         assemble(experiment(**NORMALIZED), CPU, tmp_path)
     both = NORMALIZED | {"evaluate_preprocess": "resize(16)|normalize(0.2, 0.1)"}
     assert assemble(experiment(**both), CPU, tmp_path).model.preprocess.endswith("|normalize(0.2, 0.1)")

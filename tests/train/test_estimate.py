@@ -117,7 +117,7 @@ def test_the_model_of_a_file_is_the_one_that_is_trained(tmp_path, classes, image
     [
         (experiment(batch_size=64), Accelerators(3), "64 .* 3 .*processes"),
         (experiment(grad_accum=5), None, "64 .* 5 .*grad_accum"),
-        (experiment(parallel="fsdp", replicas=3), Accelerators(4), "replicas=3: 4 processes do not form"),
+        (experiment(parallel="fsdp", replicas=3), Accelerators(4), "replicas=3: 4 processes cannot form"),
         (experiment(steps="0.001ep"), None, "0.001ep"),
         (experiment(), Accelerators(peak_flops=0.0), "peak"),
         (experiment(), Accelerators(utilisation=2.0), "utilisation"),

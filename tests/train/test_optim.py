@@ -146,7 +146,7 @@ def test_a_part_that_is_not_there():
     before = trained(model)
     for part in ("tail", "enc", ""):
         with pytest.raises(
-            ConfigError, match=f"freeze '{part}': no parameter begins so; there are body, .*encoder"
+            ConfigError, match=f"freeze '{part}': no parameter has this prefix; there are body, .*encoder"
         ):
             freeze(model, [part])
     assert trained(model) == before

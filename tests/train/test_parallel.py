@@ -137,7 +137,7 @@ def test_of_more_than_two_processes_gradients_are_added_in_one_order_from_the_fi
 
 @pytest.mark.parametrize("replicas", [-1, 0, 3])
 def test_processes_that_do_not_form_the_groups(replicas):
-    with pytest.raises(ConfigError, match=f"replicas={replicas}: 4 processes do not form"):
+    with pytest.raises(ConfigError, match=f"replicas={replicas}: 4 processes cannot form"):
         check_processes(TrainingSettings(parallel="fsdp", replicas=replicas), 8, 4)
 
 

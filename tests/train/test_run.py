@@ -276,7 +276,9 @@ def test_masked_patches_then_fine_tuning(tmp_path):
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
-    with pytest.raises(TrainingError, match=r"step \d+: .*not finite; the batch held the examples \d+, "):
+    with pytest.raises(
+        TrainingError, match=r"step \d+: .*not finite; the batch contained the examples \d+, "
+    ):
         run(experiment(lr=1e30, grad_clip=0.0), tmp_path / "run", device="cpu")
     saved = Run.open(tmp_path / "run", experiment(lr=1e30, grad_clip=0.0).identity()).steps()
     for step in saved:

@@ -98,7 +98,7 @@ def test_results_are_written_over_our_own_only(tmp_path):
     (tmp_path / "theirs").mkdir()
     for name in ("results.md", "results.csv", "results.json"):
         (tmp_path / "theirs" / name).symlink_to("elsewhere")
-        with pytest.raises(ConfigError, match=f"{name} of something else"):
+        with pytest.raises(ConfigError, match=f"{name} of another program"):
             check_results_folder(tmp_path / "theirs")
 
 

@@ -153,7 +153,7 @@ def test_annotations_out_of_range_are_named(root, tmp_path):
     (tmp_path / "b").mkdir()
     crowd = {"size": [1] * 11, "pixel_coords": [[0.0, 0.0, 9.0]] * 11}
     folder = rewritten(root, tmp_path / "b", "clevr", objects=crowd)
-    with pytest.raises(DataError, match="labels are none of the 8 classes: 8 at example 0"):
+    with pytest.raises(DataError, match="labels are not among the 8 classes: 8 at example 0"):
         write_cut(folder, "clevr_count", SMALL, tmp_path / "more")
 
 

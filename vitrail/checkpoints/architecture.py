@@ -1,9 +1,9 @@
-"""Weights under our names -> the config of their model: what shapes show, and what somebody states.
+"""Weights under our names -> the config of their model, from the shapes and from stated settings.
 
     config file beside the weights, or argument of vitrail.load  >  default of the library
 
-Argument and file may not contradict each other. A note says what was assumed, and the provenance keeps it. Heads
-split the width without leaving a trace in any shape: without a hint they are those of the known variant with this
+Argument and file must not contradict each other. A note says what was assumed, and the provenance keeps it. Heads
+split the width without changing any shape: without a hint their number is that of the known variant with this
 width, depth and MLP. The grid follows from the number of positions if that is a square.
 """
 
@@ -150,7 +150,7 @@ class Inference:
         else:
             raise CheckpointError(
                 f"{self.where} does not say how many heads its layers have, and no known variant has width {width}, "
-                f"depth {depth} and mlp_dim {mlp_dim}: give heads= (vitrail convert --heads writes a bundle with it)"
+                f"depth {depth} and mlp_dim {mlp_dim}: pass heads= (vitrail convert --heads writes a bundle with it)"
             )
         heads: int = self.choose("heads", VARIANTS[variants[0]][3] if variants else None)
         return heads
@@ -187,7 +187,7 @@ class Inference:
 def read_fields(
     entries: Mapping[str, Any], fields: Mapping[str, str], words: Words, where: str
 ) -> dict[str, Any]:
-    """Return our fields of someone's config file. `fields`: their entry: our field, empty if it is only checked."""
+    """Return our fields of another library's config file. `fields`: their entry: our field, empty if only checked."""
     ours: dict[str, Any] = {}
     for name, field_name in fields.items():
         if name not in entries:
@@ -202,7 +202,7 @@ def read_fields(
 
 
 def write_fields(config: ViTConfig, fields: Mapping[str, str], words: Words) -> dict[str, Any]:
-    """Return someone's entries for a config: the way back."""
+    """Return the entries of another library's config file for a config: the inverse."""
     entries = {name: getattr(config, ours) for name, ours in fields.items() if ours}
     for name in entries.keys() & words.keys():
         entries[name] = next(theirs for theirs, ours in words[name].items() if ours == entries[name])
@@ -225,7 +225,7 @@ def find_grid(
         size, n = checking.image_size(stated), math.prod(grid_at(stated, stride))
         problem = f"but its config file says images of {size}, which have {n}"
     raise CheckpointError(
-        f"{where} has positions for {patches[0]} patches of {stride} pixels, {problem}: give "
+        f"{where} has positions for {patches[0]} patches of {stride} pixels, {problem}: pass "
         "image_size=(height, width)"
     )
 

@@ -4,7 +4,7 @@
     model.json          architecture, preprocessing line, class names, provenance, metrics, license; and under
                         sha256 the digests of the weights' file and of the rest of this one, checked on loading
 
-Written whole or not at all. A folder that holds anything else is never overwritten. Weights are stored in single or
+Written completely or not at all. A folder with other contents is never overwritten. Weights are stored in single or
 half precision, and used in single. Bundles of version 1 have no digests: damage to them cannot be detected.
 """
 

@@ -1,10 +1,10 @@
-"""Checkpoint: an architecture, its weights under our names, and what goes with them, in no particular format.
+"""Checkpoint: an architecture, its weights under our names and their metadata, independent of any file format.
 
     a file in any format  --FORMAT.read-->  Checkpoint  --to_model-->  model
     model  --from_model-->  Checkpoint  --FORMAT.write-->  a file in any format
 
 Weights load strictly. There are two exceptions, by argument: another number of classes (a new head of zeros) and
-another image size (E_pos resampled). Both give another model, of which nothing has been measured yet.
+another image size (E_pos resampled). Both give another model, so metrics are dropped.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def check_finite(weights: dict[str, Tensor], where: str) -> None:
 
 
 def check_extent(config: Config, weights: dict[str, Tensor], where: str) -> None:
-    """Raise an error, before a model is built, if a config asks for far more than the weights beside it."""
+    """Raise an error, before a model is built, if a config describes a far larger model than its weights."""
     if isinstance(config, BiTConfig):
         layers, fixed = sum(config.units), 0
     else:

@@ -60,7 +60,7 @@ def load(
 
     `classes`: another number gives a new head of zeros. `image_size`: another one resamples the positions, by
     the method `resample`. `heads`, `activation` (gelu, gelu_tanh), `norm_eps`, `pool` (token, mean, attention): for
-    files that do not tell.
+    files that do not record them.
     """
     hints = Hints(heads, activation, norm_eps, pool)
     checkpoint = read(path_or_name, hints, image_size=image_size)
@@ -85,7 +85,7 @@ def as_model(model: Model | str | Path) -> Model:
 
 
 def save(model: Model, path: str | Path, *, to: str = "bundle") -> None:
-    """Write `model` in a format of FORMATS. A note says what the format cannot carry, for its reader to set.
+    """Write `model` in a format of FORMATS. A note says what the format cannot store, so that its reader can set it.
 
     A bundle may replace a bundle; in any other format, an existing path is refused.
     """

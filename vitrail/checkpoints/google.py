@@ -1,6 +1,6 @@
 """Google's `.npz` checkpoints <-> ours: the ViT paper's, AugReg, Linen, big_vision, hybrids, BiT-M.
 
-The architecture is inferred from the arrays alone. What else differs between the codes that wrote such files is a
+The architecture is inferred from the arrays alone. Other differences between the programs that wrote such files are a
 Dialect; it is kept in the provenance, so that writing gives the same file again, key by key and bit by bit.
 
 D width, h heads, d = D / h, N patches. Their kernels are (in, out) and (rows, columns, in, out).
@@ -118,7 +118,7 @@ def write(checkpoint: Checkpoint, path: Path) -> list[str]:
         )
         if not exact:
             notes.append(
-                f"{name} is written as float32: {dialect.odd[name][0]} cannot hold its values any more"
+                f"{name} is written as float32: {dialect.odd[name][0]} can no longer hold its values"
             )
     write_npz(path, arrays)
     return notes
@@ -150,13 +150,13 @@ def reader_line(checkpoint: Checkpoint) -> str:
 
 
 def reader_notes(checkpoint: Checkpoint, dialect: Dialect) -> list[str]:
-    """Return what the published code assumes and this model does otherwise: its reader must set it."""
+    """Return the settings in which this model differs from the published code: its reader must set them."""
     config, line = checkpoint.config, checkpoint.preprocess
     published: Config = BiTConfig() if isinstance(config, BiTConfig) else ViTConfig()
     is_bit = isinstance(config, BiTConfig)
     names = ("norm_eps", "standardisation", "standardisation_eps") if is_bit else ("activation", "norm_eps")
     notes = [
-        f"the reader must set {name}={getattr(config, name)!r}: .npz files carry weights only"
+        f"the reader must set {name}={getattr(config, name)!r}: .npz files contain weights only"
         for name in names
         if getattr(config, name) != getattr(published, name)
     ]
@@ -173,7 +173,7 @@ def reader_notes(checkpoint: Checkpoint, dialect: Dialect) -> list[str]:
 def read_dialect(checkpoint: Checkpoint) -> Dialect:
     """Return the dialect that the weights came in, else the original naming.
 
-    It decides what is written, and may come with someone's model: only what a file can have is taken.
+    It decides what is written, and may come from an untrusted model: only values that a file can have are accepted.
     """
     if checkpoint.provenance.get("format") != "npz":
         return Dialect()
@@ -191,7 +191,7 @@ def is_odd(key: str, spec: Any) -> bool:
 
 
 def find_prefix(arrays: Mapping[str, np.ndarray], path: Path) -> str:
-    """Return what stands before the one key that every model of a family has."""
+    """Return the prefix of the one key that every model of a family has."""
     for landmark in (r"(.*?)embedding/kernel", r"(.*?)resnet/root_block/standardized_conv2d(_\d+)?/kernel"):
         matches = [m for m in (re.fullmatch(landmark, key) for key in arrays) if m]
         if matches:

@@ -7,8 +7,8 @@ are others (`vit.layers.0.attention.q_proj`); both are read, those on disk are w
     ViTModel                    no prefix, no classifier; its pooler, a tanh layer on the class token, is our
                                 pre_logits. With a classifier transformers ignores a pooler, and so do we.
 
-What config.json leaves open is as in ViTConfig: exact GELU, layer_norm_eps 1e-12. What preprocessor_config.json
-leaves open is as in ViTImageProcessor.
+Settings missing in config.json are those of ViTConfig: exact GELU, layer_norm_eps 1e-12. Settings missing in
+preprocessor_config.json are those of ViTImageProcessor.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def refuse_other_models(files: WeightFiles) -> None:
 
 
 def read(files: WeightFiles, hints: Hints = NO_HINTS, *, image_size: Size | None = None) -> Checkpoint:
-    """Read a checkpoint. `image_size` is needed only if neither config.json nor a square grid tells it."""
+    """Read a checkpoint. `image_size` is needed only if neither config.json nor a square grid gives it."""
     where, content = files.where, check_entries(files.configs.get(CONFIG, {}), MODEL_SCHEMA, files.where)
     if "architecture" in content:
         raise CheckpointError(
@@ -288,7 +288,7 @@ def reader_line(checkpoint: Checkpoint) -> str:
 
 
 def image_settings(line: str) -> tuple[dict[str, Any] | None, list[str]]:
-    """Return the preprocessor_config.json, None if there is none for this line; and what it cannot say."""
+    """Return the preprocessor_config.json, None if there is none for this line; and what it cannot express."""
     t, notes = line_to_transform(line, "down")
     if t is None:
         return None, notes

@@ -1,4 +1,4 @@
-"""JSON files that may come from somebody else: read within bounds, and checked against a schema once.
+"""JSON files that may be untrusted: read within limits, and checked against a schema once.
 
     run.json, facts.json, manifest.json, shards.json (run/)            read_object
     a line of metrics.jsonl (run/records.py)                           parse_object
@@ -7,7 +7,7 @@
 
 A schema is a Python type: dict[str, float | None], a TypedDict, a dataclass. A TypedDict allows further keys, a
 dataclass does not. (`Required` is not visible in annotations that are kept as text: keys that may be missing are put
-into a TypedDict of their own.)
+into a separate TypedDict.)
 """
 
 from __future__ import annotations
@@ -98,11 +98,13 @@ def check_bounds(value: Any, depth: int = 0) -> None:
 def check_kind(value: dict[str, Any], kind: Any, where: str) -> None:
     """Raise an error that names the first part of `value` that does not fit `kind`."""
     if (name := misfit(value, kind, where)) is not None:
-        raise CheckpointError(f"{name} is missing or of a wrong type: the file is damaged, or edited by hand")
+        raise CheckpointError(
+            f"{name} is missing or of a wrong type: the file is damaged, or was edited by hand"
+        )
 
 
 def check_entries(entries: Mapping[str, Any], schema: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return the entries of someone's config file that are not null, each checked against its type in the schema."""
+    """Return the entries of a config file that are not null, each checked against its type in the schema."""
     entries = {key: value for key, value in entries.items() if value is not None}
     for key, value in entries.items():
         kind = schema.get(key, Any)

@@ -1,10 +1,10 @@
-"""The license of a model's weights, and of the data that they were learned from.
+"""The license of a model's weights, and of the data that they were trained on.
 
     {"weights": text, "data": text}   each an SPDX identifier or a sentence; what is left out is unknown
 
-Whoever made the weights states it, and everything trained or converted from them inherits it: model.license, the
+The author of the weights states it, and everything trained or converted from them inherits it: model.license, the
 entry `license` of model.json and of the config.json of timm's and transformers' folders, and the README.md of those.
-Nothing is guessed: a license that nobody stated is unknown.
+Nothing is guessed: a license that is not stated is unknown.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ def check_license(license: Any) -> None:
 
 
 def complete_license(license: Mapping[str, str]) -> dict[str, str]:
-    """Return both parts, "unknown" for one that nobody stated."""
+    """Return both parts, "unknown" for one that is not stated."""
     return {part: license.get(part) or UNKNOWN for part in PARTS}
 
 
 def stated_license(license: Mapping[str, str]) -> dict[str, str]:
-    """Return the parts that somebody stated."""
+    """Return the parts that are stated."""
     return {part: text for part, text in license.items() if text and text != UNKNOWN}
 
 
@@ -57,7 +57,7 @@ def inherit_license(license: Mapping[str, str]) -> dict[str, str]:
 
 
 def find_license(card: Mapping[str, Any] | None) -> dict[str, str]:
-    """Return the license in someone's config.json: our entry, or the text in timm's pretrained_cfg."""
+    """Return the license in a config.json: our entry, or the text in timm's pretrained_cfg."""
     card = card or {}
     settings = card.get("pretrained_cfg")
     stated = card.get("license") or (settings.get("license") if isinstance(settings, dict) else None)

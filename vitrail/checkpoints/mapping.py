@@ -4,11 +4,11 @@
     "encoder.blocks.{i}.attention.qkv": ("….query", "….key", "….value")           stacked along the first dimension
 
 {i} is a layer, {s} a stage and {u} a unit of a ResNet, counted from 0; {s1} and {u1} are the same, counted from 1.
-Where theirs is oriented otherwise, the row is an Entry: `into` turns one of theirs to our orientation, `back` returns
-it. Reading consumes every key and sets every parameter, or names those it could not.
+If theirs has another layout, the row is an Entry: `into` converts one of theirs to our layout, `back` is the inverse.
+Reading consumes every key and sets every parameter, or names those it could not.
 
-Some of our architectures are written differently elsewhere but compute the same: `make_plain` turns them into that
-form, exactly. What computes something else has no counterpart, and is refused.
+Some of our architectures are written differently elsewhere but compute the same: `make_plain` converts them to that
+form, exactly. Architectures that compute something else have no counterpart, and are refused.
 """
 
 from __future__ import annotations

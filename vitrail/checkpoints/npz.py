@@ -49,7 +49,7 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
     except FileNotFoundError as error:
         raise CheckpointError(f"no such file: {path}") from error
     except MemoryError as error:
-        raise CheckpointError(f"{path} holds more than there is memory for") from error
+        raise CheckpointError(f"{path} does not fit into memory") from error
     except DAMAGE as error:
         raise CheckpointError(f"{path} is not a whole .npz file ({error})") from error
 

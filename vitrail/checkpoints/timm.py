@@ -177,7 +177,7 @@ def recognises(tensors: Mapping[str, Tensor]) -> bool:
 
 
 def read(files: WeightFiles, hints: Hints = NO_HINTS, *, image_size: Size | None = None) -> Checkpoint:
-    """Read a checkpoint. `image_size` is needed only if neither the config file nor a square grid tells it."""
+    """Read a checkpoint. `image_size` is needed only if neither the config file nor a square grid gives it."""
     t, where = files.tensors, files.where
     if foreign := sorted({what for piece, what in FOREIGN.items() if any(piece in key for key in t)}):
         raise CheckpointError(f"{where} has {', '.join(foreign)}, for which there is no counterpart here")
@@ -243,7 +243,7 @@ def function_heads(architecture: str) -> dict[str, Any]:
 
 
 def check_enough_is_stated(t: Mapping[str, Tensor], inference: Inference) -> None:
-    """Refuse to guess where timm's own functions differ for the same tensors: without a class token."""
+    """Refuse to guess if timm's own functions differ for the same tensors: without a class token."""
     where, hints, stated = inference.where, inference.hints, inference.stated
     beside = "put timm's config.json, which names the architecture, beside it"
     if "blocks.0.attn.qkv.bias" not in t:
@@ -255,7 +255,7 @@ def check_enough_is_stated(t: Mapping[str, Tensor], inference: Inference) -> Non
     if missing := [needed[name] for name in needed if name not in stated and getattr(hints, name) is None]:
         raise CheckpointError(
             f"{where} has no class token, and timm's models without one differ in what tensors do not show: "
-            f"give {' and '.join(missing)} (vitrail convert writes a bundle with them), or {beside}"
+            f"pass {' and '.join(missing)} (vitrail convert writes a bundle with them), or {beside}"
         )
 
 

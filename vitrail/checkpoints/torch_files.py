@@ -5,7 +5,7 @@
 Nothing in a torch file is ever executed (torch_pickle.py), and everything is bounded before it is used: no file gives
 more bytes of tensors than it has. The checksums of a torch file's zip are checked; a `.safetensors` file has none.
 Tensors are views of the file: a format copies each one once, into its place in the model.
-Writing happens inside runtime.files.atomic_file or atomic_folder, which make it whole or not at all.
+Writing happens inside runtime.files.atomic_file or atomic_folder, so files are written completely or not at all.
 """
 
 from __future__ import annotations
@@ -219,4 +219,4 @@ def check_own_folder(folder: Path, names: tuple[str, ...], kind: str) -> None:
     strangers = sorted({p.name for p in folder.iterdir()} - set(names)) if folder.is_dir() else []
     if folder.is_file() or strangers:
         problem = f"a folder that also holds {', '.join(strangers[:3])}" if strangers else "a file"
-        raise CheckpointError(f"{folder} is {problem}; a {kind} model is written to a folder of its own")
+        raise CheckpointError(f"{folder} is {problem}; a {kind} model needs a folder without other files")

@@ -6,9 +6,9 @@
 
     path  --read_torch_file-->  content with TensorViews  --TensorView.tensor-->  tensors, views of the file
 
-torch.load allocates whatever a file asks for, also with weights_only=True: a bytearray or a tensor of any size. Here
+torch.load allocates whatever a file asks for, even with weights_only=True: a bytearray or a tensor of any size. Here
 the instructions of a pickle build plain values, a function that it names is never looked up, and a tensor is only
-noted down as a TensorView, until it is made of bytes that the file really has.
+recorded as a TensorView, until it is made from bytes that the file really has.
 """
 
 from __future__ import annotations
@@ -234,7 +234,7 @@ class Interpreter:
 
     def pop(self, count: int) -> list[Any]:
         if len(self.stack) < count + (self.marks[-1] if self.marks else 0):
-            raise ValueError("its pickle takes more than it put down")
+            raise ValueError("its pickle takes more values than it has stored")
         items = self.stack[-count:]
         del self.stack[-count:]
         return items
@@ -293,7 +293,7 @@ def call(function: Any, arguments: Any) -> Any:
 
 
 def make_view(name: str, storage: Any, offset: Any, size: Any, stride: Any, *more: Any) -> TensorView:
-    """Note down a tensor. `more`: requires_grad, hooks; in version 3 the dtype; then flags such as conjugate."""
+    """Record a tensor. `more`: requires_grad, hooks; in version 3 the dtype; then flags such as conjugate."""
     if not isinstance(storage, Storage):
         raise ValueError("a tensor without a storage")
     dtype, bits = storage.dtype, more[2:]

@@ -117,7 +117,7 @@ def answer(words: list[str]) -> None:
 
 
 def error_line(error: Exception, words: list[str]) -> str:
-    """Return the message for an error that the user can act on; empty for a fault of ours."""
+    """Return the message for an error that the user can fix; empty for a bug."""
     if isinstance(error, VitrailError):
         message = str(error)
     elif kind := exhausted_memory(error):
@@ -136,7 +136,7 @@ def run(words: list[str]) -> Output:
     verb = words[0] if words else ""
     if verb in VERBS and verb not in TOGETHER and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ConfigError(
-            f"{verb} is for one process: start it without torchrun. These share their work: "
+            f"{verb} runs on one process: start it without torchrun. Commands that run on several: "
             f"{', '.join(sorted(TOGETHER))}"
         )
     if words == ["--version"]:
@@ -156,7 +156,7 @@ def parse(words: list[str], verbs: dict[str, Callable[..., Output]], prog: str, 
 
 
 def listed(text: str) -> Callable[[], Output]:
-    """Return a verb for the list of --help alone."""
+    """Return a verb that only serves the list of --help."""
 
     def verb() -> Output:
         raise AssertionError("`run` calls it with the words")

@@ -18,7 +18,7 @@ def data_inspect(
     sheet: str | None = None,
     common: Common = COMMON,
 ) -> Output:
-    """Report what a data set holds and what is wrong with it: broken files, duplicates, leaks between splits.
+    """Report what a data set contains and what is wrong with it: broken files, duplicates, leaks between splits.
 
     Args:
         path: a folder, Parquet or tar shards, an .npz file, or a name of the catalog

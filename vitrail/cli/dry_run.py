@@ -1,4 +1,4 @@
-"""pretrain --dry-run: the experiment with everything resolved, and what it needs. Imported when it is asked for."""
+"""pretrain --dry-run: the experiment with everything resolved, and what it needs. Imported when needed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from vitrail.train.settings import Experiment
 
 
 def dry_run(options: PretrainOptions, experiment: Experiment, recipe: Recipe, common: Common) -> Output:
-    """Show the experiment with all that is known of it, every duration in steps, and what it needs."""
+    """Show the experiment with every known value, every duration in steps, and what it needs."""
     check_labels(experiment)
     # The settings that are not the recipe's, but for the path of its data: they void its claim.
     ours, theirs = (flatten(one.identity()) for one in (experiment, recipe.make()))
@@ -66,7 +66,7 @@ def dry_run(options: PretrainOptions, experiment: Experiment, recipe: Recipe, co
 
 
 def with_model(experiment: Experiment, config: Config, start: Checkpoint | None) -> Experiment:
-    """Fill in what the model itself says where nothing is set."""
+    """Fill in unset fields from the model itself."""
     settings, data = experiment.model, experiment.data
     with torch.device("meta"):
         model = build(config)

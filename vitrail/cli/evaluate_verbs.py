@@ -31,7 +31,7 @@ class Passing:
     """Settings for reading the images."""
 
     batch_size: int = 64  # images at a time
-    num_workers: int | None = None  # processes that decode images; if unset, as many as help
+    num_workers: int | None = None  # processes that decode images; if unset, chosen automatically
     max_bad: float = 0.01  # share of the images that may be broken before it stops
 
 
@@ -88,7 +88,7 @@ def evaluate(
 
 
 def describe(e: Evaluation) -> tuple[list[list[str]], list[str]]:
-    """Return rows of scores, and lines on the worst classes, the most confused pairs and the files not read."""
+    """Return rows of scores, and lines on the worst classes, the most confused pairs and the broken files."""
     from vitrail.data.readers.class_names import readable
     from vitrail.evaluators.score import format_accuracy
 
@@ -152,7 +152,7 @@ def fewshot(
     Args:
         model: an included model (ti8-64), a bundle, a run, or any supported checkpoint
         data: a folder, Parquet or tar shards, an .npz, or a name of the catalog
-        shots: training examples of each class; if unset, 1 5 10 25, as far as every class has so many
+        shots: training examples of each class; if unset, those of 1 5 10 25 for which every class has enough
         seeds: number of draws; their mean and standard deviation are reported
         l2: regularisation; of several, the best on the training examples that were not drawn
         sweep: choose l2 from 2^-10 ... 2^19
@@ -183,7 +183,7 @@ def knn(
     probing: Probing = PROBING,
     common: Common = COMMON,
 ) -> Output:
-    """Classify by the nearest training images, by the cosine of their features; nothing is trained.
+    """Classify by the nearest training images, by the cosine similarity of features; nothing is trained.
 
     Args:
         model: an included model (ti8-64), a bundle, a run, or any supported checkpoint

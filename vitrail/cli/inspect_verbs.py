@@ -94,7 +94,7 @@ def inspect(
 
 
 def load_beside(model: str, reading: Reading) -> Model:
-    """Load a model at the image size of the first one; --heads and the like are for files that lack them."""
+    """Load a model at the image size of the first one; flags such as --heads apply to files that lack them."""
     from vitrail.checkpoints.formats import load
 
     arguments = reading.arguments()
@@ -108,7 +108,7 @@ def load_beside(model: str, reading: Reading) -> Model:
 
 
 def as_json(inspection: Inspection) -> dict[str, Any]:
-    """Return the numbers of an inspection that are few enough to print."""
+    """Return the numbers of an inspection, without the large arrays."""
     return {
         "attention_distance": {
             name: {"n": len(d), "pixels": d.mean(axis=0).tolist()} for name, d in inspection.distances.items()

@@ -43,7 +43,7 @@ def models(*, image_size: int | None = None, classes: int = 1000, common: Common
         amounts = [f"{c.parameters:,}", f"{c.flops / 1e9:.1f}", f"{c.macs / 1e9:.2f}", str(c.tokens or "-")]
         rows.append([name, str(config.image_size[0]), *amounts])
     columns = ["name", ">image_size", ">parameters", ">GFLOPs", ">GMACs", ">tokens"]
-    after = ["Any variant has any patch size: Ti/8@64, B/16@384x512. 1 multiply-add = 1 MAC = 2 FLOPs."]
+    after = ["Any patch and image size works: Ti/8@64, B/16@384x512. 1 multiply-add = 1 MAC = 2 FLOPs."]
     included = list_included()
     for one in included:
         # Tiny-ImageNet has labels for its validation images only: these were the run's test split.
@@ -165,10 +165,10 @@ def convert(
 ) -> Output:
     """Convert a checkpoint from any supported format to another.
 
-    Where readers of the new format prepare images differently, the change of the probabilities is measured.
+    If readers of the new format prepare images differently, the change of the probabilities is measured.
 
     Args:
-        source: an .npz, .safetensors or torch file, a folder of timm, transformers or ours, or an included model
+        source: an .npz, .safetensors or torch file, a folder of timm or transformers, a bundle, or an included model
         destination: a new file or folder
         to: the format to write
         precision: precision of the weights in a bundle; float16 halves the size and rounds the weights
@@ -210,7 +210,7 @@ def convert(
 
 
 def measure(output: Output, model: Model, to: str, paths: list[Path]) -> None:
-    """Add how far the answers move where readers of the format prepare images by their own code."""
+    """Add how far predictions change if readers of the format prepare images by their own code."""
     from vitrail.checkpoints.checkpoint import from_model
     from vitrail.checkpoints.formats import reader_line
     from vitrail.data.preprocess import parse

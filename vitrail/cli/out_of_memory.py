@@ -1,4 +1,4 @@
-"""Advice where memory has run out: the flags of each verb that need less of it."""
+"""Advice when memory has run out: the flags of each verb that reduce it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FLAGS: dict[str, tuple[str, ...]] = {
 
 
 def out_of_memory(verb: str, kind: str, amount: str) -> str:
-    """Return one line: which memory, how much more was requested, and what needs less."""
+    """Return one line: which memory, how much more was requested, and what to try."""
     flags = [flag for flag in FLAGS.get(verb, ()) if not flag.endswith("workers") or kind == MEMORY]
     *most, last = [LESS[flag] for flag in flags] or ["a machine with more of it"]
     less = f"{', '.join(most)} or {last}" if most else last

@@ -115,7 +115,7 @@ def settings(compared: list[str], run: Summary) -> str:
 
 
 def fit_columns(columns: list[str], rows: list[list[str]], width: int) -> tuple[list[str], list[list[str]]]:
-    """Leave out the columns that are empty, and those that there is no room for."""
+    """Leave out the columns that are empty, and those that do not fit."""
     for name in DISPENSABLE:
         needed = 1 + sum(3 + max(map(len, column)) for column in zip(columns, *rows, strict=True))
         empty = all(row[columns.index(name)] == "-" for row in rows)

@@ -1,7 +1,7 @@
-"""The flags of pretrain and finetune: every setting of what they run, and the options of the command itself.
+"""The flags of pretrain and finetune: every setting of a run, and the options of the command itself.
 
-They are read in two steps. The flags that say what is run (--data, --model, --recipe, --protocol, --objective, ...)
-are read first and make the complete experiment; then all flags are parsed over it, so that --help shows the values
+They are read in two steps. Flags that select the run (--data, --model, --recipe, --protocol, --objective, ...) are
+read first and give the complete experiment; then all flags are parsed over it, so that --help shows the values
 that will be used. Apart from train_verbs.py because settings import torch; this file is imported when it is needed.
 """
 
@@ -94,7 +94,7 @@ def facts_in(words: list[str]) -> dict[str, Any]:
 
 
 def word_after(flag: str, words: list[str]) -> str:
-    """Return WORD of the last --flag WORD or --flag=WORD, which the parser takes too; nothing where there is none."""
+    """Return WORD of the last --flag WORD or --flag=WORD, which the parser takes too; nothing if there is none."""
     word = ""
     for here, following in pairwise([*words, ""]):
         name, equals, value = here.partition("=")

@@ -111,7 +111,7 @@ def finetune_command(words: list[str]) -> Output:
         return parse(words, options, finetuning.experiment, {"sweep": sweep}, "vitrail finetune", text)
 
     if not (asks_for_help(words) and data and model):
-        text += "\n\nThe values below are for 1,000 photographs; with --data and --model, those for yours."
+        text += "\n\nThe values below are for 1,000 photographs; add --data and --model to see those for your data."
         parse_over(protocol(Facts(**facts)))  # a wrong flag is refused before data and weights are read
     device: Any = word_after("--device", words) or "auto"
     train = {"train": split} if (split := word_after("--train", words)) else {}

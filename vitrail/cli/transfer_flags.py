@@ -62,7 +62,7 @@ class TaskSweep(Sweep):
 
 
 def hide_own(experiment: Experiment) -> Experiment:
-    """Return the experiment without flags for what each data set has of its own."""
+    """Return the experiment without flags for settings that differ between data sets."""
     model = TaskModel(**vars(experiment.model) | {"model": ""})
     return replace(experiment, model=model, data=TaskData(**vars(experiment.data)))
 

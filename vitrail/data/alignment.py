@@ -1,4 +1,4 @@
-"""Score pairs of thumbnails: whether both show the same picture. At most 1.
+"""Score pairs of thumbnails: how surely both show the same picture. At most 1.
 
 Last step of the search in copies.py. A pair is two thumbnails in grey levels, `f` of one set and `g` of
 the other (already mirrored where the search found it so), and the scale at which the search found them alike.
@@ -6,13 +6,13 @@ the other (already mirrored where the search found it so), and the scale at whic
   pose (s, t)  f(s x + t) looks like g(x), with x in [-1, 1] along each axis: scale and shift, per axis
   register     Gauss-Newton on  g = gain f(s x + t) + bias  for (gain, bias, s, t), at half, then full size
   correlate    the two gradient fields where the pictures overlap, each divided by its local strength.
-               Luminance alone would call any two framed pictures alike, for the frame outweighs what it
+               Luminance alone would call any two framed pictures alike, because the frame outweighs its
                holds; divided so, every textured part counts the same, and flat parts count little.
   score        a lower bound of that correlation: DOUBT standard errors less (Fisher's z), where the textured
                places of the picture are the sample. Two thin lines on white agree by chance; two crowds do not.
 
-Most pairs are hopeless, and dropped at half size. benchmarks/dedup.py measures how copies score, and how
-different pictures do.
+Most pairs are clearly different, and are dropped at half size. benchmarks/dedup.py measures the scores of copies and
+of different pictures.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The report of `vitrail data inspect`: what a data set holds, and what is wrong with it.
+"""The report of `vitrail data inspect`: what a data set contains, and what is wrong with it.
 
     Source of each split ──► copies.py ──► inspect ──► Report
 
-One pass over the files. Of each split: images, classes and their balance (largest over smallest), sizes, how pixels
-are stored, files that cannot be read. Of all splits together: files that are not used as images; copies, inside a
+One pass over the files. For each split: images, classes and their balance (largest over smallest), sizes, how pixels
+are stored, files that cannot be read. For all splits together: files that are not used as images; copies, inside a
 split (they count twice) and across splits (the test set leaks into training); copies with different labels (one of
 them is wrong). `Report.problems` lists what is wrong in sentences.
 """
@@ -49,7 +49,7 @@ class Unreadable:
 
 @dataclass(frozen=True)
 class SplitReport:
-    """One split. Sizes are of the images that could be read; None when there is none."""
+    """One split. Sizes are those of the images that could be read; None if there are none."""
 
     name: str
     images: int
@@ -108,7 +108,7 @@ class Report:
 
     @property
     def problems(self) -> list[str]:
-        """Sentences on what a person should look at, most serious first; empty when nothing is wrong."""
+        """Sentences about what should be checked, most serious first; empty if nothing is wrong."""
         problems = []
         for (name, other), copies in self.copies_by_splits.items():
             pairs = _list_some([str(copy) for copy in copies])

@@ -2,7 +2,7 @@
 
 The pixel ops have the form of those in pixel_ops.py, and a line names them in the same way. Each draws all that
 is random from the numpy Generator that it is called with, and nothing else is random: the loader makes one from
-(seed, epoch, index), so that an example is augmented alike whoever loads it. RandAugment is in randaugment.py.
+(seed, epoch, index), so that every process augments an example in the same way. RandAugment is in randaugment.py.
 
 Mixing (mixup, cutmix) has two halves: a `draw_` function decides the share, one for a whole global batch, and a
 function of tensors applies it to images and targets, on any device.
@@ -100,7 +100,7 @@ class RandomCrop(Sized):
 
 @dataclass(frozen=True)
 class FlipLR(PixelOp):
-    """Left and right exchanged with probability p."""
+    """Mirror the image left to right with probability p."""
 
     name = "flip_lr"
     random = True
@@ -164,7 +164,7 @@ def draw_mixup(p: float, rng: np.random.Generator) -> float:
 def draw_cutmix(image_size: tuple[int, int], p: float, rng: np.random.Generator) -> tuple[float, Box]:
     """Draw a rectangle of the share 1 - l, l from Beta(p, p), cut off at the image border (Yun et al. 2019).
 
-    Returned are the share of each example in itself, and the rectangle that shows its partner.
+    Return the share of each example in itself, and the rectangle that shows its partner.
     """
     height, width = image_size
     side = math.sqrt(1 - rng.beta(p, p)) if p > 0 else 0.0
@@ -187,5 +187,5 @@ def cutmix(x: Tensor, box: Tensor) -> Tensor:
 
 
 def partners(x: Tensor, b: int) -> Tensor:
-    """Return the partners of the first b rows of x: the row before, and of the first the last, which may be row b."""
+    """Return the partners of the first b rows of x: the row before; for the first, the last, which may be row b."""
     return x.roll(1, 0)[:b]

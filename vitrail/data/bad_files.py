@@ -1,4 +1,4 @@
-"""Broken examples: counted, listed in `bad_files.jsonl` with the reason, and too many of them stop the run."""
+"""Broken examples: they are counted and listed in `bad_files.jsonl` with the reason; too many stop the run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class BadExample:
 
 
 class BadFiles:
-    """The broken ones of n examples; each is listed once, also over several runs with one file."""
+    """The broken examples among n; each is listed once, also over several runs with one file."""
 
     def __init__(
         self, n: int, max_bad: float = 0.01, path: Path | None = None, others: Iterable[Path] = ()

@@ -1,4 +1,4 @@
-"""Files that may come from others, as images, lists and class names: read within bounds, and never replaced."""
+"""Files that may be untrusted, such as images, lists and class names: read within limits, and never replaced."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def parse_object(text: str, where: str, fields: Mapping[str, type] | None = None
     if not isinstance(row, dict):
         raise DataError(f"{where}: {text[:60]!r} is not a JSON object")
     if fields is not None and (wrong := wrong_fields(row, fields)):
-        raise DataError(f"{where}: wrong, missing or unknown are {', '.join(map(repr, wrong[:8]))}")
+        raise DataError(f"{where}: wrong, missing or unknown fields: {', '.join(map(repr, wrong[:8]))}")
     return row
 
 
@@ -82,9 +82,9 @@ def wrong_fields(row: dict[str, Any], fields: Mapping[str, type]) -> list[str]:
 
 
 def check_replaceable(path: Path, mark: bytes, what: str) -> None:
-    """Raise where nothing can be written, or a file is not ours to replace: it is not empty and lacks our mark.
+    """Raise if nothing can be written, or if a file must not be replaced: it is not empty and lacks our mark.
 
-    To be called before the work whose result is to be written there.
+    Call it before the work whose result will be written there.
     """
     check_writable(path.parent)
     if not path.exists() and not path.is_symlink():
@@ -94,4 +94,4 @@ def check_replaceable(path: Path, mark: bytes, what: str) -> None:
             start = file.read(MARKED)
         if not start or mark in start:
             return
-    raise ConfigError(f"{path} exists and is no {what}: choose another name, or move it away")
+    raise ConfigError(f"{path} exists and is not a {what}: choose another name, or move it away")

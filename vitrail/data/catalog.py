@@ -1,12 +1,12 @@
-"""Data sets by name: a table of what each holds, where it lies, and how torchvision reads it.
+"""Data sets by name: a table of what each contains, where it is stored, and how torchvision reads it.
 
     name ──► torchvision's layout under root, else root/name in any layout that sources.py reads ──► Source
 
 `root` is the argument, else $VITRAIL_DATA, else ~/.cache/vitrail/data. Nothing is fetched unless `download`
-is set. torchvision, an extra of the package, is imported when a set in its layout is opened. It is asked for
-paths, not for pixels (its loader is `str`), so that files keep their bytes. It unpickles the CIFAR archives,
-after it compared their checksums; vitrail never unpickles. Sets without official splits are split as a folder
-is (folder.py): by a seed, class by class.
+is set. torchvision, an extra of the package, is imported when a set in its layout is opened. It returns paths
+instead of pixels (its loader is `str`), so that files keep their bytes. It unpickles the CIFAR archives after it
+has compared their checksums; vitrail itself never unpickles. Sets without official splits are split like a folder
+(folder.py): by a seed, class by class.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ CATALOG: dict[str, Entry] = {
                         "caltech"),
     "aircraft": Entry(100, None, "Maji et al. 2013", "FGVCAircraft", "fgvc-aircraft-2013b", _THREE),
     "cars": Entry(196, None, "Krause et al. 2013", "StanfordCars", "stanford_cars/devkit", _TWO,
-                  get="its home page is gone, so it has to be put there by hand"),
+                  get="its home page no longer exists, so it has to be put there by hand"),
     "sun397": Entry(397, None, "Xiao et al. 2010", "SUN397", "SUN397/ClassName.txt", _ONE),
     "mnist": Entry(10, 28, "LeCun et al. 1998", "MNIST", "MNIST/raw", _TRAIN, "tensor"),
     "fashion-mnist": Entry(10, 28, "Xiao et al. 2017", "FashionMNIST", "FashionMNIST/raw", _TRAIN, "tensor"),
@@ -130,7 +130,7 @@ def _open_torchvision(
     except Exception as error:  # a compiled part that does not fit its torch fails in many ways
         why = next(iter(str(error).splitlines()), type(error).__name__)
         raise DataError(
-            f"data set {name!r} is read through torchvision, which does not import here ({why}): it has to "
+            f"data set {name!r} is read through torchvision, which cannot be imported ({why}): it has to "
             f"be built for torch {metadata.version('torch')}; pip install --force-reinstall 'vitrail[torchvision]', "
             "from the index that torch came from"
         ) from error

@@ -1,4 +1,4 @@
-"""Images of a data set on one page: a few of each class, or pairs side by side. For a person to look at.
+"""Images of a data set on one page, for checking by eye: a few of each class, or pairs side by side.
 
     Source ──► class_sheet ──► PNG      what the classes look like (audit.py)
     pairs  ──► pair_sheet  ──► PNG      copies (dedup.py)
@@ -53,7 +53,7 @@ def pair_sheet(title: str, pairs: Sequence[tuple[str, Source, int, Source, int]]
 
 
 def check_sheet(path: str | Path) -> None:
-    """Raise ConfigError where another kind of file lies; to be called before the work whose result is drawn."""
+    """Raise ConfigError if another kind of file is there; call it before the work whose result is drawn."""
     check_replaceable(Path(path), MARK, "contact sheet")
 
 
@@ -87,7 +87,7 @@ def _draw(
 
 
 def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    """Load matplotlib's font without importing matplotlib; Pillow's own where it is not installed."""
+    """Load matplotlib's font without importing matplotlib; Pillow's own if it is not installed."""
     package = importlib.util.find_spec("matplotlib")
     for place in (package.submodule_search_locations or ()) if package else ():
         file = Path(place, "mpl-data/fonts/ttf/DejaVuSans.ttf")

@@ -2,9 +2,8 @@
 
     Source ──► scan ──► Scan (about 1 KiB an image) ──► find_pairs(first, second) ──► pairs ──► audit.py, dedup.py
 
-A copy is the same file, or the same picture after what people do to pictures: compressed again, resized,
-cropped by some 5% a side, made a little brighter or darker, mirrored, or taken as the central square of a
-wider picture.
+A copy is the same file, or the same picture after a common change: compressed again, resized, cropped by about 5%
+a side, made a little brighter or darker, mirrored, or reduced to the central square of a wider picture.
 
   search   the 8 x 8 lowest cosine frequencies of each thumbnail, the mean left out and the rest weighted by
            frequency (pictures have power 1/f^2: weighted, all count alike), as a unit vector d. Two images are
@@ -17,9 +16,9 @@ Every view that makes a pair a candidate is verified, the score is the mean of b
 counts: neither other images nor which of the two comes first decides whether they are a pair. So `data inspect`,
 `data dedup` and its exclusions agree. docs/results/dedup.md has the recall and the precision.
 
-A flat image, whose thumbnail deviates by less than FLAT grey levels, has no picture to compare, only bytes. Of each
-image of the first set the MOST most similar candidates are verified, which bounds the work where all images are
-alike. Nothing is random. Memory is bounded: the scans, 2 KiB for each image of the second set, and one block of
+A flat image, whose thumbnail deviates by less than FLAT grey levels, is compared by its bytes only. For each image of
+the first set, the MOST most similar candidates are verified, which bounds the work if all images are similar. Nothing
+is random. Memory is bounded: the scans, 2 KiB for each image of the second set, and one block of
 similarities.
 """
 
@@ -125,7 +124,7 @@ class Pair(NamedTuple):
 def find_pairs(first: Scan, second: Scan | None = None, *, threshold: float = THRESHOLD) -> list[Pair]:
     """Find the pairs between two sets, by i, then j; without a second one, those inside the first, with i < j.
 
-    Equal files inside one set are each listed with the earliest of them, not each with each.
+    Each of several equal files inside one set is paired with the earliest of them, not with all others.
     """
     other = first if second is None else second
     places: dict[bytes, list[int]] = {}  # of equal files

@@ -62,10 +62,10 @@ def decode(
     jpeg: JpegHeader | None = None,
     rows: int | None = None,
 ) -> NDArray[np.uint8]:
-    """Decode an image: uint8 (H, W, 3) RGB; pixels are returned as they are. Errors begin with `name`.
+    """Decode an image: uint8 (H, W, 3) RGB; pixels are returned unchanged. Errors begin with `name`.
 
-    `jpeg` is the header that `usual_jpeg` returned, if the caller needed the size before the pixels; with `rows`, at
-    least so many from the top are returned of such an image.
+    `jpeg` is the header that `usual_jpeg` returned, if the caller needed the size before the pixels; with `rows`,
+    only the top of such an image is decoded, at least that many rows.
     """
     if not isinstance(data, bytes):
         return data
@@ -85,7 +85,7 @@ def decode(
 
 
 def usual_jpeg(data: Stored) -> JpegHeader | None:
-    """Return the header of an upright JPEG in colour or grey, where simplejpeg is there to decode it."""
+    """Return the header of an upright JPEG in colour or grey, if simplejpeg is installed to decode it."""
     if JPEG_DECODER != "simplejpeg" or not isinstance(data, bytes) or not data.startswith(START):
         return None
     try:
@@ -179,10 +179,9 @@ _pillow_before: tuple[bool, warnings.catch_warnings[None]] = (False, warnings.ca
 
 @contextmanager
 def _strict_pillow() -> Iterator[None]:
-    """Make Pillow strict: it never fills in missing pixels and never warns, whatever the process has set.
+    """Make Pillow strict: it never fills in missing pixels and never warns, whatever the settings of the process.
 
-    Both settings belong to the process, so threads share one change: the first to enter makes it, the last to
-    leave undoes it.
+    Both settings are global, so threads share one change: the first to enter makes it, the last to leave undoes it.
     """
     global _pillow_users, _pillow_before
     with _pillow_lock:

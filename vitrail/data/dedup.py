@@ -1,9 +1,9 @@
-"""Training images that are also test images: found, listed in a file, and left out of training.
+"""Find training images that are also test images, list them in a file, and leave them out of training.
 
     train, tests ──► dedup ──► Leaks ──write_exclusions──► FILE.jsonl ──► open_source("TRAIN?exclude=FILE")
 
 As the paper did before pre-training: "we de-duplicate the pre-training datasets w.r.t. the test sets of the
-downstream tasks". The training images go; test sets stay as they are. copies.py defines what a copy is.
+downstream tasks". Training images are removed; test sets are not changed. copies.py defines what a copy is.
 
 The file has JSON lines. The first describes the whole split that was compared; each further one is a training image
 to leave out, and why. An image that copies several test images has a line for each.
@@ -105,7 +105,7 @@ def dedup(
         whole = whole.base
     if isinstance(whole, Joined):
         raise ConfigError(
-            f"{train.name} are several splits, and exclusions are of one split: compare one at a time"
+            f"{train.name} has several splits, and exclusions are for one split: compare one at a time"
         )
     split = {"split": whole.name.rpartition(":")[2], "images": len(whole), "fingerprint": whole.fingerprint()}
 
@@ -156,10 +156,10 @@ def read_exclusions(path: str | Path) -> tuple[dict[str, object], set[str]]:
 
 
 def exclude(source: Source, split: str, path: str | Path) -> Source:
-    """Leave out of a whole split the images that the file lists; other splits than it was made for stay as they are.
+    """Leave the images that the file lists out of a whole split; splits that it was not made for are not changed.
 
-    A split of another number of images is not the one that was compared. One whose fingerprint differs may be a copy
-    of it with other dates, so that is only a note.
+    A split with another number of images is not the one that was compared: an error. If only the fingerprint differs,
+    it may be a copy with other dates: a note.
     """
     head, keys = read_exclusions(path)
     if head.get("split", split) != split:

@@ -1,4 +1,4 @@
-"""Limits on images, by their headers: at most 1 GB of memory and 5 s for each, checked before a pixel is decoded.
+"""Limits on images, checked by their headers before a pixel is decoded: at most 1 GB of memory and 5 s for each.
 
 A file of few bytes can have many pixels, and decoders keep several copies of them: WebP 17 bytes a pixel, AVIF up to
 20. `check_cost` and `check_jpeg_cost` refuse what would take more. Bytes are upper bounds, and the file itself is
@@ -77,9 +77,7 @@ class MeteredFile(BytesIO):
 
     def read(self, size: int | None = -1) -> bytes:
         if time.thread_time() > self.end:
-            raise ImageError(
-                f"it takes more than {MAX_SECONDS:g} s to decode, the most that is spent on an image"
-            )
+            raise ImageError(f"it takes more than {MAX_SECONDS:g} s to decode, the limit for an image")
         data = super().read(size)
         self.taken += len(data)
         return data
@@ -116,7 +114,7 @@ def check_cost(image: Image.Image, data: bytes, file: MeteredFile) -> None:
 
 
 def _decoder_cost(image: Image.Image, data: bytes, stored: int) -> tuple[float, float]:
-    """Return the bytes that are needed beside the loaded image, the result among them, and nanoseconds."""
+    """Return the bytes that are needed besides the loaded image, including the result, and the nanoseconds."""
     pixels, bands = image.width * image.height, len(image.getbands())
     assert isinstance(image, ImageFile.ImageFile)
     codec, args = (image.tile[0][0], str(image.tile[0][3])) if image.tile else ("", "")
@@ -155,7 +153,7 @@ def _tiff_bytes(image: Image.Image) -> tuple[int, int]:
         value = image.tag_v2.get(tag, otherwise)
         value = max(value, default=0) if isinstance(value, tuple) else value
         if not isinstance(value, int) or value < 1:
-            raise ImageError(f"the value {value!r} in its tag {tag}; a whole number from 1 on is needed")
+            raise ImageError(f"the value {value!r} in its tag {tag}; it must be a whole number of at least 1")
         return value
 
     width, height = number(TiffImagePlugin.IMAGEWIDTH, 0), number(TiffImagePlugin.IMAGELENGTH, 0)
@@ -218,7 +216,7 @@ def _chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
         if data[at + 4 : at + 8] == b"IEND":
             return
         at += 12 + length
-    raise ImageError(f"more than {MAX_CHUNKS:,} chunks; at most so many are read")
+    raise ImageError(f"more than {MAX_CHUNKS:,} chunks, the limit for an image")
 
 
 def _check_tags(data: bytes, start: int) -> None:
@@ -254,7 +252,7 @@ def _check_tags(data: bytes, start: int) -> None:
 def codestream(data: bytes) -> tuple[int, int]:
     """Return the pixels of a JPEG 2000 and the samples of its smallest code-block; refuse what no encoder writes.
 
-    Codings are read wherever they stand, for a tile may have its own.
+    Coding parameters are read wherever they are, since a tile may have its own.
     """
     at = 0  # of the codestream: the file, or the contents of a box in it (T.800, annex I)
     for _ in range(MAX_BOXES):
@@ -268,7 +266,7 @@ def codestream(data: bytes) -> tuple[int, int]:
             break
     sizes = SIZES.match(data, at)
     if sizes is None:
-        raise ImageError("no JPEG 2000 codestream in it")
+        raise ImageError("it contains no JPEG 2000 codestream")
     width, height, left, top, tile_width, tile_height, tiles_left, tiles_top = struct.unpack(">8I", sizes[1])
     if not tile_width or not tile_height:
         raise ImageError("tiles without a size")

@@ -1,11 +1,11 @@
-"""The usual JPEG by simplejpeg, where that is installed: the whole picture, or only its first rows.
+"""The usual JPEG decoded by simplejpeg, if it is installed: the whole picture, or only its first rows.
 
-decode.py asks here first, and leaves to Pillow what simplejpeg cannot decode. The bits are those of Pillow, for both
-are libjpeg-turbo with the same settings. The fast path earns its lines twice: rows below a random crop are not
-decoded (docs/results/loader.md has the speeds), and damage in the codes is found, which Pillow hides.
+decode.py calls this first, and leaves to Pillow what simplejpeg cannot decode. The bits are Pillow's, since both are
+libjpeg-turbo with the same settings. This path has two advantages: rows below a random crop are not decoded
+(docs/results/loader.md has the speeds), and damage in the codes is found, which Pillow hides.
 
-Where data are damaged or missing libjpeg fills in grey, and warns. Pillow keeps the warnings to itself; simplejpeg
-raises the first. Some are harmless to the pixels, and may hide one that is not, so the file is then decoded without
+If data is damaged or missing, libjpeg fills in grey and warns. Pillow discards the warnings; simplejpeg raises the
+first. Some do not affect the pixels, and may hide one that does, so the file is then decoded without
 their causes (`without_metadata`):
   harmless  unknown JFIF revision; unknown Adobe color transform code; bad ICC marker; invalid SOS parameters for
             sequential JPEG; extraneous bytes between two segments of the header; no end marker
@@ -14,8 +14,8 @@ their causes (`without_metadata`):
             end marker are complete
 
 A random crop needs no row below its own, and most files store rows from top to bottom. So the decoder is given the
-file with another height in its header: it stops below the rows that are wanted, and reports the bytes that it had no
-use for. A file that ends too early, or damaged rows, it reports otherwise, and then the whole file is decoded.
+file with another height in its header: it stops below the rows that are wanted, and reports the bytes that it did
+not use. For a file that ends too early, or damaged rows, it reports something else, and the whole file is decoded.
 
 libjpeg decodes whatever bits there are. Bytes that are left over before the end marker are padding, or show that
 codes were lost above them: `complete_codes` tells which, by reading all Huffman codes as in T.81, F.2.2. A part that
@@ -66,7 +66,7 @@ Unit = list[tuple[Lookup, Lookup]]  # of DC and of AC, for each block of a unit 
 
 
 def decode_jpeg(data: bytes, header: JpegHeader, rows: int | None = None) -> NDArray[np.uint8] | None:
-    """Return the pixels as they are stored, uint8 (H, W, 3); with `rows`, at least so many from the top.
+    """Return the pixels as they are stored, uint8 (H, W, 3); with `rows`, at least that many from the top.
 
     None: of a kind that simplejpeg does not decode to RGB. ImageError: damaged.
     """
@@ -126,9 +126,9 @@ def without_metadata(data: bytes, header: JpegHeader, end: bytes = b"") -> bytes
 
 
 def run_of_one_byte(data: bytes, begin: int, end: int) -> int | None:
-    """Return a byte that stands a hundred times in a row; fill bytes do not count.
+    """Return a byte that occurs a hundred times in a row; fill bytes do not count.
 
-    Looked at are the same eight bytes of every 32.
+    Only the same eight bytes of every 32 are compared.
     """
     begin = (begin + 7) // 8 * 8  # for aligned words are faster
     words = np.frombuffer(data, np.uint64, max(0, end - begin) // 8, begin)[::4]
@@ -141,9 +141,9 @@ def run_of_one_byte(data: bytes, begin: int, end: int) -> int | None:
 
 
 def overwritten_codes(data: bytes, header: JpegHeader, end: int | None = None) -> bool:
-    """Tell whether one byte stands over and over, up to `end`, where no picture has it.
+    """Tell whether one byte is repeated up to `end` where no picture would have it.
 
-    A flat area has it, if the codes can be read as blocks that end at once.
+    A flat area has such a repetition, if the codes can be read as blocks that end at once.
     """
     if end is None:
         marker = AFTER_CODES.search(data, header.codes_at)
@@ -182,7 +182,7 @@ def complete_codes(data: bytes, header: JpegHeader) -> bool:
 
 
 def _blocks(codes: bytes, unit: Unit, at: int = 0) -> Iterator[tuple[int, int]]:
-    """Yield of each block the bit after it, and its coefficients, as long as there are valid codes."""
+    """Yield the bit after each block, and its coefficients, as long as there are valid codes."""
     padded = np.frombuffer(codes + bytes(MAX_BLOCK), np.uint8).astype(np.int64)
     words = (padded[:-2] << 16 | padded[1:-1] << 8 | padded[2:]).tolist()  # the 24 bits from each byte on
     for dc, ac in cycle(unit):

@@ -2,9 +2,9 @@
 
     SOI, segments (marker, length, body), SOS, codes, more segments, SOS, codes, ..., EOI        (ITU T.81, B.1)
 
-Read here, and not by a library, because cost and damage show in it: a progressive file of few bytes can ask for
-thousands of passes over all blocks, EXIF and XMP can be of any size, and a file from which scans are missing is
-decoded without a complaint, to a picture that is blurred or grey.
+It is read here, and not by a library, because it shows cost and damage: a progressive file of few bytes can ask for
+thousands of passes over all blocks, EXIF and XMP can have any size, and a file with missing scans is decoded without
+an error, to a picture that is blurred or grey.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def decoding_seconds(data: bytes, header: JpegHeader) -> float:
         if end != begin + 8 + 2 * data[begin + 4] or not blocks.keys() >= set(numbers):
             raise ImageError("its header is damaged: a scan of channels that it does not have")
         if scans > MAX_SCANS:
-            raise ImageError(f"more than {MAX_SCANS:,} scans; at most so many are decoded")
+            raise ImageError(f"more than {MAX_SCANS:,} scans, the limit for an image")
         first, last, bit = 0, 63, 0  # coefficients, in zigzag order
         if header.frame in PROGRESSIVE:
             first, last, bit = data[end - 3], min(data[end - 2], 63), data[end - 1] & 15
@@ -165,5 +165,5 @@ def decoding_seconds(data: bytes, header: JpegHeader) -> float:
             bits[number][first : first + band] = [bit] * band
             nanoseconds += blocks[number] * (BLOCK + band * coefficient)
     if any(sent[0] < 0 or max(sent) > 0 for sent in bits.values()):
-        raise ImageError("some of its scans are missing: the file was cut, or never finished")
+        raise ImageError("some of its scans are missing: the file was truncated, or never finished")
     return nanoseconds / 1e9

@@ -1,13 +1,12 @@
-"""Examples -> batches on a device, in an order that can be entered at any step.
+"""Examples -> batches on a device, in an order that can be resumed at any step.
 
     position p of an endless stream -> (epoch, index) -> one example, everything random about it included
 
 Step s of a global batch of B is the positions s B ... s B + B - 1: the first epoch's permutation of the data, then
 the second's, with nothing dropped between. The order comes from (seed, epoch); crop, flip, RandAugment and patch
 mask of an example from (seed, epoch, index), further views of it from (seed, epoch, index, view); mixing partners
-and weights from (seed, step), over the global batch. So a batch is the same whoever makes it: with any number of
-workers, at the start of a run or in the middle, and on R processes, of which process r makes the slots r B/R to (r +
-1) B/R - 1.
+and weights from (seed, step), over the global batch. So a batch is always the same: with any number of workers, at
+the start of a run or in the middle, and on R processes, of which process r makes the slots r B/R to (r + 1) B/R - 1.
 
 A batch is a dict of tensors. b = B / R; h x w the image size of a view.
     image    (b, 3, h, w)   one entry for each view, by its name; (b, count, 3, h, w) for a view with several draws
@@ -180,7 +179,7 @@ class Stream(Dataset[Step]):
                 raise ConfigError(f"'{view.pipeline}' makes images of many sizes; a batch needs one")
             if self.evaluation and (view.pipeline.random or self.mixes):
                 raise ConfigError(
-                    f"evaluation takes nothing random but masks, not '{view.pipeline}' with {settings}"
+                    f"evaluation allows no randomness except masks, not '{view.pipeline}' with {settings}"
                 )
         if self.mixes and (list(views) != ["image"] or views["image"].count > 1):
             raise ConfigError(
@@ -249,7 +248,7 @@ class Stream(Dataset[Step]):
         return draws
 
     def blank(self, view: View) -> Tensor:
-        """Return zeros in place of what cannot be read."""
+        """Return zeros in place of an example that cannot be read."""
         assert view.pipeline.image_size is not None
         dtype = torch.uint8 if view.pipeline.crosses_as_bytes else torch.float32
         shape = (3, *view.pipeline.image_size)

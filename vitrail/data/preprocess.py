@@ -85,7 +85,7 @@ PRESETS: dict[str, str] = {
 
 
 def default_line(image_size: tuple[int, int]) -> str:
-    """Return the line of our own models: square, the middle 7/8 of the short side; otherwise, the image squashed."""
+    """Return the line of our own models: the middle 7/8 of the short side if square, else the image squashed."""
     height, width = image_size
     if height == width:
         return f"resize_small({round(height * 8 / 7)})|central_crop({height})|uint8|to_range(-1, 1)"
@@ -100,7 +100,7 @@ class Pipeline:
     value_op: ValueOp | None = None
 
     def __post_init__(self) -> None:
-        """Reject an op that cannot take what the ops before it make: once, and not for each image."""
+        """Reject an op that cannot take the output of the ops before it: once, and not for each image."""
         fractions, before = False, None
         size: tuple[int, int] | None = None
         for op in self.pixel_ops:
@@ -114,7 +114,7 @@ class Pipeline:
                 height, width = op.output
                 too_large = size is not None and (height > size[0] or width > size[1])
                 if too_large or (isinstance(before, ResizeSmall) and min(height, width) > before.short):
-                    raise ConfigError(f"{op_text(op)} is larger than what {op_text(before)} makes")
+                    raise ConfigError(f"{op_text(op)} is larger than the output of {op_text(before)}")
             before, size = op, op.size(size)
 
     def __str__(self) -> str:
@@ -207,7 +207,7 @@ class Pipeline:
 
 
 def evaluation_line(text: str, image_size: tuple[int, int]) -> str:
-    """Return a preset's line at that size, or the line `text`; it must make images of that size, without chance."""
+    """Return a preset's line at that size, or the line `text`, which must have that size and no random ops."""
     line = parse(PRESETS[text]).at(image_size) if text in PRESETS else parse(text)
     wrong = []
     if line.random:
@@ -232,7 +232,7 @@ def parse(line: str) -> Pipeline:
         ops = [parse_op(text.strip()) for text in line.split("|")]
         for op in ops[:-1]:
             if isinstance(op, ValueOp):
-                raise ConfigError(f"{op.name} sets the range of values, and must come last")
+                raise ConfigError(f"{op.name} sets the range of values: it must come last")
         value_op = ops[-1] if isinstance(ops[-1], ValueOp) else None
         return Pipeline(tuple(op for op in ops if isinstance(op, PixelOp)), value_op)
     except ConfigError as error:

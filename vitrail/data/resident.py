@@ -1,15 +1,15 @@
-"""A small data set kept whole on the device: for each batch only what is random crosses to it.
+"""A small data set kept on the device: for each batch, only its random numbers are copied there.
 
     worker   (seed, epoch, index) -> a row of numbers: which image, where it is cut, how it is distorted
     device   images[index], rows  -> the pixel ops of the line, the whole batch at once -> finish, as loader.py
 
 The numbers come from the generators of loader.py in the same order, so a batch shows the same crops of the same
-images as the Loader's: the same bytes, but where a compiler fuses a product into a sum and that tips a rounding (a
-level in a few pixels, of which RandAugment may make more). A worker decodes and resizes nothing, and a GPU that
+images as the Loader's: the same bytes, except where a compiler fuses a product into a sum and that changes a rounding
+(one level in a few pixels, which RandAugment may amplify). A worker decodes and resizes nothing, and a GPU that
 trains a small model no longer waits for pixels.
 
-All images are decoded once, when batches are first asked for, and padded to the largest. Where their sizes differ,
-the line has to begin with the crop that makes them one. Every process of a job holds all of them.
+All images are decoded once, when batches are first requested, and padded to the largest. If their sizes differ,
+the line has to begin with the crop that makes them equal. Every process of a job holds all of them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Image: TypeAlias = NDArray[np.uint8]  # (h, w, 3)
 
 
 class ResidentLoader(Loader):
-    """A Loader of training batches whose images lie on the device."""
+    """A Loader of training batches whose images are on the device."""
 
     def __init__(
         self,
@@ -103,8 +103,8 @@ class ResidentLoader(Loader):
                 free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else math.inf
                 if needed > LARGEST_PART * free:  # said before the host's memory is full
                     raise ConfigError(
-                        f"resident: the images are {needed / 1e9:.1f} GB or more, {free / 1e9:.1f} GB are free on "
-                        f"{device}, and {LARGEST_PART:.0%} of that may be filled with them"
+                        f"resident: the images take {needed / 1e9:.1f} GB or more, {free / 1e9:.1f} GB are free on "
+                        f"{device}, and at most {LARGEST_PART:.0%} of that may be used for them"
                     )
         self.bad_files.add(bad)
         sizes = np.array([image.shape[:2] for image in images], np.int64)  # (n, 2); 0 for a broken one

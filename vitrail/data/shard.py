@@ -3,7 +3,7 @@
     Source ──plan──► ranges of examples ──one shard at a time──► DST/train-00002-of-00010.parquet
 
 The number of shards is planned from the sizes of some examples; each shard is a range of examples. A shard is
-written under a hidden name, flushed to the disk and then renamed, so that a file with its final name is whole. The
+written under a hidden name, flushed to the disk and then renamed, so that a file with its final name is complete. The
 manifest `.shard-train.json` records the fingerprint of the source and every finished shard; a second run with the
 same source continues where the first one stopped, and the files are equal, byte for byte, to those of an
 uninterrupted run. A folder made from other data, or with other settings, or that holds anything else, is an error.
@@ -78,8 +78,8 @@ def shard(
 ) -> Report:
     """Write a source, or a split of the data set of that name, to Parquet shards of about `shard_mb` MB.
 
-    `check` decodes every image, in `num_workers` threads (None: one per core); without it only what cannot be read
-    is found. The files are named after the split, without what follows its name: `train[:98%]` is train.
+    `check` decodes every image, in `num_workers` threads (None: one per core); without it only files that cannot be
+    read are found. The files are named after the split, without its slice: `train[:98%]` is train.
     """
     folder = Path(folder).expanduser()
     name = parse_split(split)[0].name
@@ -88,7 +88,9 @@ def shard(
     if isinstance(source, str | Path):
         base, _ = split_options(str(source))
         if folder.resolve().is_relative_to(Path(base).expanduser().resolve()):
-            raise ConfigError(f"{folder} lies inside {source}: the shards would become part of what is read")
+            raise ConfigError(
+                f"{folder} is inside {source}: the shards would become part of it; choose another"
+            )
         source = open_source(source, split)
     folder.mkdir(parents=True, exist_ok=True)
     _check_contents(folder)
@@ -209,7 +211,7 @@ def _encode(image: bytes | np.ndarray, key: str, *, check: bool) -> bytes:
 def _write_shard(
     path: Path, source: Source, rows: Iterable[tuple[int, bytes | BadExample]]
 ) -> dict[str, Any]:
-    """Write one shard, whole or not at all, from the encoded images by their indices; return its entry in the
+    """Write one shard, completely or not at all, from the encoded images by their indices; return its entry in the
     manifest."""
     features = {"image": {"_type": "Image"}, "label": {"names": source.class_names, "_type": "ClassLabel"}}
     image = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
@@ -256,7 +258,7 @@ def _list_broken(folder: Path) -> None:
 
 
 def _check_contents(folder: Path) -> None:
-    """Refuse a folder that holds anything but what this command wrote: shards, and its list of broken examples."""
+    """Refuse a folder with other contents than this command wrote: shards, and its list of broken examples."""
     own = {LIST} | {m.file_name(n) for m in Manifest.read_all(folder) for n in range(len(m.done))}
     others = sorted(p.name for p in folder.iterdir() if not p.name.startswith(".") and p.name not in own)
     if others:

@@ -3,7 +3,7 @@
     where ──► open_source(where, split) ──► Source ──► read(i) ──► Example(image, label, key) ──► decode.py
 
 A `where` is, in this order: `shapes...` (shapes.py), `hf:owner/name` (hub.py), a path that exists, a name of
-the catalog (catalog.py). A path is, by what it holds: a `.npz` file (arrays.py), Parquet shards (parquet.py),
+the catalog (catalog.py). A path is, by its contents: a `.npz` file (arrays.py), Parquet shards (parquet.py),
 tar shards (tar.py), a folder of images (folder.py). Options follow a question mark, as in
 `photos?seed=1&test=0.2`. Each reader is imported when it is needed: a folder of images never loads pyarrow.
 
@@ -135,19 +135,19 @@ class DataSet:
         return self._open[name]
 
     def unseen_split(self, *seen: str) -> str | None:
-        """Return the first of TEST_SPLITS that there is, and of which the split strings `seen` take nothing."""
+        """Return the first of TEST_SPLITS that exists and of which the split strings `seen` use nothing."""
         left = set(self.splits) - {part.name for text in seen for part in parse_split(text)}
         return next((name for name in TEST_SPLITS if name in left), None)
 
 
 def find_test_split(where: str | Path, *seen: str) -> str:
-    """Return the split to evaluate on where none is named; ConfigError where there is none."""
+    """Return the split to evaluate on if none is named; ConfigError if there is none."""
     data = DataSet(where)
     split = data.unseen_split(*seen)
     if split is None:
         beside = f" beside {', '.join(seen)}" if set(data.splits) & set(TEST_SPLITS) else ""
         raise ConfigError(
-            f"{where} has no split {' or '.join(TEST_SPLITS)}{beside}; it has: {', '.join(data.splits)}. Name one"
+            f"{where} has no split {' or '.join(TEST_SPLITS)}{beside}; name one of {', '.join(data.splits)}"
         )
     return split
 
@@ -220,14 +220,14 @@ def find_kind(path: Path) -> str:
         raise DataError(f"{path}: neither a file nor a folder")
     parquet, tar = has_shards(path, ".parquet"), has_shards(path, ".tar")
     if parquet and tar:
-        raise DataError(f"{path}: holds both Parquet and tar shards; put them into two folders")
+        raise DataError(f"{path}: contains both Parquet and tar shards; put them into two folders")
     if not parquet and not tar and any(entry.name.endswith(COMPRESSED) for entry in scan_folder(path)):
         raise DataError(f"{path}: compressed tar shards have no random access; unpack them to .tar first")
     return "parquet" if parquet else "tar" if tar else "folder"
 
 
 def folder_layout(where: str | Path) -> Layout | None:
-    """Return how a folder of images is read; None for other kinds of data sets, which leave no doubt."""
+    """Return how a folder of images is read; None for other kinds of data sets, which are never ambiguous."""
     path = Path(split_options(str(where))[0]).expanduser()
     if not path.is_dir() or find_kind(path) != "folder":
         return None

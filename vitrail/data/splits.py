@@ -3,7 +3,7 @@
     train   train[:98%]   train[98%:]   train[10%:20%]   train[:1000]   train[-1000:]   train+validation
     train[:5 per class]   train[:5 per class, seed 3]   train[:90% per class]   train[90%: per class]
 
-Between `name` and the data stands one rule per form:
+Each form has one rule:
 - a percentage p of n examples is the position round(p n / 100), halves to even, as TFDS has it; so `[:98%]`
   and `[98%:]` share one boundary, and any two slices that meet at it partition the split;
 - a negative bound counts from the end; a bound beyond the split is an error, as TFDS has it;
@@ -167,7 +167,7 @@ def assemble(parts: Sequence[tuple[Source, Part]]) -> Source:
             continue
         indices = part.indices(source)
         if not len(indices):
-            raise DataError(f"{part} of {source.name} holds none of its {len(source)} examples")
+            raise DataError(f"{part} of {source.name} selects none of its {len(source)} examples")
         taken.append(Subset(source, indices, name=f"{source.name}{str(part)[len(part.name) :]}"))
     return taken[0] if len(taken) == 1 else Joined(taken)
 
@@ -232,7 +232,7 @@ def locate(index: int, ends: np.ndarray) -> tuple[int, int]:
 
 
 def check_apart(train: Source, other: Source) -> None:
-    """Raise ConfigError where two parts of one data set share examples, or have no class in common."""
+    """Raise ConfigError if two parts of one data set share examples, or have no class in common."""
     example = "as 'train[:90% per class]' and 'train[90%: per class]' do"
     if both := shared(train, other):
         raise ConfigError(

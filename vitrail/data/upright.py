@@ -1,4 +1,4 @@
-"""Stored pixels become upright RGB: which way up a picture is, by its EXIF or XMP, and conversion from other modes.
+"""Convert stored pixels to upright RGB: orientation by EXIF or XMP, and conversion from other modes.
 
 EXIF is a TIFF directory (EXIF 2.32, 4.6.4 A): only the entries of its first directory are looked at, for the one tag
 that matters here. However large the block, it costs no more than 65,535 entries of twelve bytes.

@@ -3,9 +3,9 @@
     owner ──► fork server ──► workers
 
 A server that forks the workers is safe beside threads and CUDA, unlike a fork of the owner. Ctrl-C and SIGTERM often
-go to the whole process group (a terminal, SLURM, docker, `kill -- -PGID`), and then the owner may still want
-batches, to end its step and save. So the others let both pass. They end when the owner tells them to, or when it has
-ended.
+go to the whole process group (a terminal, SLURM, docker, `kill -- -PGID`), and then the owner may still need
+batches, to end its step and save. So the others ignore both signals. They end when the owner tells them to, or when
+it has ended.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SENDER_IS_KNOWN = sys.platform == "linux"
 
 
 UNGUARDED = (
-    "a decoding process ended as it started. Each of them imports the script that was started: where that does its "
+    "a decoding process ended as it started. Each of them imports the script that was started: if that does its "
     'work on import, put it below `if __name__ == "__main__":`, or decode in the main process, with num_workers=0'
 )
 

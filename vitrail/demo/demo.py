@@ -130,7 +130,7 @@ class DemoResult:
 def run_demo(
     settings: Demo = DEMO, out: str | Path = "vitrail-demo", *, device: Device = "auto"
 ) -> DemoResult:
-    """Run the demo, or what is left of it. Raise `Interrupted` or KeyboardInterrupt when it is interrupted."""
+    """Run the demo, or its remaining stages. Raise `Interrupted` or KeyboardInterrupt if it is interrupted."""
     folder = Path(out).expanduser()
     material = Material.open(settings, folder, device)
     # A folder is resumed only where all of this is equal.
@@ -223,7 +223,7 @@ def few_split(train: Source, settings: Demo) -> str:
 
 
 def share_split(name: str, source: Source, max_images: int) -> str:
-    """Return a part of a split with about `max_images` images, in proportion to its classes, and never none."""
+    """Return a part of a split with about `max_images` images, in proportion to its classes, at least one."""
     if len(source) <= max_images:
         return name
     percent = 100 * max(max_images / len(source), 1 / int(np.bincount(source.labels).max()))

@@ -1,11 +1,11 @@
-"""A model and a labelled split -> how often it is right, how sure it is, and where it fails.
+"""A model and a labelled split -> how often it is right, how confident it is, and where it fails.
 
     evaluate(model, data)       everything at once, as an Evaluation; `vitrail evaluate` calls it
     Accuracy(source, ...)       an evaluator for the training loop: top1, top5, loss, ece, on any number of processes
 
     engine.outputs ──► score_logits, batch by batch ──► Predictions, a few numbers an example ──► Evaluation
 
-Every example counts once, the last batch included; broken ones are counted and named. Of the logits y (K,) of an
+Every example counts once, the last batch included; broken ones are counted and named. For the logits y (K,) of an
 example, with p = softmax(y) and R its right answers (right_answers.py; mostly one):
     predicted    argmax y; of equals the first
     confidence   max p
@@ -154,7 +154,7 @@ class Evaluation:
         ]
 
     def as_json(self) -> dict[str, Any]:
-        """Return all but the predictions, as fractions; of the confusion matrix the cells that are not 0."""
+        """Return everything except the predictions, as fractions; of the confusion matrix the nonzero cells."""
         names = ("data", "n", "broken", "left_out", *SCORES, "real", "real_n")
         cells, counts = self.predictions.pairs(np.ones(self.n, bool))
         return {
@@ -185,13 +185,13 @@ def evaluate(
     max_bad: float = 0.01,
     progress: bool = True,
 ) -> Evaluation:
-    """Evaluate a model, given as it is, by its path or by its name, on a labelled data set.
+    """Evaluate a model, a path or the name of one, on a labelled data set.
 
-    `split`: the test split, else the validation split, where it is None. `batch_size`: images at a time, on each
-    process. `num_workers`: processes that decode; None: as many as help. `mapping`: "order", or a file, where the
-    classes of the data are not the model's by name; `real`: the file of ReaL labels, for ImageNet's validation
+    `split`: None for the test split or, if there is none, the validation split. `batch_size`: images at a time, on
+    each process. `num_workers`: processes that decode; None: chosen automatically. `mapping`: "order", or a file, if
+    the classes of the data do not have the model's names; `real`: the file of ReaL labels, for ImageNet's validation
     images (right_answers.py). `max_bad`: share of the images that may be broken. A model stays on its device and in
-    its mode; one from a path goes to the GPU where there is one.
+    its mode; one from a path goes to the GPU if there is one.
     """
     source = open_split(data, split)
     model = as_model(model)
@@ -199,7 +199,9 @@ def evaluate(
     sets = None if real is None else real_sets(real, source, classes)
     kept = np.flatnonzero(classes.row[source.labels] >= 0)
     if not len(kept):
-        raise DataError(f"{source.name}: none of its {len(source):,} examples is of a class in {mapping}")
+        raise DataError(
+            f"{source.name}: none of its {len(source):,} examples has a class that is in {mapping}"
+        )
     loader = evaluation_loader(Subset(source, kept), pipeline, batch_size, num_workers, max_bad)
     task = f"evaluate {source.name}" if progress else ""
     p, bad = judge(model, loader, classes, precision, task)
@@ -275,7 +277,7 @@ def judge(
     for y, batch in outputs(model, loader, precision=precision, task=task):
         if most >= y.shape[1]:
             raise DataError(
-                f"the data has a class {most}, the model only {y.shape[1]}: 0 to {y.shape[1] - 1}"
+                f"the data has a class {most}, but the model has only {y.shape[1]}: 0 to {y.shape[1] - 1}"
             )
         label = row[batch["label"]]  # (b,)
         columns = {"index": batch["index"], "label": label, **score_logits(y, right[label])}
@@ -326,7 +328,9 @@ def open_split(data: Source | str | Path, split: str | None) -> Source:
     """Open the part of the data to evaluate on: the test split, else validation, where `split` is None."""
     if isinstance(data, Source):
         if split is not None:
-            raise ConfigError(f"split {split!r} of {data.name}, which is one split already: open another")
+            raise ConfigError(
+                f"split {split!r}: {data.name} is one split already; pass a path or a name instead"
+            )
         return data
     if not isinstance(data, str | Path):
         raise ConfigError(f"data is a source, a path or a name, not of type {type(data).__name__}")

@@ -19,7 +19,7 @@ code's (big_vision, evaluators/fewshot_lsr.py).
     big_vision   shuffled as big_vision does: its seeds are these seeds
     scenic       in the order of the data, whatever the seed (train_lib/transfer/fewshot_utils.py)
 
-Their examples are drawn where the data is in their order, that of TFDS.
+The last two draw the same examples as those libraries if the data has the order of TFDS.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def run(
     *,
     choose: bool = True,
 ) -> list[Run]:
-    """Draw the examples, solve, test with each l2; or `choose` the best on examples not drawn, then the largest."""
+    """Draw the examples, solve, test with each l2; or `choose` the best on other examples, of equals the largest."""
     classes = len(train.class_names)
     in_order = ordered_classes(train.labels, classes, seed, draws)
     drawn = np.concatenate([members[:shots] for members in in_order])  # (K shots,)
@@ -154,7 +154,7 @@ def accuracy(solution: Solution, features: Features, l2: float) -> float:
 
 @dataclass(frozen=True)
 class Solution:
-    """A least-squares problem, decomposed: weights for any l2 are two products away. m = min(N, D + 1)."""
+    """A least-squares problem, decomposed: weights for any l2 need two products. m = min(N, D + 1)."""
 
     mean: Tensor  # (D,)
     std: Tensor  # (D,)
@@ -201,7 +201,7 @@ def times_targets(a: Tensor, labels: Tensor, classes: int) -> Tensor:
 
 
 def fitting_shots(train: Source) -> tuple[int, ...]:
-    """Return those of SHOTS that every class has examples for; at least one."""
+    """Return those of SHOTS for which every class has enough examples; at least one."""
     least = np.bincount(train.labels, minlength=len(train.class_names)).min()
     return tuple(n for n in SHOTS if n <= max(least, 1))
 

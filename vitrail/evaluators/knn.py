@@ -1,4 +1,4 @@
-"""k nearest neighbours on frozen features: no training at all, the first thing to ask of a representation.
+"""k nearest neighbours on frozen features: the simplest evaluation of a representation, without any training.
 
     s(q, x) = q.x / (|q| |x|)                                     the cosine; 0 for a feature of zeros
     class of q = argmax over classes of the sum of w(s) over the k nearest of that class
@@ -7,7 +7,7 @@
 
 Exact, ties included: neighbours are those of s in float64, of equal s the one of lower index first; of equal sums
 the lower class. The search itself is a float32 product in blocks, so that a million features fit. Its rounding is
-bounded: whoever is within that of the k-th stays a candidate, and candidates are ranked by s in float64.
+bounded: everything within that bound of the k-th stays a candidate, and candidates are ranked by s in float64.
 
 n queries, N features to search, D width, m candidates of each query, K classes.
 """
@@ -87,7 +87,7 @@ def check_k(k: int, most: int) -> None:
 
 
 def fitting_k(train: Source) -> tuple[int, ...]:
-    """Return those of KS that there are examples for."""
+    """Return those of KS for which there are enough examples."""
     most = searched(train, several=True)
     return tuple(k for k in KS if k <= most)
 
@@ -131,7 +131,7 @@ def neighbours(
 def nearest(
     keys: np.ndarray, queries: np.ndarray, k: int, m: int, device: torch.device
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the neighbours by way of m candidates, or more where rounding could hide one behind the last."""
+    """Return the neighbours from m candidates, or from more if rounding could hide one behind the last."""
     dtype = score_type(device)
     rough, index = candidates(keys, unit(queries, device, dtype), m)  # (n, m) each
     s, at = ranked(keys, queries, index.cpu().numpy(), k, device)  # (n, k) each
@@ -182,6 +182,6 @@ def unit(x: np.ndarray, device: torch.device, dtype: torch.dtype) -> Tensor:
 
 
 def score_type(device: torch.device) -> torch.dtype:
-    """Return float32 where its products are exact to it: elsewhere a setting may make them half precision."""
+    """Return float32 if its products keep that precision; on other devices a setting may reduce it."""
     plain = device.type == "cpu" and torch.get_float32_matmul_precision() == "highest"
     return torch.float32 if plain else torch.float64

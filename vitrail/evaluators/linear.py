@@ -7,7 +7,7 @@ those that are fitted to; W (D, K), b (K,). J is convex: the answer does not dep
 seed. Of several l2 the best on a held-out part of the training set is taken, and fitted again to all of it; the test
 set is used once. float64, in blocks, so that the features may stay on the disk.
 
-Features are correlated, and L-BFGS slow on those. So it looks for V, where W = P V and P makes J round: with the
+Features are correlated, which makes L-BFGS slow. So it optimises V with W = P V and a preconditioner P: with the
 correlations C = Q diag(e) Q^T, the second derivative of J at W = 0 is near C / K + l2, and P = Q (e / K + l2)^-1/2.
 """
 

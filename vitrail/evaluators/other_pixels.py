@@ -1,4 +1,4 @@
-"""Preprocessing compared: how far a model's answers move where another library resizes the images differently.
+"""Preprocessing compared: how far a model's predictions change if another library resizes the images differently.
 
 image ──► the model's own line         ──► logits ──► probabilities ┐
       ──► the line of another library  ──► logits ──► probabilities ┴──► Change

@@ -1,4 +1,4 @@
-"""Probes of frozen features in one call each: what a representation is worth on a data set, without fine-tuning.
+"""Probes of frozen features in one call each: how good a representation is on a data set, without fine-tuning.
 
     vitrail.knn("ti8-64", "photos")         [Score(name="knn", value=0.78, n=400), ...]
 
@@ -83,7 +83,7 @@ def linear(
 
 
 def open_probe_splits(data: str | Path, train_split: str, test_split: str | None) -> tuple[Source, Source]:
-    """Open what is learned from and what is tested on: by default the test split, else validation."""
+    """Open the training split and the test split; the latter is by default test, else validation."""
     train = open_source(data, train_split)
     test = open_source(data, test_split or find_test_split(data, train_split))
     check_apart(train, test)

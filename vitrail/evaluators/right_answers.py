@@ -5,7 +5,7 @@
                        order, where the model or the data names none
     "order"            class k of the data is class k of the model, whatever they are called
     a JSON file        {data class: [model classes, names or indices], ...}: any of those listed; examples of a
-                       class that is not in the file are left out. So ObjectNet is scored: by those of its classes
+                       class that is not in the file are left out. ObjectNet is scored in this way: by its classes
                        that ImageNet has too, of which several may be right for one object
 
     real.json          a list of lists of class indices, in the order ILSVRC2012_val_00000001, 00000002, ...
@@ -48,7 +48,7 @@ class ClassMapping:
 
 
 def map_classes(model: Model, source: Source, mapping: str | Path | None = None) -> ClassMapping:
-    """Match the classes of `source` with the model's; DataError where that is not possible."""
+    """Match the classes of `source` with the model's; DataError if that is not possible."""
     K, data_names = model.config.classes, source.class_names
     if not K:
         raise ConfigError("this model has no classifier: load it with classes=, and train it, to evaluate")
@@ -60,8 +60,8 @@ def map_classes(model: Model, source: Source, mapping: str | Path | None = None)
         return by_name(names, source)
     if len(data_names) != K:
         raise DataError(
-            f"{source.name} has {len(data_names):,} classes and the model {K:,}: to match them by order they must be "
-            "as many; pass --mapping FILE with the model classes of each"
+            f"{source.name} has {len(data_names):,} classes and the model {K:,}: to match them by order, the numbers "
+            "must be equal; pass --mapping FILE with the model classes of each"
         )
     return by_order(names or data_names)
 
@@ -95,7 +95,7 @@ def from_file(path: Path, names: list[str], source: Source) -> ClassMapping:
         raise DataError(f"{path}: a class mapping is an object {{data class: [model classes, ...], ...}}")
     if unknown := sorted(table.keys() - set(source.class_names)):
         raise DataError(
-            f"{path}: {len(unknown):,} of its {len(table):,} names are no class of {source.name}: {some(unknown)} "
+            f"{path}: {len(unknown):,} of its {len(table):,} names are not classes of {source.name}: {some(unknown)} "
             f"(its classes: {some(source.class_names)})"
         )
     answers: dict[str, list[int]] = {}
@@ -111,7 +111,7 @@ def from_file(path: Path, names: list[str], source: Source) -> ClassMapping:
             if len(found) > 1:
                 raise DataError(f"{where}: the model has {one!r} at {found}: write the index")
             if not found or type(found[0]) is not int or not 0 <= found[0] < K:
-                raise DataError(f"{where}: {str(one)[:60]!r} is none of the model's {K:,} classes")
+                raise DataError(f"{where}: {str(one)[:60]!r} is not one of the model's {K:,} classes")
             indices.add(found[0])
         answers[name] = sorted(indices)
     right = np.full((len(source.class_names), max(map(len, answers.values()))), -1)  # (C, m)
@@ -131,15 +131,15 @@ def places(names: list[list[str]]) -> dict[str, list[int]]:
 
 
 def some(names: Sequence[str], most: int = 3) -> str:
-    """Return the first few names, for people."""
+    """Return the first few names, for messages."""
     return ", ".join(map(repr, names[:most])) + (", ..." if len(names) > most else "")
 
 
 def real_sets(path: str | Path, source: Source, mapping: ClassMapping) -> list[set[int]]:
-    """Read ReaL: return for each example of `source` the classes that are right; an empty set is not scored.
+    """Read ReaL: return the right classes of each example of `source`; an empty set is not scored.
 
-    Images are found by the number in their name; where no name has one, by order, if there are exactly as many and
-    most sets hold the image's own label.
+    Images are matched by the number in their name; if no name has one, by order, provided that the numbers of images
+    are equal and most sets contain the image's own label.
     """
     table, K = read_json(Path(path), "a file of reassessed labels"), len(mapping.model_class_names)
     if not isinstance(table, list) or not table or not all(isinstance(row, list) for row in table):
@@ -156,7 +156,7 @@ def real_sets(path: str | Path, source: Source, mapping: ClassMapping) -> list[s
             if match is None or not 1 <= int(match[1]) <= len(sets):
                 raise DataError(
                     f"{source.name}: {source.key(i)!r} has no number from val_00000001 to val_{len(sets):08} in its "
-                    f"name to find its label in {path} by"
+                    f"name, by which its label in {path} is found"
                 )
         return [sets[int(match[1]) - 1] for match in numbers if match]
     if len(source) != len(sets):

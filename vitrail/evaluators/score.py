@@ -33,14 +33,14 @@ class Score:
 
 @dataclass(frozen=True)
 class Gallery:
-    """Pictures of a few examples, to be drawn by whoever called."""
+    """Pictures of a few examples, to be drawn by the caller."""
 
     name: str
     rows: dict[str, np.ndarray]  # caption: uint8 (n, H, W, 3)
 
 
 def mean_and_std(values: Sequence[float]) -> tuple[float, float | None]:
-    """Return the mean of some runs, and the standard deviation of one (n - 1), None where there is only one."""
+    """Return the mean of some runs, and their sample standard deviation (n - 1), None if there is only one."""
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
 
 
@@ -56,7 +56,7 @@ def wilson_interval(accuracy: float, n: int) -> tuple[float, float]:
 
 
 def format_accuracy(accuracy: float | None, n: int | None = None) -> str:
-    """Return an accuracy as people read it, with its interval where n is known; "-" for None."""
+    """Return an accuracy as text, with its interval if n is known; "-" for None."""
     if accuracy is None:
         return "-"
     if not n or not 0 <= accuracy <= 1:  # outside only in a file that somebody edited
@@ -66,12 +66,12 @@ def format_accuracy(accuracy: float | None, n: int | None = None) -> str:
 
 
 def score_label(name: str) -> str:
-    """Return the name of a score as people write it: top-1 for top1."""
+    """Return the name of a score for display: top-1 for top1."""
     return {"top1": "top-1", "top5": "top-5", "ece": "ECE"}.get(name, name)
 
 
 def format_score(name: str, value: float | None, n: int | None = None) -> str:
-    """Return an accuracy as 78.3%, with its interval where n is known, any other score as a number; "-" for None."""
+    """Return an accuracy as 78.3%, with its interval if n is known, any other score as a number; "-" for None."""
     if value is None or name.endswith(("top1", "top5", "shot", "real", "linear", "knn")):
         return format_accuracy(value, n)
     return f"{value:.4f}"

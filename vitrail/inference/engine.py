@@ -51,8 +51,8 @@ def outputs(
 ) -> Iterator[tuple[Tensor, Batch]]:
     """Yield y = call(images), float32 (b, ...), and the batch without images, for the readable examples of a loader.
 
-    `call`: the model itself where it is None. `task`: the name of a progress bar; no name, no bar. Which examples
-    could not be read is in `loader.bad_files`.
+    `call`: None for the model itself. `task`: the name of a progress bar; no name, no bar. `loader.bad_files` lists
+    the examples that could not be read.
     """
     weight = next(model.parameters())
     batches = loader.batches(device=weight.device)
@@ -118,7 +118,7 @@ def evaluation_loader(
 ) -> Loader:
     """Return a loader of each example once, in order, `batch_size` at a time on each process.
 
-    `num_workers`: processes that decode; None: as many as help. `max_bad`: share of the examples that may be broken.
+    `num_workers`: processes that decode; None: chosen automatically. `max_bad`: share of examples that may be broken.
     `shared`: processes that were started together (torchrun) each get a part; otherwise each gets everything.
     """
     if batch_size < 1:
@@ -135,7 +135,7 @@ def evaluation_loader(
 
 
 def evaluation_pipeline(model: Model) -> Pipeline:
-    """Return the model's own preprocessing; ConfigError where it has none, or one for another image size."""
+    """Return the model's own preprocessing; ConfigError if it has none, or one for another image size."""
     if not model.preprocess:
         raise ConfigError("this model has no preprocessing line: set model.preprocess to one")
     pipeline = parse(model.preprocess)
@@ -167,7 +167,7 @@ class Transform:
 def transform(model: ModelLike, training: bool = False) -> Transform:
     """Return a callable that prepares an image for a model: a path, bytes, PIL image, uint8 array -> (3, H, W).
 
-    It makes what predict and evaluate see; with `training`, a random crop and flip of the same size and range.
+    Its output is what predict and evaluate use; with `training`, a random crop and flip of the same size and range.
     """
     model = as_model(model)
     pipeline = evaluation_pipeline(model)
@@ -183,7 +183,7 @@ def training_line(model: Model) -> str:
 
 
 def check_finite(t: Tensor, what: str) -> None:
-    """Raise CheckpointError where a model's weights or outputs are not numbers."""
+    """Raise CheckpointError if a model's weights or outputs are not finite."""
     if wrong := int((~t.isfinite()).sum()):
         raise CheckpointError(
             f"the model's {what} are not finite in {wrong:,} of {t.numel():,} values: its weights have overflowed"

@@ -1,4 +1,4 @@
-"""Images -> features: what the classifier sees, or the tokens of any layer; of whole splits kept on disk.
+"""Images -> features: the input of the classifier, or the tokens of any layer; for whole splits kept on disk.
 
     images ──► features ──► float32 (n, D)
     source ──► extract_features ──► Features: x float16 (n, D), labels (n,)        what probes work on
@@ -10,8 +10,8 @@ In a cache, an entry is a folder named by a digest of everything that the featur
     index.npy       int64 (n,), which examples of the source they are: broken ones are left out
     about.json      what the name is a digest of, and a checksum of both files
 
-Another model, preprocessing line or state of the data has another name. An entry is written whole or not at all; a
-damaged one is computed again. The device is not in the name: it changes a feature by less than the rounding.
+Another model, preprocessing line or state of the data has another name. Entries are written completely or not at all;
+a damaged one is computed again. The device is not in the name: it changes a feature by less than the rounding.
 
 B images, T tokens, D width, z_l (B, T, D) the tokens after layer l.
 """
@@ -68,9 +68,9 @@ def features(
     batch_size: int = BATCH_SIZE,
     num_workers: int = 0,
 ) -> np.ndarray:
-    """Return the features of each image, float32 (n, D); ImageError where one cannot be read.
+    """Return the features of each image, float32 (n, D); ImageError if one cannot be read.
 
-    `which`: what the classifier sees, or tokens: see `representation`.
+    `which`: the input of the classifier, or tokens: see `representation`.
     """
     model = as_model(model)
     call = representation(model, which)
@@ -81,9 +81,9 @@ def features(
 
 
 def representation(model: Model, which: str = "pre_logits") -> Call:
-    """Return the function images (B, C, H, W) -> features (B, D), by the model's seams.
+    """Return the function images (B, C, H, W) -> features (B, D), by the model's methods.
 
-    pre_logits      what the classifier sees
+    pre_logits      the input of the classifier
     token, mean     of the encoder's output: the class token, the mean of the patch tokens
     layer3          of z_3, not normalised: the class token where there is one, else the mean; layer0 is z_0
     layer3.token, layer3.mean
@@ -203,7 +203,7 @@ def extract_features(model: Model, source: Source, extraction: Extraction = EXTR
 
 
 def cached_rows(model: Model, source: Source, extraction: Extraction, cache: Path) -> Rows:
-    """Return an entry of the cache, which is computed first where there is none."""
+    """Return an entry of the cache; compute it first if there is none."""
     about = {
         "version": str(VERSION),
         "model": model_digest(model),
@@ -264,7 +264,7 @@ def read_entry(folder: Path, about: dict[str, str]) -> Rows | None:
             card = json.loads(file.read(1 << 20))
         if any(card[name] != value for name, value in about.items()):
             differs = ", ".join(name for name, value in about.items() if card[name] != value)
-            raise DataError(f"{folder} holds features of another {differs}: remove it, or use another cache")
+            raise DataError(f"{folder} has features of another {differs}: remove it, or use another cache")
         if checksum(folder) != card["checksum"]:
             raise ValueError("the checksum differs")
         x = np.load(folder / "features.npy", mmap_mode="r", allow_pickle=False)  # (n, D)

@@ -1,4 +1,4 @@
-"""Images as people name them -> files -> pixels.
+"""Images as users name them -> files -> pixels.
 
     paths, folders, glob patterns ──► find_images ──► files
     any of these, bytes, PIL images, arrays ──► each_image ──► Pictures, a source that the loader can read
@@ -101,8 +101,8 @@ def each_image(images: ImageLike | Iterable[ImageLike]) -> Iterator[ImageLike]:
 def find_images(names: Sequence[str]) -> list[Path]:
     """Return the files that are named, the images in and below folders, and the matches of glob patterns; sorted.
 
-    In a folder everything with the extension of an image is taken, broken links included: whoever reads it says what
-    is wrong. Hidden files, other kinds of images and links to folders are skipped; a note counts the latter two.
+    In a folder every file with the extension of an image is taken, broken links included: reading it reports what is
+    wrong. Hidden files, other kinds of images and links to folders are skipped; a note counts the latter two.
     """
     files: list[Path] = []
     for name in names:

@@ -1,7 +1,7 @@
 """A model and images -> the most probable classes of each, by name.
 
-An image that cannot be read does not stop the others, in Python and on the command line alike: it keeps its place
-among the results, without classes, and a note gives the reason. Only where none can be read is that an error.
+An image that cannot be read does not stop the others, in Python and on the command line: it keeps its place among the
+results, without classes, and a note gives the reason. It is an error only if no image can be read.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def predict(
     """Return for each image the `top` classes with their probabilities (a softmax over all classes).
 
     `images`: files, folders (the images in them, sorted) or glob patterns; bytes, PIL images, arrays. The list of an
-    image that cannot be read is empty, and a note says why; ImageError where none can be read.
+    image that cannot be read is empty, and a note says why; ImageError if none can be read.
     """
     results = list(predict_each(as_model(model), images, top, batch_size, num_workers))
     errors = [result for result in results if isinstance(result, ImageError)]

@@ -2,16 +2,16 @@
 
 A (B, h, T, T) are the attention weights of a layer, a row for each query, rows summing to 1.
 
-**Distance** (appendix D.7): the distance between a query patch and the patches that it looks at, weighted by how
-much, d_q = sum_k A_qk |c_q - c_k|; then the mean over queries and images, for each head and layer. Only patches
-count, the class token neither as query nor as key, so rows are divided by what remains of them. c are the centres
+**Distance** (appendix D.7): the distance between a query patch and the patches that it attends to, weighted by the
+attention, d_q = sum_k A_qk |c_q - c_k|; then the mean over queries and images, for each head and layer. Only patches
+count, the class token neither as query nor as key, so rows are divided by their remaining sum. c are the centres
 of patches in pixels of the input image; for a hybrid, of the squares that its tokens stand for.
-Worked out: with 14 x 14 patches of 16 pixels, a head that looks everywhere alike has the mean distance of all pairs,
-16 / 196^2 sum_q,k sqrt((i_q - i_k)^2 + (j_q - j_k)^2) = 116.49 pixels; one that looks only at itself has 0; one where
-all look at the top left patch 161.03; and no distance exceeds the diagonal, 13 sqrt(2) 16 = 294.16.
+Example: with 14 x 14 patches of 16 pixels, a head with uniform attention has the mean distance of all pairs,
+16 / 196^2 sum_q,k sqrt((i_q - i_k)^2 + (j_q - j_k)^2) = 116.49 pixels; one where each patch attends only to itself
+has 0; one where all attend to the top left patch 161.03; none exceeds the diagonal, 13 sqrt(2) 16 = 294.16.
 
-**Attention of the output.** Pooling takes the tokens with weights p (T,), summing to 1: the class token alone
-(`token`), all patches alike (`mean`), or as the probe attends to them, heads averaged (`attention`). The map of a
+**Attention of the output.** Pooling averages the tokens with weights p (T,), summing to 1: the class token alone
+(`token`), all patches equally (`mean`), or as the probe attends to them, heads averaged (`attention`). The map of a
 head is p A, over the patches: for a class token its row of A, for mean pooling the mean row.
 
 **Rollout** (appendix D.8; Abnar and Zuidema): heads averaged, the residual connection as an identity, rows
@@ -196,7 +196,7 @@ def whole(name: str, A: Tensor, grid: tuple[int, int]) -> Tensor:
 
 
 def layer_names(config: ViTConfig) -> list[str]:
-    """Return the names of the layers as people count: 1, 2, ...; in axial models 1 row, 1 column, 2 row, ..."""
+    """Return the names of the layers, counted from 1: 1, 2, ...; in axial models 1 row, 1 column, 2 row, ..."""
     halves = (" row", " column") if config.block == "axial" else ("",)
     return [f"{i}{half}" for i in range(1, config.depth + 1) for half in halves]
 

@@ -6,7 +6,7 @@
     distances (n, L, h)   ──► attention_distances                  Fig. 7 right, Fig. 11
 
 Figures are matplotlib's objects, never its global state, so any thread may draw. The suffix of the path is the format
-(PNG where there is none); each file is written whole or not at all.
+(PNG if there is none); each file is written completely or not at all.
 """
 
 from __future__ import annotations
@@ -114,8 +114,8 @@ def confusion_matrix(
 ) -> None:
     """Draw how often a class (row) was taken for another (column): counts (K, K), coloured by the share of the row.
 
-    Up to LABELLED classes each has its name and cells have their counts. Of more, names could not be read: `pairs`
-    (true class, predicted class, how often, of how many) are listed beside the matrix instead.
+    Up to LABELLED classes have their names, and cells their counts. With more classes, names would be too small:
+    `pairs` (true class, predicted class, how often, of how many) are listed beside the matrix instead.
     """
     K = len(class_names)
     assert confusion.shape == (K, K) and 0 < K <= MOST_CLASSES
@@ -174,7 +174,7 @@ def pooled(values: np.ndarray, most: int) -> np.ndarray:
 def captioned(images: Sequence[np.ndarray], captions: Sequence[str], path: Path, *, title: str = "") -> None:
     """Draw a page of pictures, uint8 (H, W, 3) of any sizes, each with a caption below: `\\n` between its items.
 
-    Each item of a caption is wrapped into at most two lines; what is longer loses its end. The last row is centred.
+    Each item of a caption is wrapped into at most two lines; a longer one is cut off. The last row is centred.
     """
     n = max(1, len(images))
     columns = n if n <= 4 else min(range(6, 3, -1), key=lambda c: -n % c)
@@ -277,14 +277,14 @@ def labelled(
 
 
 def wrapped(text: str, inches: float, size: float) -> list[str]:
-    """Break a text into lines of letters of `size` points that are about so long, at least 10 letters."""
+    """Break a text into lines of about this length, in letters of `size` points; at least 10 letters a line."""
     wide = any(unicodedata.east_asian_width(letter) in "WF" for letter in text)  # Chinese, Japanese, Korean
     letters = max(10, int(inches / (0.008 * size * (2 if wide else 1))))
     return [line for part in text.split("\n") for line in textwrap.wrap(part, letters)]
 
 
 def middles(n: int, length: int) -> np.ndarray:
-    """Return the middles of n tiles along a side of so many pixels."""
+    """Return the middles of n tiles along a side of `pixels` pixels."""
     return (np.arange(n) + 0.5) * length / max(n, 1) - 0.5
 
 
@@ -323,7 +323,7 @@ def dress(ax: Axes) -> None:
 
 
 def plain(text: str) -> str:
-    """Return text that can be drawn: dollars in a name are dollars, not mathematics."""
+    """Return text for matplotlib, with dollar signs escaped, which would begin a formula."""
     return "\n".join(map(visible, text.split("\n"))).replace("$", r"\$")
 
 
@@ -351,6 +351,6 @@ def save(figure: Figure, path: Path) -> None:
 @cache  # once for all figures
 def note_boxes() -> None:
     note(
-        "no font here has some letters of names in the figures, which are drawn as boxes: install one that has them, "
-        "such as Noto Sans CJK"
+        "no installed font has some letters of names in the figures, which are drawn as boxes: install one that has "
+        "them, such as Noto Sans CJK"
     )

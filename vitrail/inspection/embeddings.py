@@ -64,7 +64,7 @@ def position_similarity(model: Model, layer: int = 0) -> np.ndarray:
     vit = with_attention(model)
     c = vit.config
     if c.positions in ("none", "relative"):
-        why = {"none": "none at all", "relative": "relative ones, which live inside attention"}[c.positions]
+        why = {"none": "none at all", "relative": "relative ones, which are part of attention"}[c.positions]
         raise ConfigError(
             f"position similarity needs position embeddings that are added; this model has {why}"
         )

@@ -39,20 +39,21 @@ HOT = 0.5  # fall of the probability that has the brightest colour of occlusion,
 
 # name of a figure: its heading and its caption, in the order of the page
 PERFORMANCE = {
-    "confusion": ("Confusions", "Rows are true classes, columns what the model answered."),
-    "wrong": ("Mistakes", "Wrong answers that the model was most confident of."),
-    "right": ("Right answers", "Right answers that the model was most confident of."),
+    "confusion": ("Confusions", "Rows are true classes, columns are predicted classes."),
+    "wrong": ("Mistakes", "The most confident wrong predictions."),
+    "right": ("Right answers", "The most confident right predictions."),
     "training": ("Training", "Loss, scores and learning rate over the steps of the run."),
 }
 INSIDE = {
     "attention_distance": (
         "Attention distance",
-        "How far each head looks: pixels from a patch to what it attends to, the mean over images (Fig. 7, right).",
+        "How far each head looks: distance in pixels from a patch to the patches that it attends to, "
+        "mean over images (Fig. 7, right).",
     ),
     "filters": ("Filters", "The principal components of the filters of the first layer (Fig. 7, left)."),
     "positions": (
         "Position embeddings",
-        "A tile for a patch position: how similar its embedding is to that of every position (Fig. 7, centre).",
+        "A tile for each patch position: how similar its embedding is to those of all positions (Fig. 7, centre).",
     ),
 }
 
@@ -115,7 +116,7 @@ def draw_run(run: Path, path: Path | None = None, title: str = "") -> Figures:
 
 
 def draw_evaluation(evaluation: Evaluation, source: Source, folder: Path) -> Figures:
-    """Draw the confusion matrix, where data and model have the same classes, and the most confident answers."""
+    """Draw the confusion matrix, if data and model have the same classes, and the most confident answers."""
     figures: Figures = {}
     names = evaluation.class_names
     if names == evaluation.model_class_names and len(names) <= drawing.MOST_CLASSES:
@@ -187,12 +188,12 @@ def draw_heads(name: str, maps: np.ndarray, layers: Sequence[str], path: Path) -
         rows=[f"layer {layer}" for layer in layers],
         columns=[str(head + 1) for head in range(heads)],
         axes=("", "head"),
-        scale=(0.0, 1.0, "share of the tile's greatest weight"),
+        scale=(0.0, 1.0, "weight, relative to the largest of the tile"),
     )
 
 
 def draw_views(subject: Subject, config: Config) -> dict[str, np.ndarray]:
-    """Return the image and what was computed of it as pictures, uint8 (H, W, 3), by caption."""
+    """Return the image and its maps as pictures, uint8 (H, W, 3), by caption."""
     H, W = config.image_size
     views = {f"input of the model:\n{H} x {W} pixels": subject.picture}
     if isinstance(config, ViTConfig):

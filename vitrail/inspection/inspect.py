@@ -4,7 +4,7 @@
     images ──► attention distance of all ────┼──► Inspection ──► figures.py (PNG), report.py (HTML)
            └─► maps, rollout, occlusion of a few ┘
 
-Where a kind of model lacks something, its field is None, and `notes` says why.
+If a kind of model lacks something, the field is None, and `notes` says why.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from vitrail.runtime.progress import progress
 
 @dataclass(frozen=True)
 class Subject:
-    """One image, looked at closely."""
+    """One image, inspected in detail."""
 
     name: str
     picture: np.ndarray  # uint8 (H, W, 3): the model's input, before its values are scaled
@@ -50,7 +50,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Inspection:
-    """All that there is to see of a model."""
+    """The results of inspecting a model."""
 
     name: str
     config: Config
@@ -84,7 +84,7 @@ def inspect(
     if name is None:
         name = Path(model).name if isinstance(model, str | Path) else "model"
     if name in (beside or {}):
-        raise ConfigError(f"the model and one beside it are both called {name!r}: give them different names")
+        raise ConfigError(f"the model and one in `beside` are both called {name!r}: use different names")
     model = as_model(model)
     if isinstance(images, Source):
         names = names or [images.key(i) for i in range(len(images))]
@@ -113,7 +113,7 @@ def inspect(
     near = list(zip(images, names, known, strict=True))[:closely]
     subjects = [look(model, *one) for one in progress(near, len(near), "images, closely")]
     if not images:
-        notes.append("attention, rollout and occlusion need images, and there are none")
+        notes.append("attention, rollout and occlusion need images, and none were passed")
     return Inspection(
         name=name,
         config=model.config,
@@ -143,6 +143,6 @@ def look(model: Model, image: ImageLike, name: str, true: str | None = None) -> 
 
 
 def model_input(model: Model, image: ImageLike) -> np.ndarray:
-    """Return the image as the model gets it, but for the range of its values: uint8 (H, W, 3)."""
+    """Return the image as the model gets it, except for the range of its values: uint8 (H, W, 3)."""
     x = replace(evaluation_pipeline(model), value_op=None)(pixels(image))  # (3, H, W), 0 to 255
     return x.permute(1, 2, 0).round().clamp(0, 255).byte().numpy()  # (H, W, 3)

@@ -1,4 +1,4 @@
-"""Occlusion: hide a part of the image, and measure how much less sure the model is (Zeiler and Fergus).
+"""Occlusion: hide a part of the image, and measure how much less confident the model is (Zeiler and Fergus).
 
     image ──► the image with one cell hidden, for every cell ──► how far the answer falls ──► a map of cells
 
@@ -26,7 +26,7 @@ RESNET_STRIDE = 32  # pixels from one place of a ResNet's last feature map to th
 
 
 def occlusion(model: Model, image: ImageLike) -> np.ndarray:
-    """Return by how much the probability of the first choice falls when a cell is hidden: (rows, columns) of cells.
+    """Return by how much the probability of the top class falls when a cell is hidden: (rows, columns) of cells.
 
     Below 0 where it rises. For a model without a classifier: 1 - cosine similarity of the features.
     """

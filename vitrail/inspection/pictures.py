@@ -68,7 +68,7 @@ def heated(
 
 
 def gridded(image: np.ndarray, stride: int) -> np.ndarray:
-    """Draw an image (H, W, 3), enlarged where it is small, cut into its patches by white lines."""
+    """Draw an image (H, W, 3), enlarged if it is small, cut into its patches by white lines."""
     H, W = image.shape[:2]
     by = max(1, round(224 / max(H, W)))
     large = image.repeat(by, axis=0).repeat(by, axis=1)  # (H*by, W*by, 3)
@@ -97,5 +97,5 @@ def to_bytes(values: np.ndarray) -> np.ndarray:
 
 
 def evenly(n: int, most: int) -> np.ndarray:
-    """Return at most `most` of n places, evenly taken."""
+    """Return at most `most` of n places, evenly spaced."""
     return np.arange(n) if n <= most else np.linspace(0, n - 1, most).round().astype(np.int64)

@@ -1,9 +1,9 @@
-"""One HTML page that explains a model: how good it is, where it fails, what it looks at, how it is built.
+"""One HTML page that explains a model: how accurate it is, where it fails, what it attends to, how it is built.
 
     Inspection + figures (PNG) [+ evaluation] ──► report.html
 
-The page is one file that needs nothing else: pictures are data URIs, style and script are inside, and its security
-policy forbids it to fetch anything. page/ holds its templates; all text that comes from outside is escaped.
+The page is self-contained: pictures are data URIs, style and script are inside, and its content security policy
+forbids it to fetch anything. page/ has its templates; all text that comes from outside is escaped.
 Tags in its head mark it as ours: a folder with such a page may be written to again, and the figures that it lists
 are removed before new ones are drawn.
 """
@@ -119,7 +119,7 @@ def check_own(folder: Path) -> None:
     names = [name for name in names if not name.startswith(".")]
     if names and listed_figures(folder / NAME) is None:
         raise ConfigError(
-            f"{folder} holds {', '.join(names[:3])}{', ...' if len(names) > 3 else ''} and no {NAME} of an earlier "
+            f"{folder} has {', '.join(names[:3])}{', ...' if len(names) > 3 else ''} and no {NAME} of an earlier "
             "inspection: choose a new folder for the figures"
         )
 
@@ -134,7 +134,7 @@ def listed_figures(page: Path) -> list[str] | None:
 
 
 def scores(inspection: Inspection, evaluation: Evaluation | None) -> str:
-    """Return a table of what was measured now, then of what the model's file records."""
+    """Return a table of the scores measured now, then of those that the model's file records."""
     rows: dict[str, str] = {}
     if evaluation is not None:
         e = evaluation
@@ -179,13 +179,13 @@ def facts(inspection: Inspection) -> str:
 
 
 def chart(heading: str, caption: str, path: Path) -> str:
-    """Return a figure on white, whatever the theme: its ink is dark. A large one can be brought to its full size."""
+    """Return a figure on white in any theme, since its ink is dark. A large one can be shown in full size."""
     with Image.open(path) as image:
         width, height = image.size
     uri = "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
     picture = f'<img src="{uri}" alt="{text(heading)}" width="{width}" height="{height}">'
     if width > LARGE:
-        caption += " Press the picture to see it in full size."
+        caption += " Click the picture to see it in full size."
         full_size = '<input type="checkbox" aria-label="full size">'
         picture = f'<label class="chart large">{full_size}{picture}</label>'
     else:
@@ -218,7 +218,7 @@ def explorer(inspection: Inspection) -> str:
     what = {
         "token": "the class token attends",
         "mean": "the average patch attends",
-        "attention": "the tokens that the pooling takes attend",
+        "attention": "the tokens, weighted by the pooling, attend",
     }[c.pool]
     inside = json.dumps(data, allow_nan=False).replace("<", "\\u003c")  # no tag can end the script
     grid = f"{c.grid[0]} x {c.grid[1]} patches"

@@ -1,6 +1,6 @@
 """Cost of a model, from its config alone: nothing is built or run.
 
-Counted as the field counts: 1 multiply-add = 1 MAC = 2 FLOPs; only matrix products and convolutions (norms,
+Counted as usual: 1 multiply-add = 1 MAC = 2 FLOPs; only matrix products and convolutions (norms,
 activations and additions are below 1%); a training step is 3 x forward (backward is twice forward).
 
     MACs of a ViT layer on T tokens:   4 T D^2  (q, k, v, out)  +  2 T^2 D  (q k^T, A v)  +  2 T D mlp_dim

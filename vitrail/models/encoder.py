@@ -4,12 +4,12 @@
     z_l  = MLP(LN(z'_l)) + z'_l             Eq. 3
 
 Attention runs fused (scaled_dot_product_attention). Given a `record` (a dict to fill), it is computed by the
-written-out formula instead, so that the weights A exist; a test holds the two equal. A record's keys:
-`block3.attention` (B, h, T, T), `block3.z` (B, T, D); in axial blocks also `block3.row.attention`, of the columns of
-each of B * rows rows, and `block3.column.attention`, likewise.
+written-out formula instead, so that the weights A exist; a test checks that the two agree. A record's keys:
+`block3.attention` (B, h, T, T), `block3.z` (B, T, D); in axial blocks also `block3.row.attention` (over the columns
+of each of B * rows rows) and `block3.column.attention` (over the rows of each column).
 
-B batch, T tokens, D width, h heads, d = D / h, z (B, T, D) the tokens. `Layout` has what the layers need to know of
-the tokens besides their values: grid, places, mask, and relative positions.
+B batch, T tokens, D width, h heads, d = D / h, z (B, T, D) the tokens. `Layout` has what the layers need to know
+about the tokens besides their values: grid, places, mask, and relative positions.
 """
 
 from __future__ import annotations

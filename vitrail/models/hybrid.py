@@ -3,7 +3,7 @@
 The paper has two ways to take features out of a ResNet-50 (4.2): (i) after stage 4, one token for 32 pixels;
 (ii) stage 4 left out and its layers moved to stage 3, (3, 4, 9), one token for 16 pixels.
 
-The name R+Ti/16 misleads: its root halves the image twice and patches of 8 follow, so its tokens are 32 pixels
+The name R+Ti/16 is misleading: its root halves the image twice and patches of 8 follow, so its tokens are 32 pixels
 apart (50 tokens at 224), as the published parameter count confirms.
 """
 

@@ -99,7 +99,7 @@ def parse(name: str) -> Config:
 
 
 def in_any_case(text: str, names: Iterable[str]) -> str | None:
-    """Return the name that is the text, else the first that differs from it in case only: g before G."""
+    """Return the name that equals the text, else the first that differs from it only in case: g before G."""
     known = list(names)
     return text if text in known else next((name for name in known if name.lower() == text.lower()), None)
 

@@ -6,12 +6,12 @@
     sincos      like 2d, with fixed sines and cosines
     relative    a learned key for each offset p_q - p_k; its logits are added to attention before the softmax
 
-The first four are added to the tokens: at the stem (Eq. 1), or again at the input of every layer, with a table
-of its own for each layer or one shared by all. `relative` lives inside attention: every layer, or shared.
+The first four are added to the tokens: at the stem (Eq. 1), or again at the input of every layer, with a separate
+table for each layer or one shared by all. `relative` is part of attention: every layer, or shared.
 The tokens before the patches (the class token) have learned rows in `1d`; in `2d` and `sincos` they get zeros.
 
 Positions are a function of the grid: for another grid, tables are resampled, as when a model is loaded at another
-image size, and sines are computed. If only some patches are kept, `places` are theirs.
+image size, and sines are computed. If only some patches are kept, `places` are the places of those.
 T = prefix + N tokens, N = rows * columns patches, D width, h heads, d = D / h.
 """
 

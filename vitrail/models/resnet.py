@@ -4,8 +4,8 @@ Both: bottleneck units, GroupNorm of 32 groups, and weight-standardised convolut
 
     w^ = (w - mean(w)) / std(w)         over each output filter
 
-The two published codes differ in small things, which are values here: BiT divides by sqrt(var + 1e-10),
-pads by fixed amounts and with zeros before the max-pool; the hybrids' divides by std + 1e-5 and pads as
+The two published implementations differ in details, which are values here: BiT divides by sqrt(var + 1e-10),
+pads by fixed amounts and with zeros before the max-pool; the hybrids' stem divides by std + 1e-5 and pads as
 TensorFlow's SAME does (the odd pixel goes to the right and the bottom).
 """
 
@@ -200,7 +200,7 @@ class PreActUnit(nn.Module):
 
 
 class PostActUnit(nn.Module):
-    """Convolve, normalise, rectify; the last norm of the branch starts at zero, so the unit as the identity."""
+    """Convolve, normalise, rectify; the last norm starts at zero, so that the unit starts as the identity."""
 
     def __init__(
         self, inputs: int, outputs: int, stride: int, project: bool, conv: Convolution, norm_eps: float

@@ -8,9 +8,8 @@
 What the head reads, y, is the class token (`token`), the mean of the patch tokens (`mean`), or a learned probe that
 attends to all tokens, then an MLP (`attention`: big_vision's MAP head).
 
-The methods are the seams: masking, probes, figures and export use them and never reach deeper. Images may have any
-size that the patches divide; positions follow the grid. One may keep some of the patches (`keep`) and pad sequences
-(`mask`).
+These methods are the interface: masking, probes, figures and export use only them. Images may have any size that the
+patches divide; positions follow the grid. `keep` encodes only some of the patches; `mask` allows padded sequences.
 B batch, C channels, H x W pixels, P patch, N = HW / P^2 patches, T = prefix + N tokens (prefix: 1 with a class token,
 else 0), n patches kept, D width.
 """
@@ -99,13 +98,15 @@ class ViTConfig:
         if self.positions == "sincos" and (D % 4 or D < 8):
             raise ConfigError(f"positions='sincos' need a width of 8 or more that 4 divides, not {D}")
         if self.positions == "relative" and self.positions_at == "stem":
-            raise ConfigError("relative positions live inside attention: positions_at is 'every' or 'shared'")
+            raise ConfigError(
+                "relative positions are part of attention: positions_at must be 'every' or 'shared'"
+            )
         if self.pool == "token" and not self.class_token:
             raise ConfigError("pool='token' needs the class token; use pool='mean' or 'attention' without it")
         if self.block == "axial" and (self.class_token or self.positions == "relative"):
             raise ConfigError(
-                "axial attention runs along rows and columns, where neither a class token nor 1-D relative "
-                "positions have a place: use pool='mean' and other positions"
+                "axial attention runs along rows and columns and supports neither a class token nor 1-D relative "
+                "positions: use pool='mean' and other positions"
             )
 
     @property
@@ -135,7 +136,7 @@ class ViTConfig:
 
 
 class Described(nn.Module):
-    """A model with what is known of it besides its config; checkpoints keep it."""
+    """A model with what is known about it besides its config; checkpoints keep it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -204,7 +205,9 @@ class ViT(Described):
         if mask is not None:
             mask = mask[:, None] if mask.ndim == 3 else mask[:, None, None]  # (B, 1, 1 or T, T)
         if self.config.block == "axial" and (keep is not None or mask is not None):
-            raise ConfigError("axial attention runs along whole rows and columns: no keep, no mask")
+            raise ConfigError(
+                "axial attention runs along whole rows and columns: it supports neither keep nor mask"
+            )
         at = None if keep is None else positions.places(keep, self.config.prefix)  # (B, prefix + n)
         return self.encoder(z, Layout(self.known_grid(grid), at, mask), record)
 
@@ -264,7 +267,7 @@ class PatchEmbedding(nn.Conv2d):
     """x (B, C, H, W) -> x_p E + b (B, N, D), patches in row-major order.
 
     The weights are those of a convolution whose kernel and stride are the patch, (D, C, P, P), as every checkpoint
-    has them; the arithmetic is one matrix product, which GPUs do faster. A test holds the two equal.
+    has them; the arithmetic is one matrix product, which GPUs do faster. A test checks that the two agree.
     """
 
     def __init__(self, channels: int, width: int, patch_size: int) -> None:

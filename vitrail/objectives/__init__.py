@@ -21,7 +21,7 @@ def objective_named(name: str) -> Objective:
 
 
 def objective_name(objective: Objective) -> str:
-    """Return its name; of a person's own, the qualified name of its class."""
+    """Return its name; for a user-defined one, the qualified name of its class."""
     kind = type(objective)
     known = {kind: name for name, kind in OBJECTIVES.items()}
     return known.get(kind, f"{kind.__module__}.{kind.__qualname__}")

@@ -11,8 +11,8 @@ predicts what the patch shows:
 Binning: a channel c in [0, 1] falls into bin min(7, floor(8 c)), eight equal bins, the upper edge in the last;
 the class is 64 r + 8 g + b. The paper does not give its bin edges.
 
-On held-out images the loss stands beside `prior_loss`, the least that a prediction can have that depends neither on
-the image nor on the place: that of the distribution of colours over all held-out patches (of pixels: of their mean).
+On held-out images the loss is reported beside `prior_loss`, the lowest loss of a prediction that depends neither on
+the image nor on the place: that of the distribution of colours over all held-out patches (for pixels: of their mean).
 
 x (B, 3, H, W) images in [-1, 1], N patches, n of them corrupted, z (B, N, D) embeddings.
 """
@@ -276,7 +276,7 @@ class Prior:
     """Counts of colours, or sums of pixels, over all truths."""
 
     def __init__(self, pixels: int = 0) -> None:
-        """`pixels` of a patch, where those are predicted, and not colours."""
+        """`pixels` of a patch, if those are predicted, and not colours."""
         self.counts = torch.zeros(COLOURS, dtype=torch.float64)
         self.sums = torch.zeros(3, pixels, dtype=torch.float64)  # n, sum, sum of squares, by pixel
         self.pixels = pixels

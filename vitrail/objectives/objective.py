@@ -1,7 +1,7 @@
-"""The contract of an objective: what training minimises, and everything that goes with it.
+"""The interface of an objective: what training minimises, and the views and evaluators that belong to it.
 
 An objective is a frozen dataclass of settings with the methods below; no base class is needed. The ones in the
-package are named in __init__.py; a person passes one of their own from Python:
+package are named in __init__.py; you can pass your own from Python:
 
     vitrail.pretrain("photos", model="S/16", objective=Mine())
 
@@ -47,7 +47,7 @@ class Objective(Protocol):
     def evaluators(self, module: Any, val: Source, data: DataSettings) -> list[Evaluator]:
         """Return what is measured on held-out data during training; `data.batch_size` is that of one process.
 
-        May be left out: then nothing is.
+        May be left out: then nothing is measured.
         """
         ...
 
@@ -60,8 +60,8 @@ def training_view(model: Model, data: DataSettings) -> View:
         raise ConfigError(f"'{line}' makes {pipeline.image_size}, the model takes {model.config.image_size}")
     if pipeline.value_op != pp.parse(model.preprocess).value_op:
         raise ConfigError(
-            f"preprocess '{line}' and the model's own '{model.preprocess}' end in different values. A model is used "
-            "with those that it was trained on: set evaluate_preprocess too"
+            f"preprocess '{line}' and the model's own '{model.preprocess}' end in different ranges. A model "
+            "is used with the range of values that it was trained on: set evaluate_preprocess too"
         )
     return View(pipeline)
 

@@ -2,8 +2,8 @@
 
 All: Adam, lr 1e-3, cosine, warmup of 10,000 steps, batch 4,096, 300 epochs, clipping at norm 1, sigmoid loss;
 RandAugment and mixup at one of seven levels. On ImageNet-21k: the settings of the checkpoints that the authors
-recommend. On ImageNet: the levels of their released config, which leaves out the dropout and stochastic depth that it
-says help B and L; here these have both, at 0.1, as the paper has them.
+recommend. On ImageNet: the levels of their released config, which omits the dropout and stochastic depth that, by its
+own comments, help B and L; here these have both, at 0.1, as in the paper.
 
 Released files for ImageNet-21k have no layer before the classifier, the config for ImageNet has one. Results are
 top-1 on ImageNet after fine-tuning at 384 pixels, as the authors' README has them (n is not stated).

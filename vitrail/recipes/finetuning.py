@@ -46,7 +46,7 @@ class FinetuningRecipe:
 
 @dataclass(frozen=True)
 class Row:
-    """A data set of Table 4, and what a model from ImageNet-21k reached on it."""
+    """A data set of Table 4, and the result of a model from ImageNet-21k."""
 
     steps: int
     lrs: tuple[float, ...]
@@ -76,7 +76,7 @@ TABLE_4: dict[str, Row] = {
 
 
 def table_4(row: Row, facts: Facts, **settings: Any) -> Finetuning:
-    """Return the fine-tuning of a row, with other settings where they are given."""
+    """Return the fine-tuning of a row, with any setting replaced."""
     sweep = {} if row.dev is None else {"lrs": row.lrs, "dev": row.dev}
     protocol = paper(replace(facts, sweep=facts.sweep or row.dev is not None))
     return override(protocol, {"steps": row.steps, "lr": row.lr, "warmup": row.warmup, **sweep, **settings})

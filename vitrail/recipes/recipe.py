@@ -1,6 +1,6 @@
 """A recipe: a function that makes a complete published experiment, with the result to expect and the cost.
 
-Every number of an experiment is published; where one is not, the file of the recipe says which is used instead.
+Every number of an experiment is published, unless the file of the recipe says otherwise.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Recipe:
 
     @property
     def cost(self) -> str:
-        """Return compute and time in words, which say what is derived."""
+        """Return a sentence on compute and time that says what is derived."""
         on_tpu = self.estimate()
         days = f"{rounded(on_tpu.accelerator_days)} TPUv3-core-days or"
         if self.core_days:

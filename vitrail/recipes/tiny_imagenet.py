@@ -3,10 +3,10 @@
     vitrail pretrain --recipe ti8-64-masked --data DATA
     vitrail pretrain --recipe ti8-64 --data DATA --model runs/DATA-ti8-64-masked/model
 
-First masked patches, without labels; then labels, from those weights. Images stay on the GPU, since a model so small
-would wait for them; the second was run with --compile graphs, since it waits for its launches too. A part of train is
-held out for every choice; the validation images are for the reported number alone. What was tried, and what it gave,
-is in docs/results/ti8-64.md.
+First masked patches, without labels; then labels, from those weights. Images stay on the GPU, since so small a model
+would wait for them; the second was run with --compile graphs, since it would also wait for kernel launches. A part of
+train is held out for every choice; the validation images are only for the reported number. docs/results/ti8-64.md has
+the other settings that were tried, with their results.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def ti8_64_masked() -> Experiment:
 
 
 def ti8_64() -> Experiment:
-    """Train on with labels, 361 epochs: crops, RandAugment, erasing; mixup or cutmix, by a coin for each batch. The
+    """Train further with labels, 361 epochs: crops, RandAugment, erasing; mixup or cutmix, at random per batch. The
     held-out part is evaluated eight times, and the best weights are kept."""
     return Experiment(
         model=ModelSettings("Ti/8@64", drop_path=0.1),

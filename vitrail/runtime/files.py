@@ -1,6 +1,6 @@
 """Atomic files and folders: written beside their place, then moved into it, so that they are always complete.
 
-And safe opening of files in a folder that somebody else may have filled: never a link, a pipe or a device.
+And safe opening of files in a folder that may not be trusted: never a link, a pipe or a device.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def remove_unfinished(folder: Path, names: str, untouched: float = 0.0) -> None:
 
 @contextmanager
 def naming_full_disk(path: Path) -> Iterator[None]:
-    """Turn the error of a full disk, whoever raised it, into an OSError that names `path`."""
+    """Turn the error of a full disk, from any library, into an OSError that names `path`."""
     try:
         yield
     except OSError as error:
@@ -189,7 +189,7 @@ def check_own_file(path: Path) -> None:
 
 
 def open_own(path: Path, flags: int = os.O_RDONLY) -> int:
-    """Open a file of a folder that somebody else may have filled; raise OSError as `check_own_file` does."""
+    """Open a file of a folder that may not be trusted; raise OSError as `check_own_file` does."""
     check_own_file(path)
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
 

@@ -39,7 +39,7 @@ class Interrupts:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Raise KeyboardInterrupt on Ctrl-C, also where compiled code loses it or turns it into an error of its own."""
+    """Raise KeyboardInterrupt on Ctrl-C, even if compiled code loses it or turns it into another error."""
     came = False
 
     def interrupt(number: int, frame: FrameType | None) -> None:

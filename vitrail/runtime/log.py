@@ -1,7 +1,7 @@
 """Messages through one logger, `vitrail`, and numbers for TensorBoard.
 
 Without any set-up, Python prints warnings to standard error, and so does the command line: everyone sees a `note`.
-Text from other people's files (names of files, classes, tensors) is shown through `visible`.
+Text from untrusted files (names of files, classes, tensors) is shown through `visible`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def escaped(match: re.Match[str]) -> str:
 
 
 class Board:
-    """Write numbers for TensorBoard to `folder`; each start of a run writes a file of its own."""
+    """Write numbers for TensorBoard to `folder`; each start of a run writes its own file."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -3,7 +3,7 @@
     path ──zipfile──► member ──read_member_header──► Header(shape, dtype, ..)
                              └─read_member──► array
 
-A damaged file raises one of DAMAGE, which the caller turns into an error of its own.
+A damaged file raises one of DAMAGE, which the caller turns into its own error.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ class TrainingDisplay:
         return {"images_per_second": images} | ({"mfu": images * self.work.flops / peak} if peak else {})
 
     def remaining(self) -> timedelta | None:
-        """Return the time left, evaluations included, by the steps since the run was started or resumed."""
+        """Return the time left, evaluations included, estimated from the steps since the start or resumption."""
         if self.first is None or not self.times or self.times[-1][0] == self.first[0]:
             return None
         (first, begin), (last, end) = self.first, self.times[-1]

@@ -1,5 +1,5 @@
 """An experiment -> its parts: data, model, objective, batches, evaluators. Nothing here writes to the run's folder,
-so that whatever does not fit together is found before anything is written.
+so that contradictions are found before anything is written.
 
 The data set and the weights to start from are read once (`Inputs`), however many runs are assembled from them.
 """
@@ -55,7 +55,7 @@ class Inputs:
 
 
 def read_start(settings: ModelSettings) -> Checkpoint | None:
-    """Read the weights that a model's name stands for; None where it names an architecture."""
+    """Read the weights of a model by name; None if it names an architecture."""
     return read(settings.model, image_size=settings.image_size) if has_weights(settings.model) else None
 
 
@@ -123,7 +123,7 @@ def assemble(
 
 
 def check_fits(experiment: Experiment, train: Source, processes: int) -> None:
-    """Raise where the settings do not fit each other, the data or the processes."""
+    """Raise an error if the settings contradict each other, the data or the number of processes."""
     batch_size, training = experiment.data.batch_size, experiment.training
     if batch_size > len(train):
         raise ConfigError(f"batch_size {batch_size} is larger than the {len(train)} examples of {train.name}")
@@ -146,7 +146,7 @@ def build_model(experiment: Experiment, train: Source, start: Checkpoint | None)
     settings, names = experiment.model, train.class_names
     classes = len(names) if experiment.objective.needs_labels else 0
     if classes == 1:
-        raise DataError(f"{train.name} has only one class, {names[0]}: there is nothing to tell apart")
+        raise DataError(f"{train.name} has only one class, {names[0]}: at least two are needed")
     if start is None:
         model = create(settings.model, classes=classes, **settings.fresh_overrides())
     else:
@@ -197,7 +197,7 @@ def build_loader(
 
 
 def build_evaluators(experiment: Experiment, objective: nn.Module, val: Source | None) -> list[Evaluator]:
-    """Return what is measured during training: nothing of the test split."""
+    """Return the evaluators that run during training: none of them uses the test split."""
     evaluators: list[Evaluator] = []
     if val is not None and hasattr(experiment.objective, "evaluators"):
         data = replace(experiment.data, batch_size=evaluation_batch(experiment))
@@ -214,19 +214,19 @@ def build_evaluators(experiment: Experiment, objective: nn.Module, val: Source |
 
 
 def evaluation_batch(experiment: Experiment) -> int:
-    """Return the images at a time on this process: what fits in training fits in evaluation."""
+    """Return the batch size of an evaluation on this process: a size that fits in training fits in evaluation."""
     each = experiment.data.batch_size // world() // experiment.training.grad_accum
     return max(1, min(MOST_EVALUATED, each))
 
 
 def remarks(experiment: Experiment, sources: Sources) -> list[str]:
-    """Return what a person may not have meant; the experiment is resolved."""
+    """Return warnings about settings that may be mistakes; the experiment is resolved."""
     texts, train, optimizer = [], sources.train, experiment.optimizer
     absent = without_images(train)
     if absent and experiment.objective.needs_labels:
         texts.append(
             f"{train.name} has no image of {len(absent):,} of {len(train.class_names):,} classes, which cannot be "
-            f"learnt: {list_some(absent)} (`train[:25% per class]` takes a part of each)"
+            f"learned: {list_some(absent)} (`train[:25% per class]` takes a part of each)"
         )
     if experiment.data.val == "auto" and sources.val is None:
         texts.append(

@@ -49,12 +49,12 @@ class Sources:
         return cls(train, val, test)
 
     def fingerprint(self) -> tuple[str, list[str]]:
-        """Return what a run remembers of its data: a fingerprint, which changes when it does, and the class names."""
+        """Return what a run records about its data: a fingerprint, which changes with the data, and class names."""
         splits = (self.train, self.val, self.test)
         return " ".join("-" if s is None else s.fingerprint() for s in splits), self.train.class_names
 
     def untested(self) -> list[str]:
-        """Return the classes that the test split has no images of; none where nothing is tested."""
+        """Return the classes without images in the test split; none if nothing is tested."""
         return [] if self.test is None else without_images(self.test)
 
 
@@ -65,7 +65,7 @@ def open_data(settings: DataSettings) -> DataSet:
 
 
 def without_images(source: Source) -> list[str]:
-    """Return its classes that it has no example of."""
+    """Return the classes without examples."""
     there = set(source.labels.tolist())
     return [name for label, name in enumerate(source.class_names) if label not in there]
 
@@ -99,5 +99,5 @@ def resolve_splits(settings: DataSettings, data: DataSet) -> DataSettings:
 
 
 def held_part(examples: int) -> float:
-    """Return the fraction of so many examples to hold out, as the paper does for Pets, CIFAR and ImageNet."""
+    """Return the fraction of `examples` to hold out, as the paper does for Pets, CIFAR and ImageNet."""
     return 0.1 if examples < SMALL else 0.02 if examples < MEDIUM else 0.01

@@ -96,8 +96,8 @@ def estimate(
 
 
 def advise(assembled: Assembled, *, runs: int) -> float:
-    """Say how long so many runs will take here, measured on a few images of noise; on a CPU that needs over 30
-    minutes, also what is quicker. Return the seconds."""
+    """Note how long `runs` runs will take here, measured on a few images of noise; on a CPU that needs over 30
+    minutes, also suggest what is faster. Return the seconds."""
     experiment, device = assembled.experiment, assembled.device
     steps, batch_size = int(experiment.training.steps), experiment.data.batch_size
     with torch.random.fork_rng(devices=[]):
@@ -107,8 +107,8 @@ def advise(assembled: Assembled, *, runs: int) -> float:
     note(f"{steps:,} steps of {batch_size} images{many}: about {in_words(seconds)} on {device}")
     if device.type == "cpu" and seconds > LONG_SECONDS:
         note(
-            "That is long on a CPU. A linear probe on frozen features takes one pass over the images: "
-            f"vitrail linear {experiment.model.model} {experiment.data.data}; or train the head alone: --freeze body"
+            "That is long on a CPU. A linear probe on frozen features needs one pass over the images: "
+            f"vitrail linear {experiment.model.model} {experiment.data.data}; or train only the head: --freeze body"
         )
     return seconds
 

@@ -1,4 +1,4 @@
-"""The loop. There is one: pre-training, fine-tuning, probing and self-supervision differ in what is passed to it.
+"""The training loop. There is only one: pre-training, fine-tuning and self-supervision differ in their arguments.
 
     batch -> objective -> loss -> gradients (accumulated, shared, clipped) -> update -> average
 
@@ -48,7 +48,7 @@ class Batches(Protocol):
 
 @dataclass
 class Outcome:
-    """The end of a run. The objective holds the final weights: averaged, or the best, where asked for."""
+    """The end of a run. The objective holds the final weights: averaged, or the best, if so set."""
 
     steps: int  # updates done
     scores: dict[str, float]  # of the weights that the objective holds
@@ -74,7 +74,7 @@ class Progress:
 
 @dataclass
 class Loop:
-    """A run of the loop, from where its folder stands."""
+    """A run of the loop, starting from the state of its folder."""
 
     state: TrainState
     module: nn.Module  # the objective, as `distribute` returned it
@@ -181,7 +181,7 @@ class Loop:
             self.progress.skipped += 1
             if self.progress.skipped > self.settings.max_skipped:
                 raise TrainingError(
-                    f"{self.progress.skipped} batches gave a loss that is not finite, more than max_skipped "
+                    f"{self.progress.skipped} batches had a loss that is not finite, more than max_skipped "
                     f"{self.settings.max_skipped}; the last: " + describe_nonfinite(measured)
                 )
             self.record({"step": measured.step + 1, "skipped": self.progress.skipped})
@@ -198,7 +198,7 @@ class Loop:
         self.display.record(row)
 
     def due(self, what: Literal["evaluate", "save"], step: int) -> bool:
-        """Return whether it is time to evaluate or to save: every so many steps, and at the end."""
+        """Return whether it is time to evaluate or to save: every `every` steps, and at the end."""
         if what == "evaluate" and not self.evaluators:
             return False
         every = int(self.settings.evaluate_every if what == "evaluate" else self.settings.save_every)
@@ -265,7 +265,7 @@ class Loop:
         return score
 
     def finish(self, step: int) -> Outcome:
-        """Take the weights to keep: the best ones where a score is monitored, the average where there is one."""
+        """Load the weights to keep: the best ones if a score is monitored, the average if there is one."""
         last, kept, scores = self.progress, step, self.progress.scores
         if self.run is not None and self.settings.monitor and last.best_step not in (0, step):
             found, then = self.restore(best=True)
@@ -314,7 +314,7 @@ def describe_nonfinite(measured: Measured) -> str:
     values = ", ".join(f"{name} {value:g}" for name, value in measured.row().items() if name != "interrupted")
     examples = [i for part in gather(measured.indices.tolist()) for i in part]
     return (
-        f"step {measured.step + 1}: {values}: not finite; the batch held the examples "
+        f"step {measured.step + 1}: {values}: not finite; the batch contained the examples "
         + ", ".join(map(str, examples[:NAMED]))
         + (f" and {len(examples) - NAMED} more" if len(examples) > NAMED else "")
         + ". A lower lr, grad_clip 1 or a longer warmup often helps; on_nonfinite skip leaves such batches out"

@@ -65,7 +65,7 @@ def override_known(settings: Settings, keywords: dict[str, Any]) -> tuple[Settin
 
 
 def check_objective(objective: Any) -> Objective:
-    """Return a person's own objective; ConfigError where it lacks what training calls, or run.json cannot hold it."""
+    """Return a user-defined objective; ConfigError if it lacks a method, or run.json cannot store its fields."""
     missing = [name for name in ("needs_labels", "views", "build") if not hasattr(objective, name)]
     if missing or isinstance(objective, type) or not dataclasses.is_dataclass(objective):
         raise ConfigError(
@@ -79,13 +79,13 @@ def check_objective(objective: Any) -> Objective:
         except TypeError as error:
             raise ConfigError(
                 f"objective {type(objective).__name__}: {name} is of type {type(value).__name__}, which run.json "
-                "cannot hold"
+                "cannot store"
             ) from error
     return cast(Objective, objective)
 
 
 def check_type(name: str, value: Any, annotation: Any) -> Any:
-    """Return the value: a list for several as a tuple, one text for several as one of them, a path as text."""
+    """Return the value with the type of its annotation: a list or one text becomes a tuple, a path becomes text."""
     plain = str(value) if isinstance(value, Path) else value
     for kind in get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,):
         if get_origin(kind) is tuple:

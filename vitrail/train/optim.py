@@ -50,7 +50,7 @@ def lr_at(step: int, steps: int, settings: OptimizerSettings) -> float:
 
 
 class TrainState:
-    """All that training changes: the weights of an objective's module, the optimizer's moments, and the exponential
+    """The training state: the weights of an objective's module, the optimizer's moments, and the exponential
     moving average of the weights (Polyak averaging; the paper's ImageNet numbers use 0.9999).
 
         average <- d average + (1 - d) weights      d = ema, as in the paper
@@ -95,7 +95,7 @@ class TrainState:
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
-        """Let the objective hold the average inside, where there is one, and its own weights again after."""
+        """Context in which the objective has the averaged weights, if there are any; restore its own afterwards."""
         own = {name: self.weights[name].clone() for name in self.average}
         self.keep_average()
         try:
@@ -105,7 +105,7 @@ class TrainState:
                 self.weights[name].copy_(w)
 
     def keep_average(self) -> None:
-        """Let the objective hold the average, where there is one, from here on."""
+        """Give the objective the averaged weights for good, if there are any."""
         for name, w in self.average.items():
             self.weights[name].copy_(w)
 
@@ -149,7 +149,7 @@ def build_optimizer(
 
 
 def freeze(model: nn.Module, parts: Sequence[str]) -> None:
-    """Freeze `body`, all but the head, or the parameters whose names begin so, whole words at a time."""
+    """Freeze `body`, all but the head, or the parameters whose names begin with a prefix of whole words."""
     for part in parts:
         matched = False
         for name, p in model.named_parameters():
@@ -159,14 +159,14 @@ def freeze(model: nn.Module, parts: Sequence[str]) -> None:
                 matched = True
         if not matched:
             first = ", ".join(dict.fromkeys(name.split(".")[0] for name, _ in model.named_parameters()))
-            raise ConfigError(f"freeze {part!r}: no parameter begins so; there are body, {first}")
+            raise ConfigError(f"freeze {part!r}: no parameter has this prefix; there are body, {first}")
     if not any(p.requires_grad for p in model.parameters()):
         raise ConfigError(f"freeze {', '.join(parts)} leaves nothing to train")
     classifier = dict(model.named_parameters()).get("head.classifier.weight")
     if classifier is not None and not classifier.requires_grad and not classifier.any():
         raise ConfigError(
-            f"freeze {', '.join(parts)}: the head is new and all zeros, through which nothing below it learns; "
-            "freeze other parts (body trains the head alone)"
+            f"freeze {', '.join(parts)}: the head is new and all zeros, so no gradient reaches the layers below it; "
+            "freeze other parts (body trains only the head)"
         )
 
 

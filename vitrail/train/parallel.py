@@ -26,7 +26,7 @@ LAYERS = re.compile(r".*(blocks|stages)\.\d+")
 
 
 def distribute(objective: nn.Module, training: TrainingSettings, device: torch.device) -> nn.Module:
-    """Return what the loop calls: the objective itself, or a wrapper of it. FSDP2 shards it in place."""
+    """Return the module that the loop calls: the objective itself, or a wrapper. FSDP2 shards it in place."""
     if training.parallel == "fsdp":
         replicas = training.replicas
         shape = (world(),) if replicas == 1 else (replicas, world() // replicas)
@@ -47,11 +47,11 @@ def distribute(objective: nn.Module, training: TrainingSettings, device: torch.d
 
 
 def averaging(objective: nn.Module, device: torch.device) -> DistributedDataParallel:
-    """DDP, which shares gradients from its first step on in one order.
+    """DDP that reduces gradients in the same order from its first step on.
 
-    It lays them out for sharing in the order in which its first backward pass makes them, and uses that from the
-    second on. On three processes or more a sum depends on the place in the layout, so that the first step of a run
-    that goes on would round otherwise. A backward pass through nothing but the parameters comes before it.
+    DDP arranges its buckets in the order in which the first backward pass computes gradients, and uses them from the
+    second on. On three processes or more a sum depends on the place in a bucket, so the first step of a resumed run
+    would round differently. Therefore a backward pass through nothing but the parameters comes first.
     """
     module = DistributedDataParallel(
         WithParameters(objective), device_ids=[device] if device.type == "cuda" else None
@@ -76,7 +76,7 @@ class WithParameters(nn.Module):
 
 
 def check_processes(training: TrainingSettings, batch_size: int, processes: int) -> None:
-    """Raise where so many processes cannot share a batch, or the weights."""
+    """Raise an error if this number of processes cannot share a batch, or the weights."""
     if processes < 1 or batch_size % (processes * training.grad_accum):
         raise ConfigError(
             f"batch_size {batch_size} cannot be split into equal parts: {processes} for the processes, times "
@@ -87,7 +87,7 @@ def check_processes(training: TrainingSettings, batch_size: int, processes: int)
         raise ConfigError(f"replicas={replicas} are groups of shards: they need parallel=fsdp")
     if replicas < 1 or processes % replicas:
         raise ConfigError(
-            f"replicas={replicas}: {processes} processes do not form so many groups of equal size"
+            f"replicas={replicas}: {processes} processes cannot form {replicas} groups of equal size"
         )
 
 

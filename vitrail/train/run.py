@@ -3,9 +3,9 @@
     run(experiment, out)        the whole of it; the same call again resumes, or returns the results
 
 A run folder holds run.json, metrics.jsonl, bad_files.jsonl, mistakes.jsonl (of the test split, the most confident
-first), checkpoints/, model/ (a bundle), figures/. Choices look at the held-out part of train (`val`); the test split
-is evaluated once, when training is over. A finished run whose model/ is missing or damaged writes it again from its
-checkpoint. Pictures are drawn by the caller's `figures`, as vitrail.inspection.figures.
+first), checkpoints/, model/ (a bundle), figures/. Choices are made on the held-out part of train (`val`); the test
+split is evaluated once, when training is over. A finished run whose model/ is missing or damaged writes it again from
+its checkpoint. Pictures are drawn by the caller's `figures`, as vitrail.inspection.figures.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def finish(
                 steps = run.steps()
                 stands = f"is saved at step {steps[-1]}" if steps else "had just begun"
                 error.add_note(
-                    f"{run.path} {stands}: the same command resumes it, also with other --num-workers; other "
+                    f"{run.path} {stands}: the same command resumes it, even with other --num-workers; other "
                     "settings need another --out"
                 )
             raise
@@ -191,7 +191,7 @@ def describe_computation(assembled: Assembled) -> str:
 
 
 def build_state(assembled: Assembled) -> tuple[nn.Module, TrainState]:
-    """Return the module that the loop calls, and all that training changes."""
+    """Return the module that the loop calls, and the training state."""
     module = distribute(assembled.objective, assembled.experiment.training, assembled.device)
     return module, TrainState(assembled.objective, assembled.experiment.optimizer, assembled.device)
 
@@ -242,7 +242,7 @@ def rewrite_model(assembled: Assembled, run: Run, results: dict[str, Any]) -> di
     except CheckpointError as error:
         raise CheckpointError(
             f"the run is finished, but {place} is missing or damaged, and cannot be written again without its "
-            f"checkpoint: {error}. Restore either of them; or remove {run.path}, or choose another, to train anew"
+            f"checkpoint: {error}. Restore either of them; or remove {run.path}, or choose another, to train again"
         ) from error
     state.keep_average()
     if rank() == 0:
@@ -265,8 +265,8 @@ def trained_model(assembled: Assembled) -> Model:
 
 
 def publish(model: Model, assembled: Assembled, run: Run, results: dict[str, Any]) -> dict[str, Any]:
-    """Write the bundle with its scores, licence and provenance: the experiment, the step of the weights, by what code
-    and on what, and where it began. Return the results with the names of its files and their SHA-256."""
+    """Write the bundle with its scores, license and provenance: the experiment, the step of the weights, the code,
+    the hardware and the start. Return the results with the names of its files and their SHA-256."""
     provenance = {
         "format": "trained",
         "experiment": assembled.identity,

@@ -78,14 +78,14 @@ class ModelSettings:
         return overrides
 
     def completed(self, config: Config) -> ModelSettings:
-        """Return the settings with those left unset as a model has them, for people to read; its head is new."""
+        """Return the settings with unset ones filled in from a model, for display; its head is new."""
         height, width = config.image_size
         known = vars(config) | {"image_size": height if height == width else None, "head_bias": 0.0}
         unset = {name: known[name] for name, value in vars(self).items() if value is None and name in known}
         return dataclasses.replace(self, **unset, pre_logits=bool(known.get("pre_logits")))
 
     def loaded_overrides(self) -> dict[str, Any]:
-        """Return what may be set for weights that are loaded; refuse what needs other weights."""
+        """Return the settings that apply to loaded weights; refuse those that need other weights."""
         free = CHANGEABLE | {"model", "image_size"} | (set() if self.pre_logits else {"pre_logits"})
         if fixed := [name for name, value in vars(self).items() if value is not None and name not in free]:
             raise ConfigError(
@@ -183,7 +183,7 @@ class Experiment:
         return groups | {"objective": {"name": objective_name(self.objective), **own}, "seed": self.seed}
 
     def identity(self) -> dict[str, Any]:
-        """Return what must be the same for a run to be resumed, as run.json has it."""
+        """Return the settings that must be equal for a run to be resumed, as run.json has them."""
         return {
             name: {k: v for k, v in part.items() if k not in INCIDENTAL} if isinstance(part, dict) else part
             for name, part in self.as_dict().items()
@@ -206,12 +206,12 @@ class Experiment:
         warmup = resolve(optimizer.warmup, least=0)
         if warmup >= steps:
             raise ConfigError(
-                f"warmup {optimizer.warmup} ({warmup} steps) leaves nothing of a run of {steps} steps"
+                f"warmup {optimizer.warmup} ({warmup} steps) must be shorter than the run of {steps} steps"
             )
         milestones = tuple(resolve(at) for at in optimizer.milestones)
         if list(milestones) != sorted(milestones) or max(milestones, default=0) > steps:
             raise ConfigError(
-                f"milestones {milestones} must rise, and lie within the {steps} steps of the run"
+                f"milestones {milestones} must increase, and be within the {steps} steps of the run"
             )
         changed: dict[str, Any] = {"steps": steps, "log_every": max(1, resolve(training.log_every))}
         changed |= {name: resolve(getattr(training, name)) for name in ("evaluate_every", "save_every")}

@@ -8,7 +8,7 @@ sweep, lr is chosen on a part held out of train, then all of train is used. The 
 seed.
 
 A folder is the run of the first seed, with the choices and results of the whole in its run.json and results.md;
-sweep/ and seeds/ hold the other runs. Those come first, so that a finished folder is a finished fine-tuning.
+sweep/ and seeds/ contain the other runs. Those run first, so that a finished folder is a finished fine-tuning.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Start = Callable[[str, Experiment], Trained]  # train in a folder inside
 
 
 class Swept(TypedDict):
-    """The scores that lr is chosen by."""
+    """The scores by which lr is chosen."""
 
     val_top1: float
     val_loss: float | None
@@ -93,7 +93,7 @@ def prepare(
         protocol = PROTOCOLS[protocol]
     if str(data) and not str(model):
         raise ConfigError(
-            "no model: give anyone's checkpoint or a bundle (--model PATH), ti8-64 (included), or the name of an "
+            "no model: pass a checkpoint or a bundle (--model PATH), ti8-64 (included), or the name of an "
             "architecture to train from scratch"
         )
     train = settings.get("train", "train")
@@ -106,8 +106,7 @@ def prepare(
     objective = finetuning.experiment.objective
     if not objective.needs_labels:
         raise ConfigError(
-            f"objective {objective_name(objective)} trains no classifier, as fine-tuning does: use pretrain with "
-            f"this model"
+            f"objective {objective_name(objective)} does not train a classifier: use pretrain with this model"
         )
     return Prepared(finetuning, inputs)
 
@@ -118,7 +117,7 @@ def run_finetuning(
     """Choose lr, train a run for each seed, summarise. Interrupted, it raises `Interrupted`; called again, it
     resumes.
 
-    Finished, it returns the results, and writes those models again that are missing or damaged since.
+    If it is finished, return the results, and write missing or damaged models again.
     """
     finetuning, inputs, folder = prepared.finetuning, prepared.inputs, Path(out)
     sweep, seeds = sweep_runs(finetuning), finetuning.sweep.seeds
@@ -165,7 +164,7 @@ def tell(text: str) -> None:
 
 
 def sweep_runs(finetuning: Finetuning) -> dict[str, Experiment]:
-    """Return the runs that lr is chosen by: on a part of train, with the rest to choose by and no test split."""
+    """Return the runs of the sweep: trained on a part of train, evaluated on the rest, without a test split."""
     sweep, experiment = finetuning.sweep, finetuning.experiment
     part, train = f"{100 * (1 - sweep.dev):g}%", experiment.data.train
     splits = {"train": f"{train}[:{part} per class]", "val": f"{train}[{part}: per class]", "test": "none"}
@@ -191,8 +190,8 @@ def with_lr(finetuning: Finetuning, assembled: Assembled, lr: float) -> Assemble
 def choose_lr(
     finetuning: Finetuning, sweep: dict[str, Experiment], start: Start
 ) -> tuple[float, dict[str, Scores]]:
-    """Return the lr with the best accuracy on a held-out part of train, and the scores of each. Of equals, the one
-    with the lowest loss, then the lowest."""
+    """Return the lr with the best accuracy on a held-out part of train, and the scores of each. Of equal ones, take
+    that with the lowest loss, then the lowest lr."""
     swept: dict[str, Scores] = {}
     for number, (place, experiment) in enumerate(sweep.items(), 1):
         name = f"{experiment.optimizer.lr:g}"
@@ -240,8 +239,7 @@ def summarise(
 
 
 def mend(folder: Path, inside: dict[str, Experiment], start: Start) -> None:
-    """Let the finished runs inside write their models again that are missing or damaged; a run may have been
-    removed."""
+    """Write missing or damaged models of the finished runs inside again; a run may have been removed."""
     for place, experiment in inside.items():
         broken = False
         try:
@@ -255,7 +253,7 @@ def mend(folder: Path, inside: dict[str, Experiment], start: Start) -> None:
 
 
 def describe(finetuning: Finetuning, assembled: Assembled, inputs: Inputs) -> None:
-    """Say how many images are used for what, what will not be tested, and under which license the weights are."""
+    """Note how many images are used for what, what will not be tested, and the license of the weights."""
     settings, sources = finetuning.experiment, assembled.sources
     text = f"Training on {len(sources.train):,} images ({sources.train.name})"
     text += (
@@ -285,4 +283,4 @@ def describe(finetuning: Finetuning, assembled: Assembled, inputs: Inputs) -> No
         )
     if stated_license(assembled.model.license):
         license = describe_license(assembled.model.license)
-        note(f"License of {settings.model.model}, which also holds for what is trained from it: {license}")
+        note(f"License of {settings.model.model}, which also applies to models trained from it: {license}")

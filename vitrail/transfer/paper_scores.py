@@ -52,7 +52,7 @@ OTHER_NAMES = {"oxford_iiit_pet": "pets", "oxford_flowers102": "flowers102", "im
 
 
 def paper_model(asked: str | None, model: str) -> str | None:
-    """Return the row that is asked for, else the one that a file's name tells, such as vit-b16-i21k, or None.
+    """Return the row that is named, else the one in a file's name, such as vit-b16-i21k, or None.
 
     Of two training lengths it is the shorter, as in our recipes, unless the name says 14ep.
     """

@@ -4,8 +4,8 @@
     augreg    the published code's preset for AugReg's checkpoints: the paper's, but 500 steps at lr 0.03, whatever
               the size of the data
     bit       BiT-HyperRule: SGD, batch 512, lr dropping at milestones, image size by the size of the images
-    default   for a person with a folder of photographs: a small batch, steps by data size, no higher resolution
-              than the images and the machine call for
+    default   for a folder of photographs: a small batch, steps by the size of the data, no higher resolution
+              than the images and the machine allow
 
 A fine-tuning is an experiment and a sweep: lr is chosen on a part held out of train, then all of train is used.
 """
@@ -70,7 +70,7 @@ class Finetuning:
             )
 
     def identity(self) -> dict[str, Any]:
-        """Return what must be the same for a fine-tuning to be resumed, as run.json has it."""
+        """Return the settings that must be equal for a fine-tuning to be resumed, as run.json has them."""
         return self.experiment.identity() | {"sweep": vars(self.sweep)}
 
 
@@ -109,7 +109,7 @@ def gather_facts(inputs: Inputs, model: str, train: str, *, gpu: bool, **asked: 
     height, width = config.image_size
     if height != width and asked.get("image_size") is None:
         raise ConfigError(
-            f"{model} is for images of {height} x {width} pixels, and fine-tuning crops squares: --image-size "
+            f"{model} is for images of {height} x {width} pixels, but fine-tuning crops squares: --image-size "
             f"{min(height, width)} resamples its positions to a square"
         )
     sizes = sample_sizes(source)
@@ -143,10 +143,10 @@ def sample_sizes(source: Source) -> list[tuple[int, int]]:
 
 
 def check_counts(source: Source) -> None:
-    """Raise where a class has too few images, before anything is computed."""
+    """Raise an error if a class has too few images, before anything is computed."""
     if len(source.class_names) < 2:
         raise DataError(
-            f"{source.name} has only one class, {', '.join(source.class_names)}: there is nothing to tell apart"
+            f"{source.name} has only one class, {', '.join(source.class_names)}: at least two are needed"
         )
     counts = dict.fromkeys(source.class_names, 0)
     for label in source.labels.tolist():
@@ -240,7 +240,7 @@ def no_dropout(facts: Facts) -> dict[str, Any]:
 
 
 def photo_size(facts: Facts) -> int:
-    """Return on a GPU up to 12/7 of the checkpoint's size (224 -> 384), no larger than the images; else its own."""
+    """Return up to 12/7 of the checkpoint's size on a GPU (224 -> 384), no larger than the images; else its own."""
     if not facts.gpu:
         return facts.model_size
     limit = min(facts.model_size * 12 // 7, max(facts.model_size, facts.short_side))

@@ -30,7 +30,7 @@ def results_page(results: dict[str, Any]) -> str:
             lines.append(f"| {escape_markdown(readable(one['name']))} | {one['n']} | {one['accuracy']:.1%} |")
     if results["untested"]:
         names = [escape_markdown(readable(name)) for name in results["untested"]]
-        lines.append(f"\nNot tested, for lack of images: {', '.join(names)}")
+        lines.append(f"\nNot tested, because there are no test images: {', '.join(names)}")
     if results.get("wrong"):
         lines.append(f"\n{describe_mistakes(results, 'mistakes.jsonl')}")
     if results["sweep"]:
@@ -45,7 +45,7 @@ def results_page(results: dict[str, Any]) -> str:
 
 
 def score_table(results: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Return the columns and rows of the scores: of one seed with their margins, of several with their spread."""
+    """Return the columns and rows of the scores: of one seed with their intervals, of several with their spread."""
     n, rows = results.get("test_examples"), []
     if results["seeds"] == 1:
         rows = [
@@ -59,14 +59,14 @@ def score_table(results: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
 
 
 def describe_mistakes(results: dict[str, Any], where: object) -> str:
-    """Say how many test images were classified wrongly, and where they are listed."""
+    """Return a line on how many test images were classified wrongly, and where they are listed."""
     of = " of the first seed" if results["seeds"] > 1 else ""
     most = f", the most confident {MOST_MISTAKES:,}" if results["wrong"] > MOST_MISTAKES else ""
     return f"Mistakes{of}: {results['wrong']:,}, listed in {where}{most}"
 
 
 def describe_tie(sweep: dict[str, Any]) -> str:
-    """Return a remark where several lrs have the best accuracy; else nothing."""
+    """Return a remark if several lrs have the best accuracy; else nothing."""
     best = max(scores["val_top1"] for scores in sweep.values())
     equal = [lr for lr, scores in sweep.items() if scores["val_top1"] == best]
     if len(equal) == 1:

@@ -2,8 +2,8 @@
 
     for each data set, for each method:  OUT/DATA/METHOD/ (a run)  ──►  OUT/results.md, .csv, .json
 
-Few-shot draws its examples anew for each seed, fine-tuning trains anew. A linear probe and kNN depend on no seed:
-they are one number (n 1, no std). Features are computed once (inference/features.py), below OUT. The same call
+Few-shot draws its examples again for each seed, fine-tuning trains again. A linear probe and kNN do not depend on a
+seed: they are one number (n 1, no std). Features are computed once (inference/features.py), below OUT. The same call
 continues; several at once share the work (tables.py). The paper's numbers are of fine-tuning on the whole data set.
 
 Few-shot uses big_vision's L2, or, as scenic's train_lib/transfer/fewshot_utils.py, one that the data sets choose
@@ -62,7 +62,7 @@ class SuiteSettings:
     """Settings of the methods."""
 
     seeds: int = 3  # number of runs of few-shot and of fine-tuning
-    # few-shot examples of each class; if unset, 1, 5, 10, 25, as far as every class has so many
+    # few-shot examples of each class; if unset, those of 1, 5, 10, 25 for which every class has enough
     shots: tuple[int, ...] | None = None
     # examples of few-shot: vitrail's, big_vision's for the same seeds, or scenic's (the first, no seed)
     draws: Draws = "vitrail"
@@ -232,7 +232,7 @@ class SuiteData:
         return cls(where, train, test, split, probes, settings, finetuning)
 
     def identity(self, method: str) -> dict[str, Any]:
-        """Return the data and settings that must be equal for a method to count as done."""
+        """Return the data and settings that must be equal for a method to count as finished."""
         fingerprint = f"{self.train.fingerprint()} {self.test.fingerprint()}"
         about = {"data": self.where, "test": self.test_split, "fingerprint": fingerprint}
         settings = asdict(self.settings)
@@ -340,7 +340,7 @@ def collect(
 
 
 def table(result: dict[str, Any]) -> tables.Table:
-    """Return the table that people read."""
+    """Return the table for display."""
     rows = [
         [
             row["data"],
@@ -353,7 +353,7 @@ def table(result: dict[str, Any]) -> tables.Table:
         ]
         for row in result["rows"]
     ]
-    lines = ["Accuracy and std over the runs; a linear probe and kNN depend on no seed and run once"]
+    lines = ["Accuracy and std over the runs; a linear probe and kNN do not depend on a seed and run once"]
     if (draws := result["settings"]["draws"]) != "vitrail":
         lines.append(f"Few-shot: the examples that {draws} draws")
     if result["fewshot_l2"] is not None:

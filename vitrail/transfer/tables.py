@@ -1,11 +1,11 @@
-"""Tables of results that several processes fill: each takes pieces of the work that no other is at.
+"""Tables of results that several processes fill: each takes pieces of the work that no other is working on.
 
     CUDA_VISIBLE_DEVICES=0 vitrail vtab ... --out DIR &
     CUDA_VISIBLE_DEVICES=1 vitrail vtab ... --out DIR        the same command: a device each, one folder of results
 
     for each piece:  claim, run, finish  ──►  results_lock, read_piece of all, write_tables
 
-A piece is a run folder (checkpoints/run/). Locks are the operating system's: one is gone when its process is. The
+A piece is a run folder (checkpoints/run/). Locks are the operating system's: they end with their process. The
 table is results.md to read, results.csv to compute with, results.json with everything.
 """
 
@@ -46,7 +46,7 @@ def check_results_folder(folder: Path, inside: Iterable[str] = ()) -> None:
     others = [name for name in RESULTS if os.path.lexists(folder / name)]
     if others and not (folder / LOCK).exists():
         raise ConfigError(
-            f"{folder} holds {', '.join(others)} of something else: move them, or choose another folder (--out)"
+            f"{folder} has {', '.join(others)} of another program: move them, or choose another folder (--out)"
         )
 
 
@@ -63,19 +63,19 @@ def model_path(model: ModelLike, folder: Path) -> str:
     if not path.exists():
         save(model, path)
     elif model_digest(load(path)) != model_digest(model):
-        raise ConfigError(f"{path} holds another model than the one given: choose another folder")
+        raise ConfigError(f"{path} is another model than the one that was passed: choose another folder")
     return str(path)
 
 
 @contextmanager
 def claim(folder: Path, config: dict[str, Any]) -> Iterator[Run | None]:
-    """Open the run in `folder` for this process alone; None where another process is at it.
+    """Open the run in `folder` for this process alone; None if another process is working on it.
 
     After a ConfigError a new folder is removed: it would refuse the corrected call.
     """
     if launched():
         raise ConfigError(
-            "torchrun makes one run of several devices; start this command once for each device"
+            "this command does not use torchrun: start it once for each device, and the processes share the work"
         )
     check_no_link(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -138,7 +138,7 @@ def escape_markdown(text: str) -> str:
 
 
 def escape_csv(value: Any) -> Any:
-    """Put an apostrophe before text that begins like a formula, and is no number: spreadsheets would compute it."""
+    """Put an apostrophe before text that begins like a formula and is not a number: spreadsheets would compute it."""
     if not isinstance(value, str):
         return value
     text = visible(value)

@@ -9,7 +9,7 @@ the model's own preprocessing line says, and the result records how.
 
 OUT/ holds data/ (labels that had to be computed), manifests/ (the examples used), tasks/TASK/ (a run each) and
 results.md, .csv, .json. The same call continues; several at once share the tasks (tables.py). A task that is absent
-or unfinished enters no mean; a group with such a task has no mean.
+or unfinished is in no mean; a group with such a task has no mean.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from vitrail.transfer.vtab_tasks import GROUPS, TASKS, paper_accuracies, select_
 
 
 class TaskResults(TypedDict):
-    """Results of a finished task in run.json; chosen settings are recorded besides."""
+    """Results of a finished task in run.json, together with the chosen settings."""
 
     accuracy: float
     std: float | None
@@ -110,7 +110,7 @@ def vtab(
 ) -> dict[str, Any]:
     """Run the tasks whose data is there and return the content of results.json.
 
-    `tasks`: names of tasks and groups; all 19 where none is named. `manifests`: a folder of TASK.csv; other examples
+    `tasks`: names of tasks and groups; all 19 if none is named. `manifests`: a folder of TASK.csv; other examples
     are refused. `paper`: a model of Table 9 to compare with. `settings`: fields of it can be replaced by keyword.
     """
     settings = override(settings, keywords)
@@ -120,7 +120,7 @@ def vtab(
     folders = {name: place for name in names if (place := vtab_data.find_folder(root, name)) is not None}
     if not folders:
         known = ", ".join(dict.fromkeys(f for name in names for f in (name, TASKS[name].folder)))
-        raise DataError(f"{root} holds the data of none of the tasks; their folders are called: {known}")
+        raise DataError(f"{root} has the data of none of the tasks; their folders are called: {known}")
     expected = {} if manifests is None else {n: Path(manifests).expanduser() / f"{n}.csv" for n in folders}
     for path in expected.values():
         if not path.exists():
@@ -184,7 +184,7 @@ class Start:
         return cls(checkpoint, weights, value_op, override(experiment, resolved))
 
     def identity(self, protocol: VTABProtocol, source: Path) -> dict[str, Any]:
-        """Return what must be equal for a task to be continued."""
+        """Return the settings that must be equal for a task to be continued."""
         files = sorted(path for path in source.rglob("*") if path.is_file() and path.name != "manifest.csv")
         fingerprint = digest_files((str(path.relative_to(source)), path) for path in files)
         settings = {name: value for name, value in asdict(protocol).items() if name != "keep_models"}
@@ -272,7 +272,7 @@ def collect(
 
 
 def table(result: dict[str, Any]) -> tables.Table:
-    """Return the table that people read."""
+    """Return the table for display."""
     rows = []
     for row in result["rows"]:
         cells = [row["status"], "-", "-"]

@@ -8,7 +8,7 @@ A folder holds Parquet files in one of two forms.
 - Cut: train800, val200 and test, with the labels of the task. Where a label is computed from an annotation (Clevr,
   dSprites, KITTI), `write_cut` makes this form once.
 
-A manifest lists the examples of a task, so that two people can compare theirs:
+A manifest lists the examples of a task, so that splits can be compared:
 
     split,pixels,label            a line for each example of train, val and test
     train,3f9c0a51e2b7d604,17     pixels: the first 16 digits of SHA-256 over "H W\\n" and the RGB bytes, row by row
@@ -82,7 +82,7 @@ def cut_splits(sizes: Sizes) -> tuple[str, str, str]:
 
 def open_task(folder: Path, name: str, sizes: Sizes, labelled: Path | None = None) -> TaskData | None:
     """Open and check the examples of a task. Labels that have to be computed are written to `labelled`, in the cut
-    form; without it, what is known to be wrong is an error, and None is returned."""
+    form; without it, only check what can be checked, and return None."""
     task, cut = TASKS[name], cut_splits(sizes)
     if not has_shards(folder, ".parquet"):
         raise DataError(
@@ -136,7 +136,7 @@ def slice_splits(
 
 
 def write_cut(folder: Path, name: str, sizes: Sizes, out: Path) -> None:
-    """Write the cut form of a task whose labels are computed; keep what is there already."""
+    """Write the cut form of a task whose labels are computed; keep existing files."""
     whole = {split: open_labelled(folder, split, TASKS[name]) for split in whole_splits(TASKS[name])}
     slices = slice_splits(TASKS[name], {split: len(whole[split]) for split in whole}, folder, sizes)
     for cut, (split, start, stop) in zip(cut_splits(sizes), slices, strict=True):

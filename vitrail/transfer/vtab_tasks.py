@@ -147,7 +147,7 @@ PAPER = {
 
 
 def select_tasks(names: Sequence[str]) -> list[str]:
-    """Return tasks by their names and groups, in the order of TASKS; all of them where none is named."""
+    """Return tasks by their names and groups, in the order of TASKS; all of them if none is named."""
     known = [*TASKS, *GROUPS]
     for name in names:
         if name not in known:

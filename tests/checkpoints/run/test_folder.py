@@ -96,7 +96,7 @@ def test_another_config_is_refused_by_the_names_and_values_that_differ(run):
 
 def test_a_folder_of_something_else_is_refused(tmp_path):
     (tmp_path / "holiday.jpg").write_text("")
-    with pytest.raises(ConfigError, match=r"holds holiday\.jpg"):
+    with pytest.raises(ConfigError, match=r"contains holiday\.jpg"):
         Run.open(tmp_path, CONFIG)
     assert [p.name for p in tmp_path.iterdir()] == ["holiday.jpg"]
     with pytest.raises(ConfigError, match="is a file"):

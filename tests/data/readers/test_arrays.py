@@ -96,7 +96,7 @@ def test_names_of_classes(tmp_path: Path) -> None:
         ({"x": PIXELS, "y": LABELS[:5]}, r"6 images but labels of shape \(5,\)"),
         ({"x": PIXELS, "y": LABELS.astype(float)}, "'y' is float64"),
         ({"x": PIXELS[:0], "y": LABELS[:0]}, "no examples"),
-        ({"x": PIXELS, "y": LABELS - 1}, "labels are none of the"),
+        ({"x": PIXELS, "y": LABELS - 1}, "labels are not among the"),
         ({"x": PIXELS, "y": LABELS, "class_names": np.array("cat")}, r"class_names' is <U3 \(\)"),
         (
             {"x": PIXELS, "y": LABELS, "class_names": np.array([["a"], ["b"], ["c"]])},

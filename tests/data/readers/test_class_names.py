@@ -56,10 +56,10 @@ def test_numbers_over_all_splits() -> None:
 def test_labels_have_to_be_classes() -> None:
     check_labels(np.array([0, 1]), ["a", "b"], "here")
     for labels in ([0, 2], [-1, 0]):
-        with pytest.raises(DataError, match="1 of 2 labels are none of the 2 classes"):
+        with pytest.raises(DataError, match="1 of 2 labels are not among the 2 classes"):
             check_labels(np.array(labels), ["a", "b"], "here")
     assert number_labels(["b", "a", "b"], ["a", "b"], "here").tolist() == [1, 0, 1]
-    with pytest.raises(DataError, match="none of the 1 classes: x, y"):
+    with pytest.raises(DataError, match="not among the 1 classes: x, y"):
         number_labels(["y", "x"], ["a"], "here")
 
 

@@ -116,7 +116,7 @@ def test_strings_are_sorted_into_the_classes_of_train(tmp_path: Path) -> None:
     put(tmp_path / "test.parquet", pa.array(["dog", "cat"]).dictionary_encode())
     assert open_parquet(tmp_path, "test").labels.tolist() == [1, 0]
     put(tmp_path / "test.parquet", ["cow"])
-    with pytest.raises(DataError, match="none of the 2 classes: cow"):
+    with pytest.raises(DataError, match="not among the 2 classes: cow"):
         open_parquet(tmp_path, "test")
 
 
@@ -140,7 +140,7 @@ def test_labels_that_cannot_be(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="1 of 3 rows have no label"):
         open_parquet(tmp_path, "train")
     put(tmp_path / "train.parquet", [-1, -1], names=["a"])
-    with pytest.raises(DataError, match="2 of 2 labels are none of the 1 classes"):
+    with pytest.raises(DataError, match="2 of 2 labels are not among the 1 classes"):
         open_parquet(tmp_path, "train")
     put(tmp_path / "train.parquet", [0.5, 1.5])
     with pytest.raises(DataError, match="column 'label' is double; labels are integers or strings"):
@@ -258,7 +258,7 @@ def test_a_long_label_that_is_stored_once(tmp_path: Path) -> None:
 def test_more_rows_than_bytes(tmp_path: Path) -> None:
     table = pa.table({"image": pa.nulls(50_000, pa.binary()), "label": pa.array(np.zeros(50_000, np.int64))})
     pq.write_table(table, tmp_path / "train.parquet")
-    with pytest.raises(DataError, match=r"claims 50,000 rows, and has [0-9,]+ bytes"):
+    with pytest.raises(DataError, match=r"claims 50,000 rows, but has [0-9,]+ bytes"):
         open_parquet(tmp_path, "train")
 
 

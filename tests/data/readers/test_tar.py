@@ -65,7 +65,7 @@ def test_names_beside_and_names_as_labels(shards: Path, tmp_path: Path) -> None:
     source = open_tar(words, "test")
     assert (source.class_names, source.labels.tolist()) == (["cat", "dog"], [1])
     put(words / "test.tar", ["cow"])
-    with pytest.raises(DataError, match="none of the 2 classes: cow"):
+    with pytest.raises(DataError, match="not among the 2 classes: cow"):
         open_tar(words, "test")
 
 
@@ -78,7 +78,7 @@ def test_a_name_that_is_a_number_stays_a_name(tmp_path: Path) -> None:
 
 def test_labels_beyond_the_names(shards: Path) -> None:
     (shards / "classes.txt").write_text("a\nb\n")
-    with pytest.raises(DataError, match="1 of 5 labels are none of the 2 classes"):
+    with pytest.raises(DataError, match="1 of 5 labels are not among the 2 classes"):
         open_tar(shards, "train")
 
 
@@ -459,16 +459,16 @@ def test_a_long_chain_of_extension_headers_is_walked_without_recursion(tmp_path:
 
 @pytest.mark.parametrize("at", range(0, 2 * 1024 + 1, 256))
 def test_an_archive_that_was_cut_anywhere_is_refused(tmp_path: Path, at: int) -> None:
-    with pytest.raises(ValueError, match=r"empty|cut off|follow"):
+    with pytest.raises(ValueError, match=r"empty|truncated|follow"):
         members((FILE * 2)[:at], tmp_path)
 
 
 def test_members_behind_the_end_are_not_dropped_in_silence(tmp_path: Path) -> None:
     assert len(members(FILE + bytes(512), tmp_path)) == 1
     assert len(members(FILE + bytes(20 * 512), tmp_path)) == 1
-    with pytest.raises(ValueError, match="more than zeros follow"):
+    with pytest.raises(ValueError, match="other bytes than zeros follow"):
         members(FILE + END + FILE + END, tmp_path)
-    with pytest.raises(ValueError, match="more than zeros follow"):
+    with pytest.raises(ValueError, match="other bytes than zeros follow"):
         members(FILE + bytes(512) + FILE[512:] + FILE + END, tmp_path)  # a header that was lost
 
 

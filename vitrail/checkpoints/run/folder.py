@@ -6,7 +6,7 @@
       checkpoints/step-00001000/  the last `keep`, and the best by score
       model/  figures/            written by others
 
-Opened again with the same config it resumes from the newest checkpoint that is whole; with another config it is
+Opened again with the same config it resumes from the newest intact checkpoint; with another config it is
 refused. One process (or one group of processes) writes at a time: the first holds a lock, which the system releases
 when it ends, however it ends. Reading needs no lock. In a group all processes call each method and see the same
 folder; the first one writes, and what fails on one fails on all.
@@ -96,7 +96,7 @@ class Run:
         start: str | None = None,
         used: dict[str, Any] | None = None,
     ) -> Run:
-        """Start a run, or resume the one that is there.
+        """Start a run, or resume the existing one.
 
         `keep`: how many checkpoints are kept, besides the best. `data`: its fingerprint and class names; changed data
         is noted, other class names (or another order) are refused, as the labels would mean something else. `start`:
@@ -174,11 +174,11 @@ class Run:
         return None if step is None else (step, read_checkpoint(self._place(step), state)["facts"])
 
     def _find_whole(self, step: int | None, best: bool, most: int) -> int | None:
-        """Return the step of the checkpoint that is asked for, or of the next one that is whole."""
+        """Return the step of the requested checkpoint, or of the next intact one."""
         steps = [step] if step is not None else list(read_scores(self.path)) if best else self.steps()[::-1]
         if self.first is not None and not steps and not best:
             raise CheckpointError(
-                f"{self.path} has written checkpoints since step {self.first}, but {CHECKPOINTS} holds none now: "
+                f"{self.path} has written checkpoints since step {self.first}, but {CHECKPOINTS} has none now: "
                 "restore them to resume, or choose another folder to start over"
             )
         for one in steps:
@@ -195,7 +195,7 @@ class Run:
         return None
 
     def steps(self) -> list[int]:
-        """Return the steps of the checkpoints that are there, in order."""
+        """Return the steps of the existing checkpoints, in order."""
         return list_steps(self.path)
 
     def best(self) -> int | None:
@@ -221,8 +221,8 @@ class Run:
         return list(read_rows(self._metrics))
 
     def rewind(self, step: int, *, scores: bool = True) -> None:
-        """Drop the rows after `step` and what a kill left of a last line; without `scores` also those of its own
-        evaluation, which will be repeated."""
+        """Drop the rows after `step` and a last line that a kill left incomplete; without `scores` also the rows of
+        the evaluation of that step, which will be repeated."""
         last = step if scores else step - 1
         with fail_together(f"{self._metrics} cannot be rewritten"):
             if rank() == 0 and self._metrics.exists():
@@ -270,7 +270,7 @@ def check_own(path: Path, config: dict[str, Any] | None = None) -> None:
             "name"
         ) from error
     if path.exists() and not path.is_dir():
-        raise ConfigError(f"{path} is a file; a run is written to a folder of its own")
+        raise ConfigError(f"{path} is a file; a run is written to a folder")
     if path.is_dir() and not os.path.lexists(path / RUN_JSON):
         # A run that was killed in its first moments leaves hidden files, and the model it was started with.
         hidden = (LOCK, f".{RUN_JSON}.", f".{START}.")
@@ -278,8 +278,8 @@ def check_own(path: Path, config: dict[str, Any] | None = None) -> None:
         if others:
             more = f" and {len(others) - 5} more" if len(others) > 5 else ""
             raise ConfigError(
-                f"{path} is not a run (it has no {RUN_JSON}) and holds {', '.join(others[:5])}{more}; "
-                "a run is written to a folder of its own"
+                f"{path} is not a run (it has no {RUN_JSON}) and contains {', '.join(others[:5])}{more}; "
+                "a run needs a folder without other files"
             )
     for folder, folders, files in os.walk(path):
         for place in (Path(folder, name) for name in (*folders, *files)):
@@ -290,8 +290,8 @@ def check_own(path: Path, config: dict[str, Any] | None = None) -> None:
             if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
                 what = "a link" if stat.S_ISLNK(mode) else "neither a file nor a folder"
                 raise ConfigError(
-                    f"{place} is {what}: the folder of a run may hold only files and folders of its own. Replace it "
-                    "by what it stands for, or remove it"
+                    f"{place} is {what}: the folder of a run may contain only its own files and folders. Replace it "
+                    "by its target, or remove it"
                 )
 
 

@@ -40,7 +40,7 @@ REFUSED = {
     "classes": "was started with other classes, or in another order, so its labels mean something else. This is "
     "another run: choose another folder, or restore the class names",
     "start": "was started from other weights under the same name. Choose another folder, or restore those weights",
-    "data": "holds a finished run on other data: files were added, removed or changed since. With the present data "
+    "data": "is a finished run on other data: files were added, removed or changed since. With the present data "
     "this is another run: choose another folder",
 }
 
@@ -69,7 +69,7 @@ class RunJson(Required, total=False):
 
 
 class Measured(TypedDict, total=False):
-    """Schema of a row: numbers by name, and whatever else was noted."""
+    """Schema of a row: numbers by name, and anything else that was recorded."""
 
     step: Count
 
@@ -95,7 +95,7 @@ def read_results(folder: Path, kind: Any = dict[str, Any]) -> dict[str, Any] | N
 
 
 def write_run_json(folder: Path, content: dict[str, Any]) -> dict[str, Any]:
-    """Write the content, and return it as it will be read; refuse what could not be read again."""
+    """Write the content, and return it as it will be read; refuse content that could not be read again."""
     text = json.dumps(content, indent=2, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
     content = parse_object(text, RunJson, str(folder / RUN_JSON))
     with atomic_file(folder / RUN_JSON) as temporary:
@@ -128,7 +128,7 @@ def open_run_json(folder: Path, config: dict[str, Any], about: dict[str, Any]) -
         other = "classes" if "classes" in changed else "data (files or splits)" if "data" in changed else None
         also = f" It also has other {other}, and settings left open follow the data." if other else ""
         raise ConfigError(
-            f"{folder} holds another run, which is never overwritten: {listing(differences)}.{also} Choose another "
+            f"{folder} is another run, which is never overwritten: {listing(differences)}.{also} Choose another "
             "folder, or use the same settings to resume"
         )
     for name, reason in REFUSED.items():

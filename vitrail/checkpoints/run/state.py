@@ -1,4 +1,4 @@
-"""One checkpoint of a run: a folder that is written whole or not at all, and verified before it is read.
+"""One checkpoint of a run: a folder that is written completely or not at all, and verified before it is read.
 
     step-00001000/
       state.safetensors    every tensor of the state, by name; or, if the state is sharded (FSDP2),
@@ -11,7 +11,7 @@ A DTensor is sharded along its first axis. Copies of a shard (HSDP), and tensors
 written once. Both layouts can be read into plain and into sharded tensors, on any number of processes: each takes the
 rows that it holds.
 
-The hashes detect damage, not malice. A checkpoint may come from somebody else: nothing in it is a pickle, JSON is
+The hashes detect damage, not malice. A checkpoint may be untrusted: nothing in it is a pickle, JSON is
 read within bounds (json_files.py), and nothing is mapped into memory, so a file that is truncated meanwhile is an
 error and not a crash.
 """
@@ -157,7 +157,7 @@ def find_damage(place: Path, most: int) -> str | None:
 
 
 def remove_checkpoint(place: Path) -> None:
-    """Remove a checkpoint; it is renamed first, so that a kill leaves no half of it under its own name."""
+    """Remove a checkpoint; it is renamed first, so that a kill leaves no incomplete one under its final name."""
     shutil.rmtree(place.rename(place.with_name(f".{place.name}.{REMOVED}")))
 
 

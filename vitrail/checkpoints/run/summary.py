@@ -1,7 +1,7 @@
-"""Runs side by side: what `vitrail runs DIR` shows of each, read from run.json, metrics.jsonl and the checkpoints.
+"""Summaries of runs for `vitrail runs DIR`, read from run.json, metrics.jsonl and the checkpoints.
 
-It only reads, so runs that are being trained can be listed. A config may be any JSON: the settings that a person
-looks for first are found in it by name, at whatever depth.
+It only reads, so runs that are being trained can be listed. A config may be any JSON: the most important settings
+are found in it by name, at any depth.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NOT_MEASURED = ("step", "epoch", "seconds", "lr", "loss")  # numbers in a row th
 
 @dataclass(frozen=True)
 class Summary:
-    """One run in a few words; None where it does not say."""
+    """One run in short; None for values that are not known."""
 
     name: str  # its folder, relative to the one that was asked for
     parent: str | None  # the run that it is a part of, as one of a sweep is

@@ -1,8 +1,8 @@
-"""Pixel ops on a whole batch where it lies, each image with numbers of its own: resident.py runs them on a device.
+"""Pixel ops on a whole batch, each image with its own random numbers: resident.py runs them on a device.
 
 A batch is (B, 3, H, W), bytes or float32 in 0..255. Every function is one chain of tensor operations of fixed
-shapes, without a word to the host, so that it compiles whole. They give what the ops of pixel_ops.py and augment.py
-give image by image, but for the last bit of a float32 sum where a compiler fuses a product into it.
+shapes, without host synchronisation, so that it compiles as one graph. They give the same results as the ops of
+pixel_ops.py and augment.py, except for the last bit of a float32 sum if a compiler fuses a product into it.
 
 RandAugment's bytes are exactly those of randaugment.py, which distorts one image by numpy and is the reference.
 Every image goes through the same steps (a move, a table of values, a blend, a grey box), with numbers that leave it

@@ -4,8 +4,8 @@ A pixel op takes and returns one image, an (H, W, 3) array of bytes or of float3
 dataclass: its fields are its arguments in a line, in order, with their types and defaults; they are checked when it
 is made. The random pixel ops, in augment.py, have the same form; preprocess.py reads and writes them all.
 
-Published code rounds in two ways, so the ops that round have an argument for it: `down` to the integer below, or to
-the `nearest`, halves to even.
+Published code rounds in two ways, so ops that round have an argument for it: `down` to the integer below, or
+`nearest`, halves to even.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Op:
 
 @dataclass(frozen=True)
 class PixelOp(Op):
-    """One image to one image: it draws what is random, given the size, and applies that."""
+    """An op from one image to one image: it draws its random numbers, given the size, and applies them."""
 
     random: ClassVar[bool] = False  # draws from the generator that it is called with
     resizes: ClassVar[bool] = False  # what follows no longer counts in the pixels of the source

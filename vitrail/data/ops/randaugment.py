@@ -1,4 +1,4 @@
-"""RandAugment as AugReg trained with it: the 16 ops of big_vision's autoaugment, to the byte.
+"""RandAugment as AugReg used it: the 16 ops of big_vision's autoaugment, byte for byte.
 
 A random pixel op of a preprocessing line (see augment.py). Cubuk et al. 2019; the op set, the scale of the
 magnitudes and the grey that fills what a move uncovers are those of big_vision's autoaugment. A layer draws one
@@ -7,15 +7,15 @@ carried out on a device, a batch at a time (on_device.py).
 
 The arithmetic is TensorFlow's too: single precision, each operation rounded, and fractions of a level cut off. A
 moved pixel comes from the nearest one, halves away from zero, and coordinates are those of pixels, not of their
-centres. The ops are named after Pillow's, which round otherwise.
+centres. The ops are named after Pillow's, which round differently.
 
-Kept from the published code, since the published weights were trained so: what solarize and posterize compare and
-shift by is a byte, and wraps. So solarize inverts the whole image at magnitudes 10, 20 and 30, and at 15 what is 128
-or lighter; posterize leaves one bit at 0, all at 20, and one again from 22.5 on. Contrast pulls toward the level
-(number of pixels) / 256, which was meant to be the mean.
+Oddities of the published code are kept, since its weights were trained with them: the threshold of solarize and the
+shift of posterize are bytes, and wrap around. So solarize inverts the whole image at magnitudes 10, 20 and 30, and at
+15 every value of at least 128; posterize leaves one bit at 0, all at 20, and one again from 22.5 on. Contrast
+blends with the level (number of pixels) / 256, which was meant to be the mean.
 
-Shifts and cutouts are in pixels, made for images of 224 and more: at magnitude 10 a shift leaves nothing of an image
-of 64, a cutout a quarter on average. `reach` is a factor of both, 0.29 = 64 / 224 there.
+Shifts and cutouts are in pixels, for images of 224 or more: at magnitude 10 a shift leaves nothing of an image of 64,
+and a cutout leaves a quarter on average. `reach` is a factor for both: for such images 0.29 = 64 / 224.
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@ strings sorted, over all splits. Nothing is unpickled.
 
     saved with np.savez              ──read──────► one image     nothing is kept in memory
     saved with np.savez_compressed   ──unpack────► all of them   in memory, in each process that reads
-    an array in Fortran's order      ──copy──────► all of them   for there an image is spread over all of the file
+    an array in Fortran order        ──copy──────► all of them   since there an image is spread over the whole file
 
-Nothing is mapped into memory: a process ends (SIGBUS) when a file that it has mapped is cut by somebody else. The
+Nothing is mapped into memory: a process is killed (SIGBUS) if a file that it has mapped is truncated by another. The
 checksum of an array is verified when it is opened, or unpacked; a file that was changed since is an error. The
 memory that an array may take is bounded before anything is unpacked.
 """
@@ -82,7 +82,7 @@ class ArraySource(Source):
 
 
 class ArrayFile:
-    """Images in a `.npz` file: uint8 (n, ..), read one by one, or unpacked when the first is asked for."""
+    """Images in a `.npz` file: uint8 (n, ..), read one by one, or unpacked when the first is read."""
 
     def __init__(self, path: Path, member: str) -> None:
         self.path, self.member = path, member
@@ -192,7 +192,7 @@ def find_pairs(path: Path) -> tuple[dict[str, tuple[str, str]], bool]:
 
 
 def _read_small(path: Path, member: str, *, column: bool = False) -> np.ndarray:
-    """Read an array of labels or of class names whole: int64 or text, (n,); with `column` (n, 1) will do too."""
+    """Read an array of labels or of class names: int64 or text, (n,); with `column` also (n, 1)."""
     try:
         with zipfile.ZipFile(path) as archive:
             info = archive.getinfo(f"{member}.npy")

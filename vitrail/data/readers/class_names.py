@@ -1,4 +1,4 @@
-"""The names of classes where the data itself has none: a `classes.txt` or `classes.json` beside it.
+"""Class names for data that has none: a `classes.txt` or `classes.json` beside it.
 
 `classes.txt` has one class per line, in the order of the labels; a line `id <TAB> name` names the class that
 is stored as `id` (a folder `n01443537`, say). `classes.json` is a list of names, or an object from label or
@@ -22,7 +22,7 @@ MOST_UNNAMED = 1_000_000  # classes without names
 
 
 def read_class_names(folder: Path) -> list[str] | None:
-    """Return the names in the order of the labels; None where there is no file of names."""
+    """Return the names in the order of the labels; None if there is no file of names."""
     table = _read_table(folder)
     if not isinstance(table, dict):
         return None if table is None else [line.replace("\t", " ") for line in table]
@@ -91,7 +91,7 @@ def number_labels(texts: Sequence[str], class_names: list[str], where: str) -> n
     unknown = sorted(set(texts) - set(number))
     if unknown:
         raise DataError(
-            f"{where}: labels that are none of the {len(number)} classes: {', '.join(unknown[:8])}"
+            f"{where}: labels that are not among the {len(number)} classes: {', '.join(unknown[:8])}"
         )
     return np.array([number[text] for text in texts], dtype=np.int64)
 
@@ -101,7 +101,7 @@ def check_labels(labels: np.ndarray, class_names: list[str], where: str) -> None
     wrong = np.flatnonzero((labels < 0) | (labels >= len(class_names)))
     if len(wrong):
         raise DataError(
-            f"{where}: {len(wrong)} of {len(labels)} labels are none of the {len(class_names)} classes: "
+            f"{where}: {len(wrong)} of {len(labels)} labels are not among the {len(class_names)} classes: "
             f"{int(labels[wrong[0]])} at example {int(wrong[0])} (-1 usually means a split without labels)"
         )
 

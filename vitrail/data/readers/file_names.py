@@ -1,4 +1,4 @@
-"""Names of files and what they tell: which are images, which are the shards of a split; and long lists of names.
+"""File names: which are images, which are the shards of a split; and long lists of names.
 
     train-00000-of-00004.parquet ..   data/train-00000-of-00004-8f2a.parquet ..   train800.parquet
     train-000000.tar ..               imagenet-val-000012.tar ..                  train/00000.tar 00001.tar ..
@@ -6,7 +6,7 @@
 Shards lie in the folder itself, else in `data/` below it, else in sub-folders named after splits. A name without its
 shard number is the stem; the split word in the stem (splits.py) is the split. A stem without such a word is `train`
 when it is the only one, else its own split; stems that would share one split each keep their own name. A split can
-be asked for by its stem too (`train800`). With `-of-00004` in the names, all four have to be there.
+also be named by its stem (`train800`). With `-of-00004` in the names, all four have to exist.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def walk_images(root: Path, folder: str, skipped: Counter[str]) -> dict[str, lis
 
 
 def entry_kind(entry: os.DirEntry[str]) -> str:
-    """Return the kind of an entry, behind links: file, folder, other (a pipe), or nothing."""
+    """Return the kind of an entry, following links: file, folder, other (a pipe), or nothing."""
     try:
         mode = entry.stat().st_mode
     except OSError:  # a link to nowhere, or in a circle
@@ -96,7 +96,7 @@ def file_extension(name: str) -> str:
 
 
 def why_not(name: str) -> str:
-    """Say why a file of this name is not used as an image."""
+    """Return why a file with this name is not used as an image."""
     ending = file_extension(name)
     if ending in HEIC:
         return f"HEIC is not supported: {CONVERT} ({ending})"

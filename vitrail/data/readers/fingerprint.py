@@ -48,5 +48,5 @@ def read_piece(path: Path, start: int, size: int, stamp: tuple[int, int]) -> byt
             raise OSError(errno.ESTALE, "it was changed since it was opened as a data set")
         data = os.pread(file.fileno(), size, start)
     if len(data) != size:
-        raise OSError(errno.EIO, "it ends inside of this image")
+        raise OSError(errno.EIO, "it ends inside this image")
     return data

@@ -7,15 +7,15 @@
         class: 80% train, 10% validation, 10% test; `photos?seed=1&validation=0.2&test=0` chooses other parts
 
 Splits
-- A folder is a split if its name is a split word and folders lie in it; so a class may be called `train`, and a
-  `test` of images without classes is no split.
-- Names that only contain a split word (seg_train, test_set, TrainImages) are splits when nothing else can be meant:
+- A folder is a split if its name is a split word and it contains folders; so a class may be called `train`, and a
+  `test` of images without classes is not a split.
+- Names that only contain a split word (seg_train, test_set, TrainImages) are splits if they are unambiguous:
   every folder that holds only folders has such a name, each of another split, and there are two of them or no
   folder beside.
 - If all folders have names of splits and none holds folders, they are taken for splits, and opening one reports that
   its class folders are missing.
-- A folder that holds nothing but one of the same name, as archives are often unpacked, is looked through, and so is
-  one that holds nothing but one that holds only folders.
+- A folder whose only content is a folder of the same name, as in many unpacked archives, is skipped over; so is a
+  folder whose only content is a folder of folders.
 
 Classes and images
 - Every sub-folder is a class, named as the folder (in Unicode form NFC); a `classes.txt` with lines
@@ -112,7 +112,7 @@ def find_folder(root: Path, options: dict[str, str]) -> Reader:
 
 
 def open_folder(layout: Layout, split: str, *, outer: bool) -> FolderSource:
-    """List the images of one split, or where there are none ("") of the whole folder."""
+    """List the images of one split, or of the whole folder if it has no splits ("")."""
     root, skipped = layout.root, Counter[str]()
     # split -> {class name: folder}; files are counted of the split that is opened
     classes = {
@@ -140,7 +140,7 @@ def open_folder(layout: Layout, split: str, *, outer: bool) -> FolderSource:
 def cut_in_three(
     where: str, open_whole: Callable[[], FolderSource], parts: tuple[int, float, float]
 ) -> Reader:
-    """Return the reader of a set in one piece: it is opened with its first split, and cut class by class."""
+    """Return the reader of a data set without splits: it is opened with its first split, and cut class by class."""
     seed, validation, test = parts
 
     @cache
@@ -188,7 +188,7 @@ _noted: set[Path] = set()  # data sets whose ignored files this process has repo
 
 
 def check_files(source: FolderSource) -> None:
-    """Raise DataError for a class folder without an image, which can neither be learned nor measured.
+    """Raise DataError for a class folder without an image, which can be neither trained on nor evaluated.
 
     Report once per data set that files are ignored, those of the split that is opened first.
     """
@@ -233,7 +233,7 @@ class Layout:
     splits: dict[str, str]  # split, in order -> the folder that holds its classes
 
     def __str__(self) -> str:
-        """Say how the folder is read."""
+        """Describe how the folder is read."""
         counts = {}
         for folder in self.splits.values() or [self.base]:
             count = len(_folders_in(self.root / folder))
@@ -383,7 +383,7 @@ def list_images(
 
 
 def count_beside(layout: Layout, skipped: Counter[str]) -> None:
-    """Count the images beside the splits, which are not used: in no folder, and in folders that are no splits."""
+    """Count the images beside the splits, which are not used: in no folder, and in folders that are not splits."""
     if not layout.splits:
         return
     tops = [Path(folder).relative_to(layout.base).parts[0] for folder in layout.splits.values()]

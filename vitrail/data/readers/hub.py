@@ -2,9 +2,9 @@
 
     hf:owner/name   hf:owner/name:configuration   hf:owner/name?image=img&label=fine_label
 
-`datasets` keeps what it fetched in its own cache. Without `download` only that cache is used, and the network
-is not asked. Code of a data set is never run (current releases of the package cannot). Images come as the
-bytes that are stored; classes from the ClassLabel feature of the label column.
+`datasets` keeps downloads in its own cache. Without `download` only that cache is used, not the network. Code of a
+data set is never run (current releases of the package cannot run it). Images are returned as the stored bytes;
+classes come from the ClassLabel feature of the label column.
 """
 
 from __future__ import annotations

@@ -151,7 +151,7 @@ class Columns:
 
 
 def find_columns(schema: pa.Schema, image: str | None, label: str | None, file: Path) -> Columns:
-    """Choose the columns of a file: those that are asked for, else by feature, else by the usual names."""
+    """Choose the columns of a file: those that are named, else by feature, else by the usual names."""
     features: dict[str, Any] = {}  # as Hugging Face `datasets` stores them
     if metadata := (schema.metadata or {}).get(b"huggingface"):
         try:
@@ -176,7 +176,7 @@ def find_columns(schema: pa.Schema, image: str | None, label: str | None, file: 
 
 
 def find_column(role: str, asked: str | None, names: list[str], of_kind: list[str], where: str) -> str:
-    """Return the column for `role`: the one asked for, else the only one of its kind, else the usual name."""
+    """Return the column for `role`: the one that is named, else the only one of its kind, else the usual name."""
     candidates = of_kind if len(of_kind) == 1 else [name for name in USUAL[role][1] if name in names]
     if asked is None and not candidates:
         raise DataError(
@@ -223,7 +223,7 @@ class ParquetRows:
             except DAMAGE as error:
                 raise DataError(f"row group {group} of {self.files[f]} cannot be read: {error}") from error
         if len(data) != size:
-            raise DataError(f"{self.files[f]} ends early: it was cut while it was in use")
+            raise DataError(f"{self.files[f]} ends early: it was truncated while it was in use")
         return data
 
     def _read_group(self, f: int, group: int) -> tuple[RecordedFile, np.ndarray | pa.ChunkedArray]:
@@ -284,7 +284,7 @@ class RecordedFile:
 
 
 def find_values(raw: bytes, values: list[bytes | None]) -> np.ndarray | None:
-    """Find values in a plainly encoded column: int64 (n, 2), start and length, -1 for null; None: not so stored.
+    """Find values in a plainly encoded column: int64 (n, 2), start and length, -1 for null; None: another encoding.
 
     A value is stored as its length in 4 bytes, then its bytes. The next one follows, or a page header comes between.
     """
@@ -386,5 +386,5 @@ def _read_footer(file: Path) -> tuple[pq.FileMetaData, pa.Schema]:
     except DAMAGE as error:
         raise DataError(f"{file}: not a whole Parquet file: {error}") from error
     if rows != footer.num_rows or rows > size:  # an image has more than one byte
-        raise DataError(f"{file}: claims {footer.num_rows:,} rows, and has {size:,} bytes")
+        raise DataError(f"{file}: claims {footer.num_rows:,} rows, but has {size:,} bytes")
     return footer, schema

@@ -9,7 +9,7 @@ The word after the colon is the question that the label answers about the scene;
 Everything else is drawn at random, so that no shortcut leads to the answer: sizes hardly tell the count, colours do
 not tell the shape. `n` is the number of training examples; validation and test have a quarter of it each. Every
 example is a function of (question, seed, split, index) alone, so it does not depend on `n`, and at another
-`image_size` it is the same scene. The splits draw from random streams of their own. Classes are balanced: every run
+`image_size` it is the same scene. Each split has its own random stream. Classes are balanced: every run
 of as many examples as there are classes holds each class once.
 
 A picture is a background, strokes, then for each thing its shadow and its colour through a mask. A mask is drawn by
@@ -113,7 +113,7 @@ def open_shapes(where: str, split: str, options: dict[str, str]) -> ShapesSource
 
 @dataclass(frozen=True)
 class Thing:
-    """One object. Lengths in units of the picture's side, y downwards; angle in degrees, against the clock."""
+    """One object. Lengths in units of the picture's side, y downwards; angle in degrees, anticlockwise."""
 
     shape: str
     rgb: RGB
@@ -167,7 +167,7 @@ def sample_scene(question: str, label: int, rng: np.random.Generator) -> Scene:
 
 
 def _scattered(count: int, rng: np.random.Generator) -> tuple[Thing, ...]:
-    """Place `count` things that do not touch; their sizes hardly depend on how many they are."""
+    """Place `count` things that do not touch; their sizes hardly depend on their number."""
     things: list[Thing] = []
     shape, colour = str(rng.choice(SHAPES)), str(rng.choice(tuple(COLOURS)))
     alike = rng.random() < 0.5  # all of one kind, or each its own

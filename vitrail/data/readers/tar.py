@@ -9,14 +9,14 @@ name) or in `.json` (field `label` or `cls`). Labels that are numbers in all spl
 `classes.txt` or `classes.json` beside the shards, else by their digits. Other labels are names, and the classes are
 the names sorted: those of train where there is such a split, else of all splits.
 
-The index lies beside the shard, or where that folder cannot be written in ~/.cache/vitrail/tar ($XDG_CACHE_HOME).
+The index is stored beside the shard or, if that folder cannot be written, in ~/.cache/vitrail/tar ($XDG_CACHE_HOME).
 It is used as long as the shard has the size and modification time that it records. Members are only read, never
 unpacked: no name inside an archive becomes a path. Shards are uncompressed, for random access.
 
-Single headers are parsed by Python's tarfile. The walk is our own, because that of tarfile trusts a size before it
-is checked (a negative one leads back, for ever), reads as many bytes as a name claims to have, and stops without an
-error at a damaged header. Here a header is believed only when its checksum is right and its data lie inside the
-archive, so every step leads forward and the walk ends after at most one step per 512 bytes.
+Single headers are parsed by Python's tarfile. The walk is our own, because tarfile uses a size before it is checked
+(a negative one leads to an endless loop), reads as many bytes as a name claims to have, and stops without an error at
+a damaged header. Here a header is used only if its checksum is right and its data is inside the archive, so every
+step moves forward and the walk ends after at most one step per 512 bytes.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class Index:
 
 
 def read_index(shard: Path) -> Index:
-    """Return the index of a shard: from its file where there is one that fits, else built and kept."""
+    """Return the index of a shard: read from its file if that fits, else built and kept."""
     stamp = file_stamp(shard.stat())
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vitrail" / "tar"
     places = (shard.with_name(f"{shard.name}.index.npz"), cache / f"{digest(str(shard.resolve()))}.npz")
@@ -177,7 +177,7 @@ def read_index(shard: Path) -> Index:
 
 
 def _load_index(file: Path, stamp: tuple[int, int]) -> Index:
-    """Read a kept index; one of DAMAGE where there is none, or it is of another state of the shard, or damaged."""
+    """Read a kept index; one of DAMAGE if there is none, or it is of another state of the shard, or damaged."""
     most = stamp[0] + INDEX_BYTES
     if not file.is_file() or file.stat().st_size > most:
         raise ValueError("no file, or too large")
@@ -272,8 +272,8 @@ def walk(descriptor: int) -> Iterator[Member]:
     """Yield each regular file of the archive that is open as `descriptor`, in order; ValueError or OSError.
 
     Supported are ustar, the older V7, GNU's long names (L), and pax records (x) for names and sizes; folders, links
-    and devices are skipped. The walk goes to the end of the archive, a block of zeros. Without one the archive was
-    cut; other bytes after it mean that a header was lost, or that two archives were concatenated.
+    and devices are skipped. The walk goes to the end of the archive, a block of zeros. Without one the archive is
+    truncated; other bytes after it mean that a header was lost, or that two archives were concatenated.
     """
     end = os.fstat(descriptor).st_size
     if not end:
@@ -282,7 +282,7 @@ def walk(descriptor: int) -> Iterator[Member]:
     while True:
         header = os.pread(descriptor, BLOCK, at)
         if len(header) < BLOCK:
-            raise ValueError(f"cut off at byte {end:,}, where a header should be")
+            raise ValueError(f"truncated at byte {end:,}, where a header should be")
         if not any(header):
             break
         try:
@@ -294,7 +294,7 @@ def walk(descriptor: int) -> Iterator[Member]:
         if kind not in EXTENSIONS and b"size" in records:
             size = int(records[b"size"])
         if not 0 <= size <= end - data:
-            raise ValueError(f"the header at byte {at:,} claims {size:,} bytes, and {end - data:,} follow")
+            raise ValueError(f"the header at byte {at:,} claims {size:,} bytes, but {end - data:,} follow")
         most = MAX_PAX_BYTES if kind in PAX else MAX_NAME_BYTES
         if kind in EXTENSIONS and size > most:
             raise ValueError(
@@ -322,7 +322,7 @@ def walk(descriptor: int) -> Iterator[Member]:
         raise ValueError(f"ends at byte {at:,} with a name or records of a member that does not follow")
     while rest := os.pread(descriptor, END_CHUNK, at):
         if rest.strip(b"\0"):
-            raise ValueError(f"the archive ends at byte {at:,}, and more than zeros follow")
+            raise ValueError(f"the archive ends at byte {at:,}, but other bytes than zeros follow")
         at += len(rest)
 
 
