@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from vitrail.checkpoints.formats import has_weights, load, save
-from vitrail.checkpoints.run.folder import START, check_own
+from vitrail.checkpoints.run.folder import START, check_run_folder
 from vitrail.checkpoints.run.records import RUN_JSON
 from vitrail.checkpoints.run.state import fail_together
 from vitrail.errors import ConfigError
@@ -105,7 +105,7 @@ def store_start(model: Model, folder: Path, device: Device) -> str:
     with group(pick(device)):
         with fail_together(f"{place} cannot be written"):
             if rank() == 0 and not (folder / RUN_JSON).exists():  # of a call that failed, a start may be left
-                check_own(folder)
+                check_run_folder(folder)
                 save(model, place)
         if not place.exists():
             raise ConfigError(

@@ -8,7 +8,7 @@ import vitrail
 from tests.checkpoints.damage import damaged
 from tests.checkpoints.google_files import filled, vit_shapes
 from tests.randomise import randomise
-from vitrail.checkpoints.checkpoint import check_finite
+from vitrail.checkpoints.checkpoint import check_finite_weights
 from vitrail.checkpoints.formats import FORMATS, convert, has_weights
 from vitrail.errors import CheckpointError, ConfigError
 
@@ -196,11 +196,11 @@ def test_weights_that_are_not_finite_are_refused_by_name(tmp_path, model, to, va
 def test_one_value_anywhere_is_found(size):
     for at in range(0, size, max(1, size // 50)):
         w = torch.randn(size)
-        check_finite({"w": w}, "here")
+        check_finite_weights({"w": w}, "here")
         for value in BAD.values():
             w[at] = value
             with pytest.raises(CheckpointError, match=r"here: .* w \(1 of"):
-                check_finite({"w": w}, "here")
+                check_finite_weights({"w": w}, "here")
 
 
 def test_numbers_that_single_precision_cannot_hold(tmp_path):

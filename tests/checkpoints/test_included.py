@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 import vitrail
-from vitrail.checkpoints.included import ASSETS, INCLUDED, list_included, locate
+from vitrail.checkpoints.included import ASSETS, INCLUDED, list_included, locate_weights
 from vitrail.data import preprocess as pp
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.models.names import make_config
@@ -92,24 +92,24 @@ def test_no_included_name_is_an_architectures(name):
 
 
 def test_located(tmp_path):
-    assert locate(tmp_path) == tmp_path
-    assert locate("ti8-64") == ASSETS / "ti8-64"
+    assert locate_weights(tmp_path) == tmp_path
+    assert locate_weights("ti8-64") == ASSETS / "ti8-64"
     for other in ("B/16", "ti8-65", "TI8-64", "", "../ti8-64", str(tmp_path / "ti8-64")):
-        assert locate(other) is None
+        assert locate_weights(other) is None
 
 
 def test_a_run_stands_for_its_model(tmp_path):
     (tmp_path / "model").mkdir()
-    assert locate(tmp_path) == tmp_path
+    assert locate_weights(tmp_path) == tmp_path
     (tmp_path / "run.json").write_text("{}")
-    assert locate(tmp_path) == tmp_path / "model"
+    assert locate_weights(tmp_path) == tmp_path / "model"
     (tmp_path / "model").rmdir()
-    assert locate(tmp_path) == tmp_path  # not finished
+    assert locate_weights(tmp_path) == tmp_path  # not finished
 
 
 @given(st.text(max_size=40))
 def test_what_is_located_is_there(text):
-    place = locate(text)
+    place = locate_weights(text)
     assert place is None or place.exists()
 
 

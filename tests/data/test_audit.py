@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitrail.data.audit import Report, inspect
+from vitrail.data.audit import Report, inspect_data
 from vitrail.errors import ConfigError
 
 
@@ -44,7 +44,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def report(folder: Path) -> Report:
-    return inspect(folder)
+    return inspect_data(folder)
 
 
 def test_counts_and_sizes(report: Report) -> None:
@@ -83,7 +83,7 @@ def test_files_are_decoded_to_their_last_row(tmp_path: Path) -> None:
     (tmp_path / "set/train/cat/0.jpg").write_bytes(whole[:-2000] + b"\xff\xd9")
     (tmp_path / "set/train/cat/1.jpg").write_bytes(whole[:5000] + whole[9096:])
     (tmp_path / "set/train/cat/2.jpg").write_bytes(whole[:5000] + bytes(4096) + whole[9096:])
-    (split,) = inspect(tmp_path / "set").splits
+    (split,) = inspect_data(tmp_path / "set").splits
     assert [file.key for file in split.unreadable] == [f"train/cat/{i}.jpg" for i in range(3)]
     assert all("damaged" in file.reason for file in split.unreadable)
 
@@ -111,16 +111,16 @@ def test_problems_are_said_in_words(report: Report) -> None:
 
 def test_a_class_without_images_is_reported(folder: Path) -> None:
     (folder / "train/owl").mkdir()
-    train, test = inspect(folder).splits
+    train, test = inspect_data(folder).splits
     assert train.class_names == test.class_names == ("cat", "dog", "owl")
     assert (train.counts, test.counts) == ((12, 1, 0), (3, 2, 0))
-    report = inspect(folder)
+    report = inspect_data(folder)
     assert "classes without images in train: 1 (owl)" in report.problems
 
 
 def test_copies_inside_a_split(folder: Path) -> None:
     save(photo(4).transpose(Image.Transpose.FLIP_LEFT_RIGHT), folder / "train/dog/again.png")
-    inside = inspect(folder, splits=["train"]).copies
+    inside = inspect_data(folder, splits=["train"]).copies
     assert [(Path(copy.key).name, Path(copy.other_key).name, copy.how) for copy in inside] == [
         ("04.png", "again.png", "mirrored")
     ]
@@ -129,13 +129,13 @@ def test_copies_inside_a_split(folder: Path) -> None:
 def test_nothing_wrong_is_said_too(tmp_path: Path) -> None:
     for seed in range(6):
         save(photo(seed), tmp_path / "fine/train" / ("cat" if seed % 2 else "dog") / f"{seed}.png")
-    report = inspect(tmp_path / "fine")
+    report = inspect_data(tmp_path / "fine")
     assert report.problems == []
     assert report.copies == ()
 
 
 def test_the_report_is_json(folder: Path, tmp_path: Path) -> None:
-    report = inspect(folder, sheet=tmp_path / "sheet.png")
+    report = inspect_data(folder, sheet=tmp_path / "sheet.png")
     again = json.loads(json.dumps(report.as_json()))
     assert again["splits"][0]["counts"] == [12, 1]
     assert again["problems"] == report.problems
@@ -145,7 +145,7 @@ def test_the_report_is_json(folder: Path, tmp_path: Path) -> None:
 
 def test_something_must_be_inspected(folder: Path) -> None:
     with pytest.raises(ConfigError, match="at least one"):
-        inspect(folder, splits=[])
+        inspect_data(folder, splits=[])
 
 
 def test_a_picture_in_the_place_of_the_sheet_is_found_before_the_work(
@@ -153,7 +153,7 @@ def test_a_picture_in_the_place_of_the_sheet_is_found_before_the_work(
 ) -> None:
     monkeypatch.setattr("vitrail.data.audit.scan", lambda *_, **__: pytest.fail("the data was read"))
     with pytest.raises(ConfigError, match=r"00\.png exists and is no contact sheet"):
-        inspect(folder, sheet=folder / "train/cat/00.png")
+        inspect_data(folder, sheet=folder / "train/cat/00.png")
 
 
 def test_images_that_leak_are_counted_and_not_pairs(folder: Path) -> None:
@@ -161,7 +161,7 @@ def test_images_that_leak_are_counted_and_not_pairs(folder: Path) -> None:
     for seed in (60, 61):
         for place in ("train/dog/a", "train/dog/b", "train/dog/c", "test/dog/d"):
             save(photo(seed, 64 + seed % 2), folder / f"{place} {seed}.png")
-    first = inspect(folder).problems[0]
+    first = inspect_data(folder).problems[0]
     assert first.startswith("4 of 7 images of test are also in train; pairs: ")
 
 
@@ -169,7 +169,7 @@ def test_ignored_files_and_a_single_class_are_problems(tmp_path: Path) -> None:
     for seed in range(6):
         save(photo(seed), tmp_path / "set/cat" / f"{seed}.png")
     save(photo(7), tmp_path / "set/loose.png")
-    report = inspect(tmp_path / "set", splits=["train"])
+    report = inspect_data(tmp_path / "set", splits=["train"])
     ignored = "1 (1 x an image outside of the class folders (.png))"
     assert report.problems == [
         f"ignored files: {ignored}",
@@ -186,7 +186,7 @@ def test_how_the_folder_was_understood_is_said(tmp_path: Path) -> None:
     ):
         save(photo(seed), tmp_path / name / "0.png")
     save(photo(9), tmp_path / "seg_pred/seg_pred/9.png")
-    report = inspect(tmp_path)
+    report = inspect_data(tmp_path)
     assert [(split.name, split.class_names) for split in report.splits] == [
         ("train", ("cat", "dog")),
         ("test", ("cat", "dog")),
@@ -199,4 +199,4 @@ def test_how_the_folder_was_understood_is_said(tmp_path: Path) -> None:
         assert words in report.layout
     assert report.as_json()["layout"] == report.layout
     assert any("an image in seg_pred, a folder beside" in problem for problem in report.problems)
-    assert inspect("shapes?n=20", splits=["test"]).layout is None
+    assert inspect_data("shapes?n=20", splits=["test"]).layout is None

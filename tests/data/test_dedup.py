@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageEnhance, ImageOps
 
-from vitrail.data.audit import inspect
+from vitrail.data.audit import inspect_data
 from vitrail.data.dedup import Leaks, dedup, read_exclusions, write_exclusions
 from vitrail.data.sources import list_splits, open_source
 from vitrail.errors import ConfigError, DataError
@@ -140,7 +140,7 @@ def test_inspect_dedup_and_exclude_have_one_answer(tmp_path: Path) -> None:
     save(photo(5), root / "test/dog/same.png")
     pairs = {
         (copy.key, copy.other_key, copy.how)
-        for copy in inspect(root).copies
+        for copy in inspect_data(root).copies
         if (copy.split, copy.other_split) == ("train", "test")
     }
     leaks = dedup(root, [root], out=out)
@@ -150,7 +150,7 @@ def test_inspect_dedup_and_exclude_have_one_answer(tmp_path: Path) -> None:
     kept = {left.key(i) for i in range(len(left))}
     whole = open_source(root, "train")
     assert {whole.key(i) for i in range(len(whole))} - kept == {train for train, _, _ in pairs}
-    after = inspect(f"{root}?exclude={out}").copies
+    after = inspect_data(f"{root}?exclude={out}").copies
     assert not [copy for copy in after if copy.split != copy.other_split]
 
 

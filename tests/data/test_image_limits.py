@@ -23,14 +23,14 @@ from tests.data.jpeg_files import every_bit, jpeg, many_scans, picture
 from vitrail.data import image_limits
 from vitrail.data.decode import decode
 from vitrail.data.image_limits import check_metadata, codestream, other_chunks
-from vitrail.data.jpeg_header import read_header
+from vitrail.data.jpeg_header import read_jpeg_header
 from vitrail.errors import ImageError
 
 # In a process of its own: the most memory that decoding took, beside what was there before, and seconds.
 MEASURE = """
 import json, sys, time
 from vitrail.data.decode import decode
-from vitrail.data.jpeg_header import read_header
+from vitrail.data.jpeg_header import read_jpeg_header
 from vitrail.errors import ImageError
 
 def most():
@@ -136,7 +136,7 @@ def test_photographs_of_a_hundred_megapixels_are_within_the_limits() -> None:
         at = data.index(b"\xff\xc2" if options else b"\xff\xc0") + 5
         large = data[:at] + struct.pack(">HH", 10_000, 10_000) + data[at + 4 :] + bytes(40_000_000)
         for by_pillow in (False, True):
-            image_limits.check_jpeg_cost(large, read_header(large), by_pillow=by_pillow)
+            image_limits.check_jpeg_cost(large, read_jpeg_header(large), by_pillow=by_pillow)
     data = png(10_000, 10_000, 8, 2) + bytes(150_000_000)
     file = image_limits.MeteredFile(data)
     with warnings.catch_warnings(action="ignore"), Image.open(file) as image:

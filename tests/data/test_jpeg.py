@@ -15,7 +15,7 @@ from tests.data.jpeg_files import END, codes_at, jpeg, picture, segment
 from vitrail.data import decode as decoding
 from vitrail.data.decode import decode, usual_jpeg
 from vitrail.data.jpeg import complete_codes, decode_jpeg, overwritten_codes, run_of_one_byte
-from vitrail.data.jpeg_header import read_header
+from vitrail.data.jpeg_header import read_jpeg_header
 from vitrail.errors import ImageError
 
 pytest.importorskip("simplejpeg", reason="the optional JPEG decoder is not installed")
@@ -41,7 +41,7 @@ def upper(data: bytes, rows: int, **more: Any) -> np.ndarray:
 def test_the_bits_of_pillow(options: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
     for height, width in ((1, 1), (7, 9), (64, 64), (47, 130)):
         for data in (encoded(height, width, 3, **options), encoded(height, width, **options)):
-            header = read_header(data)
+            header = read_jpeg_header(data)
             assert header is not None
             fast = decode_jpeg(data, header)
             monkeypatch.setattr(decoding, "JPEG_DECODER", "pillow")
@@ -214,17 +214,17 @@ KINDS_CODES = [{}, {"subsampling": 0}, {"optimize": True}, {"mode": "L"}, {"mode
 @pytest.mark.parametrize("options", KINDS_CODES, ids=str)
 def test_padding_is_told_from_codes(options: dict[str, str]) -> None:
     data = jpeg(picture(100, 130), **options)
-    assert complete_codes(data, read_header(data))
+    assert complete_codes(data, read_jpeg_header(data))
     for padding in (bytes(40), b"padding", b"\x80" * 9):
         padded = data[:-2] + padding + END
-        assert complete_codes(padded, read_header(padded)), padding
+        assert complete_codes(padded, read_jpeg_header(padded)), padding
     # With a smaller height in the header, the codes of the last rows are left over.
-    header = read_header(data)
+    header = read_jpeg_header(data)
     at = header.height_at
     lower = data[:at] + (60).to_bytes(2, "big") + data[at + 2 :]
-    assert not complete_codes(lower, read_header(lower))
+    assert not complete_codes(lower, read_jpeg_header(lower))
     cut = data[:-300] + END
-    assert not complete_codes(cut, read_header(cut))
+    assert not complete_codes(cut, read_jpeg_header(cut))
 
 
 @pytest.mark.parametrize("options", KINDS_CODES, ids=str)
@@ -234,15 +234,15 @@ def test_one_byte_over_and_over_is_no_picture(options: dict[str, str], byte: int
     begin = codes_at(data)
     size = min(1000, (len(data) - begin) // 2)
     hole = data[: begin + 50] + bytes([byte]) * size + data[begin + 50 + size :]
-    assert not overwritten_codes(data, read_header(data))
-    assert overwritten_codes(hole, read_header(hole))
+    assert not overwritten_codes(data, read_jpeg_header(data))
+    assert overwritten_codes(hole, read_jpeg_header(hole))
 
 
 @pytest.mark.parametrize("options", KINDS_CODES, ids=str)
 @pytest.mark.parametrize("level", [0, 1, 128, 255])
 def test_flat_pictures_are_pictures(options: dict[str, str], level: int) -> None:
     data = jpeg(np.full((900, 1200, 3), level, np.uint8), **options)
-    assert not overwritten_codes(data, read_header(data))
+    assert not overwritten_codes(data, read_jpeg_header(data))
     assert decode(data).shape == (900, 1200, 3)
 
 

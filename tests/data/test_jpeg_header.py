@@ -12,7 +12,7 @@ from PIL import Image
 
 from tests.data.jpeg_files import END, every_bit, jpeg, many_scans, picture, segment
 from vitrail.data.decode import decode
-from vitrail.data.jpeg_header import decoding_seconds, read_header
+from vitrail.data.jpeg_header import decoding_seconds, read_jpeg_header
 from vitrail.errors import ImageError
 
 XMP = b'http://ns.adobe.com/xap/1.0/\0<rdf tiff:Orientation="8"/>'
@@ -28,32 +28,32 @@ def exif(orientation: int) -> bytes:
 
 
 def test_sizes_channels_and_kinds() -> None:
-    header = read_header(jpeg(picture(33, 50), subsampling=2))
+    header = read_jpeg_header(jpeg(picture(33, 50), subsampling=2))
     assert (header.height, header.width, len(header.channels)) == (33, 50, 3)
     assert header.row_by_row
     assert header.units == 4 * 3
     assert header.blocks == 4 * 3 * 6
     assert header.one_scan
-    grey = read_header(jpeg(picture(33, 50), "L"))
+    grey = read_jpeg_header(jpeg(picture(33, 50), "L"))
     assert grey.units == 7 * 5
-    progressive = read_header(jpeg(progressive=True))
+    progressive = read_jpeg_header(jpeg(progressive=True))
     assert not progressive.one_scan
-    assert not read_header(jpeg(restart_marker_rows=1)).row_by_row
+    assert not read_jpeg_header(jpeg(restart_marker_rows=1)).row_by_row
 
 
 def test_orientation_of_exif_then_of_xmp() -> None:
     data = jpeg()
-    assert read_header(data).orientation == 1
-    assert read_header(with_segments(data, exif(6))).orientation == 6
-    assert read_header(with_segments(data, segment(0xE1, XMP))).orientation == 8
-    assert read_header(with_segments(data, segment(0xE1, XMP), exif(3))).orientation == 3
-    assert read_header(with_segments(data, exif(77))).orientation == 1
+    assert read_jpeg_header(data).orientation == 1
+    assert read_jpeg_header(with_segments(data, exif(6))).orientation == 6
+    assert read_jpeg_header(with_segments(data, segment(0xE1, XMP))).orientation == 8
+    assert read_jpeg_header(with_segments(data, segment(0xE1, XMP), exif(3))).orientation == 3
+    assert read_jpeg_header(with_segments(data, exif(77))).orientation == 1
 
 
 def test_fill_bytes_and_stray_bytes_between_segments_are_passed_over() -> None:
     data = jpeg()
     for stray in (b"\xff\xff\xff", b"\0\0abc", b"\xff\x01", b"\xff\0"):
-        assert read_header(with_segments(data, stray)).width == 240
+        assert read_jpeg_header(with_segments(data, stray)).width == 240
 
 
 def test_metadata_of_any_size_cost_next_to_nothing() -> None:
@@ -78,7 +78,7 @@ def test_a_header_without_end_is_refused_soon(body: bytes) -> None:
 def test_ordinary_progressive_files_are_cheap() -> None:
     for options in ({"subsampling": 0}, {"subsampling": 2}, {"quality": 95}):
         data = jpeg(picture(600, 800), progressive=True, **options)
-        assert decoding_seconds(data, read_header(data)) < 0.1
+        assert decoding_seconds(data, read_jpeg_header(data)) < 0.1
 
 
 def test_scans_are_counted_before_they_are_decoded() -> None:
@@ -109,7 +109,7 @@ def test_no_bytes_do_worse_than_an_image_error(junk: bytes, at: int) -> None:
     good = jpeg(picture(8, 8))
     for data in (junk, b"\xff\xd8\xff" + junk, good[:at], good[:at] + junk + good[at + len(junk) :]):
         try:
-            header = read_header(data)
+            header = read_jpeg_header(data)
         except ImageError:
             continue
         assert header.height_at < header.scan_at < len(data)
@@ -124,7 +124,7 @@ def test_damaged_scans_are_an_image_error_and_nothing_else() -> None:
     def damaged(at: int, junk: bytes) -> None:
         data = good[:at] + junk + good[at + len(junk) :]
         try:
-            assert decoding_seconds(data, read_header(data)) < 1000
+            assert decoding_seconds(data, read_jpeg_header(data)) < 1000
         except ImageError:
             return
 

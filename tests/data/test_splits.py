@@ -17,12 +17,12 @@ from vitrail.data.splits import (
     Joined,
     Part,
     Subset,
-    assemble,
     canonical,
     find_split,
     in_order,
     parse_split,
     pieces,
+    select_source,
     shared,
     split_in_name,
     stratified,
@@ -58,7 +58,7 @@ class Numbered:
 
 
 def take(text: str, **sources: Source) -> Source:
-    return assemble([(sources[part.name], part) for part in parse_split(text)])
+    return select_source([(sources[part.name], part) for part in parse_split(text)])
 
 
 def keys(source: Source) -> list[str]:

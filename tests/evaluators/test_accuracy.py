@@ -22,7 +22,7 @@ from vitrail.evaluators.accuracy import (
     Predictions,
     evaluate,
     expected_calibration_error,
-    join,
+    join_predictions,
     judge,
     score_logits,
 )
@@ -135,7 +135,7 @@ def test_processes_share_the_examples(source, world):
         loader = Loader(source, parse(MODEL.preprocess), settings, rank=rank, world=world, evaluation=True)
         parts.append(judge(MODEL, loader, by_order(source.class_names))[0])
     assert all(0 < len(part) < len(source) for part in parts)
-    together = join(parts)
+    together = join_predictions(parts)
     assert together.index.tolist() == list(range(41))
     assert (together.rank == whole.rank).all()
     assert together.loss == pytest.approx(whole.loss, rel=1e-5)
@@ -354,9 +354,9 @@ def part(*index):
 
 
 def test_joining_puts_examples_in_order_and_takes_none_twice():
-    assert join([part(4, 5), part(), part(0, 3)]).index.tolist() == [0, 3, 4, 5]
+    assert join_predictions([part(4, 5), part(), part(0, 3)]).index.tolist() == [0, 3, 4, 5]
     with pytest.raises(AssertionError, match="twice"):
-        join([part(4, 5), part(5)])
+        join_predictions([part(4, 5), part(5)])
 
 
 def test_two_bins_on_paper():

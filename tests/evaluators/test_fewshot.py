@@ -15,7 +15,7 @@ CPU = torch.device("cpu")
 
 
 def run(*arguments):
-    (one,) = fewshot.run(*arguments)
+    (one,) = fewshot.run_draw(*arguments)
     return one
 
 

@@ -17,6 +17,7 @@ from vitrail.inspection.attention import (
     attention_distances,
     attention_maps,
     distance,
+    full_attention,
     in_parts,
     layer_names,
     mean_attention_distance,
@@ -25,7 +26,6 @@ from vitrail.inspection.attention import (
     reduce_layers,
     rollout,
     rollout_matrix,
-    whole,
 )
 
 GRID, STRIDE, N = (14, 14), 16, 196
@@ -89,7 +89,7 @@ def test_distances_of_models(kind):
     assert per_image.shape == (3, layers, model.config.heads)
     np.testing.assert_allclose(mean_attention_distance(model, images), per_image.mean(axis=0), rtol=1e-6)
     A = record(model, images[:1])[f"block0.{'row.' * (kind == 'axial')}attention"]
-    A = whole("block0.row.attention", A, model.config.grid) if kind == "axial" else A
+    A = full_attention("block0.row.attention", A, model.config.grid) if kind == "axial" else A
     n = model.config.grid[0] * model.config.grid[1]
     expected = brute(A[0, 1, -n:, -n:].tolist(), model.config.grid, model.config.stride)
     assert per_image[0, 0, 1] == pytest.approx(expected, rel=1e-4)
@@ -191,11 +191,13 @@ def test_axial_attention_written_out_is_what_the_layer_computes():
         0, 1
     )  # (2*rows, 2, columns, 7)
     expected = by_row.unflatten(0, (2, rows)).permute(0, 2, 1, 3, 4).flatten(2, 3)
-    assert torch.allclose(whole("block0.row.attention", A, (rows, columns)) @ v, expected, atol=1e-6)
+    assert torch.allclose(full_attention("block0.row.attention", A, (rows, columns)) @ v, expected, atol=1e-6)
     A = torch.randn(2 * columns, 2, rows, rows).softmax(dim=-1)
     by_column = A @ v.unflatten(2, (rows, columns)).permute(0, 3, 1, 2, 4).flatten(0, 1)
     expected = by_column.unflatten(0, (2, columns)).permute(0, 2, 3, 1, 4).flatten(2, 3)
-    assert torch.allclose(whole("block0.column.attention", A, (rows, columns)) @ v, expected, atol=1e-6)
+    assert torch.allclose(
+        full_attention("block0.column.attention", A, (rows, columns)) @ v, expected, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("kind", MODELS)

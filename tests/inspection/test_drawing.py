@@ -26,8 +26,10 @@ def has(path, colour, least=20):
 @pytest.fixture
 def drawn(monkeypatch):
     """The figures that are saved."""
-    figures, save = [], drawing.save
-    monkeypatch.setattr(drawing, "save", lambda figure, path: (figures.append(figure), save(figure, path)))
+    figures, save = [], drawing.save_figure
+    monkeypatch.setattr(
+        drawing, "save_figure", lambda figure, path: (figures.append(figure), save(figure, path))
+    )
     return figures
 
 
@@ -145,7 +147,7 @@ def test_attention_distances_name_their_layers(tmp_path, drawn):
         "plain": (np.ones((3, 2, 1)), ["1", "2"]),
         "deep": (np.ones((2, 60, 2)), [str(i) for i in range(1, 61)]),
     }
-    drawing.attention_distances(panels, tmp_path / "d.png")
+    drawing.draw_attention_distances(panels, tmp_path / "d.png")
     axial, plain, deep = drawn[0].axes
     assert [label.get_text() for label in axial.get_xticklabels()] == layers
     assert [label.get_text() for label in plain.get_xticklabels()] == ["1", "2"]

@@ -73,7 +73,7 @@ def test_heads_are_named(labelled, tmp_path):
 
 def test_distances_have_the_layers_of_their_model_and_beside_another_its_size(monkeypatch, tmp_path):
     drawn = []
-    monkeypatch.setattr(drawing, "attention_distances", lambda panels, path: drawn.append(panels))
+    monkeypatch.setattr(drawing, "draw_attention_distances", lambda panels, path: drawn.append(panels))
     axial, token = made("axial"), made("token")
     for beside in ({}, {"b": token}):
         draw_inspection(inspect(axial, pictures(1), name="a", beside=beside, closely=0), tmp_path)

@@ -59,5 +59,5 @@ def test_the_grid_has_a_line_between_every_two_patches():
 
 
 def test_a_thumbnail_keeps_the_shape_and_never_grows():
-    assert pictures.thumbnail(np.zeros((100, 400, 3), np.uint8), 200).shape == (50, 200, 3)
-    assert pictures.thumbnail(np.zeros((10, 20, 3), np.uint8), 200).shape == (10, 20, 3)
+    assert pictures.shrink(np.zeros((100, 400, 3), np.uint8), 200).shape == (50, 200, 3)
+    assert pictures.shrink(np.zeros((10, 20, 3), np.uint8), 200).shape == (10, 20, 3)

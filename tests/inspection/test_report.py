@@ -23,7 +23,7 @@ from vitrail.inspection.drawing import shorten
 from vitrail.inspection.figures import draw_evaluation, draw_inspection, draw_run
 from vitrail.inspection.inspect import inspect
 from vitrail.inspection.pictures import heat
-from vitrail.inspection.report import average_cells, begin_report, check_own, write_report
+from vitrail.inspection.report import average_cells, begin_report, check_report_folder, write_report
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 VOID = {"meta", "img", "input", "br", "link", "hr"}
@@ -276,27 +276,27 @@ def test_in_a_browser_the_controls_choose_what_is_shown(tmp_path, width, scheme,
 
 
 def test_a_folder_is_written_to_again_if_it_has_a_page_of_ours(tmp_path):
-    check_own(tmp_path / "new")
+    check_report_folder(tmp_path / "new")
     (tmp_path / ".DS_Store").touch()
-    check_own(tmp_path)
+    check_report_folder(tmp_path)
     begin_report(inspect(made("token"), name="m\udce9"), tmp_path / "report.html")  # drawing was interrupted
     (tmp_path / "filters.png").touch()
-    check_own(tmp_path)
+    check_report_folder(tmp_path)
     write_report(inspect(made("token")), {}, tmp_path / "report.html")
-    check_own(tmp_path)
+    check_report_folder(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["image-01.png", "notes.txt", "report.html"])
 def test_a_folder_of_something_else_is_refused(tmp_path, name):
     (tmp_path / name).write_text("<title>my own</title>")
     with pytest.raises(ConfigError, match=f"has {name} and no report.html of an earlier inspection"):
-        check_own(tmp_path)
+        check_report_folder(tmp_path)
 
 
 def test_a_folder_of_folders_is_refused(tmp_path):
     (tmp_path / "cats").mkdir()
     with pytest.raises(ConfigError, match=r"holds cats and no report\.html"):
-        check_own(tmp_path)
+        check_report_folder(tmp_path)
 
 
 def test_the_figures_of_the_page_before_go_and_nothing_else(tmp_path):

@@ -19,7 +19,7 @@ from vitrail.objectives.masked_patches import (
     Prior,
     as_bytes,
     bin_colours,
-    cut,
+    cut_patches,
 )
 
 P, SIDE = 8, 16
@@ -133,7 +133,7 @@ def test_the_masked_row_is_what_the_model_sees():
     masked = first["corruption"] == MASKED  # (n, N)
     torch.testing.assert_close(seen[~masked], wanted[~masked], rtol=0, atol=1e-4)
     grey = as_bytes(torch.full((1, 1, 1, 1), GREY)).item()
-    assert (cut(torch.from_numpy(pixels).permute(0, 3, 1, 2).float(), P)[masked] == grey).all()
+    assert (cut_patches(torch.from_numpy(pixels).permute(0, 3, 1, 2).float(), P)[masked] == grey).all()
 
 
 def test_bytes():

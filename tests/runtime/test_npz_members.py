@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from vitrail.runtime.npz_members import DAMAGE, read_header, read_member, read_member_header
+from vitrail.runtime.npz_members import DAMAGE, read_member, read_member_header, read_npy_header
 
 
 def opened(array: np.ndarray, *, packed: bool) -> zipfile.ZipFile:
@@ -39,7 +39,7 @@ def test_an_array_is_what_was_saved(array: np.ndarray, packed: bool) -> None:
 def test_any_bytes_are_damage(data: bytes, size: int) -> None:
     for start in (b"", b"\x93NUMPY\x01\x00", b"\x93NUMPY\x02\x00"):
         with pytest.raises(DAMAGE):
-            read_header(io.BytesIO(start + data), size)
+            read_npy_header(io.BytesIO(start + data), size)
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
@@ -51,6 +51,6 @@ def test_a_member_has_the_bytes_of_its_array(version: Any, more: int) -> None:
     stream.seek(0)
     if more:
         with pytest.raises(ValueError, match=rf"\(5,\) of int64.* {size + more:,} bytes"):
-            read_header(stream, size + more)
+            read_npy_header(stream, size + more)
     else:
-        assert read_header(stream, size).start == size - 40
+        assert read_npy_header(stream, size).start == size - 40

@@ -8,7 +8,7 @@ import torch
 from tests.train.small import experiment
 from vitrail.train import estimate
 from vitrail.train.assemble import assemble
-from vitrail.train.estimate import advise, in_words, seconds_per_image
+from vitrail.train.estimate import advise, describe_seconds, seconds_per_image
 
 CPU = torch.device("cpu")
 
@@ -65,4 +65,4 @@ def test_measuring_takes_time_and_leaves_the_random_numbers_alone(parts):
     ],
 )
 def test_in_words(seconds, words):
-    assert in_words(seconds) == words
+    assert describe_seconds(seconds) == words

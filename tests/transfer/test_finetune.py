@@ -512,7 +512,7 @@ def described(caplog, tmp_path, data, **fields):
     prepared = prepare(data, "mu/8@16", device="cpu", batch_size=2, steps=1, **fields)
     assembled = assemble(prepared.finetuning.experiment, torch.device("cpu"), tmp_path, prepared.inputs)
     caplog.clear()
-    finetune.describe(prepared.finetuning, assembled, prepared.inputs)
+    finetune.describe_finetuning(prepared.finetuning, assembled, prepared.inputs)
     return [record.getMessage().removeprefix("note: ") for record in caplog.records]
 
 

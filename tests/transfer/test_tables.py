@@ -9,7 +9,7 @@ import pytest
 from vitrail.errors import ConfigError
 from vitrail.transfer.tables import (
     check_results_folder,
-    claim,
+    claim_piece,
     escape_csv,
     read_piece,
     results_lock,
@@ -18,18 +18,18 @@ from vitrail.transfer.tables import (
 
 HOLD = """
 import sys, pathlib
-from vitrail.transfer.tables import claim
-with claim(pathlib.Path(sys.argv[1]), {"a": 1}) as piece:
+from vitrail.transfer.tables import claim_piece
+with claim_piece(pathlib.Path(sys.argv[1]), {"a": 1}) as piece:
     print("mine" if piece else "taken", flush=True)
     sys.stdin.read()
 """
 
 
 def test_a_piece_is_done_once(tmp_path):
-    with claim(tmp_path / "piece", {"a": 1}) as piece:
+    with claim_piece(tmp_path / "piece", {"a": 1}) as piece:
         assert piece.results() is None
         piece.finish({"score": 0.5})
-    with claim(tmp_path / "piece", {"a": 1}) as piece:
+    with claim_piece(tmp_path / "piece", {"a": 1}) as piece:
         assert piece.results() == {"score": 0.5}
     assert read_piece(tmp_path / "piece") == {"score": 0.5}
     assert read_piece(tmp_path / "another") is None
@@ -39,34 +39,34 @@ def test_another_process_is_at_it_until_it_ends(tmp_path):
     command = [sys.executable, "-c", HOLD, str(tmp_path / "piece")]
     other = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert other.stdout.readline() == "mine\n"
-    with claim(tmp_path / "piece", {"a": 1}) as piece:
+    with claim_piece(tmp_path / "piece", {"a": 1}) as piece:
         assert piece is None
     other.kill()
     other.communicate()
-    with claim(tmp_path / "piece", {"a": 1}) as piece:
+    with claim_piece(tmp_path / "piece", {"a": 1}) as piece:
         assert piece is not None
 
 
 def test_other_settings_are_refused(tmp_path):
-    with claim(tmp_path / "piece", {"a": 1}):
+    with claim_piece(tmp_path / "piece", {"a": 1}):
         pass
-    with pytest.raises(ConfigError, match="a is 1 there, 2 here"), claim(tmp_path / "piece", {"a": 2}):
+    with pytest.raises(ConfigError, match="a is 1 there, 2 here"), claim_piece(tmp_path / "piece", {"a": 2}):
         pass
 
 
 def test_an_error_frees_the_piece(tmp_path):
-    with pytest.raises(ZeroDivisionError), claim(tmp_path / "piece", {}):
+    with pytest.raises(ZeroDivisionError), claim_piece(tmp_path / "piece", {}):
         _ = 1 / 0
-    with claim(tmp_path / "piece", {}) as piece:
+    with claim_piece(tmp_path / "piece", {}) as piece:
         assert piece is not None
 
 
 def test_a_wrong_setting_leaves_nothing_new(tmp_path):
-    with pytest.raises(ConfigError, match="wrong"), claim(tmp_path / "piece", {"a": 1}):
+    with pytest.raises(ConfigError, match="wrong"), claim_piece(tmp_path / "piece", {"a": 1}):
         raise ConfigError("wrong")
-    with claim(tmp_path / "piece", {"a": 2}):
+    with claim_piece(tmp_path / "piece", {"a": 2}):
         pass
-    with pytest.raises(ConfigError, match="wrong"), claim(tmp_path / "piece", {"a": 2}):
+    with pytest.raises(ConfigError, match="wrong"), claim_piece(tmp_path / "piece", {"a": 2}):
         raise ConfigError("wrong")
     assert (tmp_path / "piece" / "run.json").exists()  # it was there before
 
@@ -74,7 +74,7 @@ def test_a_wrong_setting_leaves_nothing_new(tmp_path):
 def test_not_under_torchrun(tmp_path, monkeypatch):
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         monkeypatch.setenv(name, "0")
-    with pytest.raises(ConfigError, match="once for each device"), claim(tmp_path / "piece", {}):
+    with pytest.raises(ConfigError, match="once for each device"), claim_piece(tmp_path / "piece", {}):
         pass
 
 

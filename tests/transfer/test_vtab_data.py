@@ -16,7 +16,7 @@ from vitrail.errors import ConfigError, DataError
 from vitrail.transfer.vtab_data import (
     check_manifest,
     digest_manifest,
-    find_folder,
+    find_task_folder,
     list_examples,
     open_task,
     read_manifest,
@@ -74,9 +74,9 @@ def root(tmp_path_factory):
 
 
 def test_folders_by_the_name_of_the_task_or_of_the_data_set(root):
-    assert find_folder(root, "pets") == root / "oxford_iiit_pet"
-    assert find_folder(root, "clevr_distance") == root / "clevr"
-    assert find_folder(root, "dmlab") is None
+    assert find_task_folder(root, "pets") == root / "oxford_iiit_pet"
+    assert find_task_folder(root, "clevr_distance") == root / "clevr"
+    assert find_task_folder(root, "dmlab") is None
 
 
 def test_a_task_with_labels_is_a_slice_of_its_data_set(root):
@@ -118,7 +118,7 @@ def test_dsprites_pixels_of_0_and_1_become_black_and_white(root, tmp_path):
 def test_the_cut_form_is_read_as_it_is(root, tmp_path):
     to = tmp_path / "clevr_distance"
     write_cut(root / "clevr", "clevr_distance", SMALL, to)
-    assert find_folder(tmp_path, "clevr_distance") == to
+    assert find_task_folder(tmp_path, "clevr_distance") == to
     assert open_task(to, "clevr_distance", SMALL).train == "train16"
 
 
@@ -175,7 +175,7 @@ def test_a_folder_without_parquet_files(tmp_path):
     with pytest.raises(DataError, match=r"no Parquet files.* train800"):
         open_task(tmp_path / "dtd", "dtd", FULL)
     with pytest.raises(DataError, match="no such folder"):
-        find_folder(tmp_path / "nowhere", "dtd")
+        find_task_folder(tmp_path / "nowhere", "dtd")
 
 
 def test_hugging_face_names_its_classes(root):

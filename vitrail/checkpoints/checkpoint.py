@@ -79,7 +79,7 @@ def parameter_shapes(config: Config) -> dict[str, tuple[int, ...]]:
         return {name: tuple(w.shape) for name, w in build(config).state_dict().items()}
 
 
-def check_finite(weights: dict[str, Tensor], where: str) -> None:
+def check_finite_weights(weights: dict[str, Tensor], where: str) -> None:
     """Raise an error if a weight is NaN or infinite: its probabilities would mean nothing."""
     # Minimum and maximum are NaN if anything is: one pass, a tenth of the time of isfinite.
     wrong = [n for n, w in weights.items() if w.numel() and not torch.stack(w.aminmax()).isfinite().all()]
@@ -150,12 +150,12 @@ def change_image_size(
         return checkpoint
     weights = checkpoint.weights
     if isinstance(config, ViTConfig) and isinstance(old, ViTConfig):
-        weights = {name: resample(name, w, old, config, method) for name, w in weights.items()}
+        weights = {name: resample_weights(name, w, old, config, method) for name, w in weights.items()}
     line = str(pp.parse(checkpoint.preprocess).at(config.image_size)) if checkpoint.preprocess else ""
     return dataclasses.replace(checkpoint, config=config, weights=weights, preprocess=line, metrics={})
 
 
-def resample(name: str, w: Tensor, old: ViTConfig, new: ViTConfig, method: str) -> Tensor:
+def resample_weights(name: str, w: Tensor, old: ViTConfig, new: ViTConfig, method: str) -> Tensor:
     if "positions." not in name or old.grid == new.grid:
         return w
     if old.positions == "relative":

@@ -17,8 +17,8 @@ from typing import Any
 
 from vitrail.checkpoints import bundle, google, huggingface, timm, torch_files, torchvision
 from vitrail.checkpoints.architecture import NO_HINTS, Hints, Size
-from vitrail.checkpoints.checkpoint import Checkpoint, check_finite, from_model, to_model
-from vitrail.checkpoints.included import INCLUDED, locate
+from vitrail.checkpoints.checkpoint import Checkpoint, check_finite_weights, from_model, to_model
+from vitrail.checkpoints.included import INCLUDED, locate_weights
 from vitrail.data.preprocess import default_line, evaluation_line
 from vitrail.data.readers.file_names import EXTENSIONS, HEIC
 from vitrail.errors import CheckpointError, ConfigError
@@ -147,7 +147,7 @@ def read(path_or_name: str | Path, hints: Hints = NO_HINTS, *, image_size: Size 
     """Read the checkpoint at a path, or an included one, and check that its weights are finite."""
     if not isinstance(path_or_name, str | Path):
         raise ConfigError(f"expected a path or a name, not an object of type {type(path_or_name).__name__}")
-    path = locate(path_or_name)
+    path = locate_weights(path_or_name)
     if path is None:
         raise not_there(path_or_name)
     if path.suffix.lower() in EXTENSIONS | HEIC and path.is_file():
@@ -167,7 +167,7 @@ def read(path_or_name: str | Path, hints: Hints = NO_HINTS, *, image_size: Size 
             )
         checkpoint = library.read(files, hints, image_size=image_size)
     hints.check(checkpoint.config, str(path))
-    check_finite(checkpoint.weights, str(path))
+    check_finite_weights(checkpoint.weights, str(path))
     return checkpoint
 
 
@@ -188,7 +188,7 @@ def has_weights(path_or_name: str) -> bool:
 
     Anything else is an error.
     """
-    if locate(path_or_name):
+    if locate_weights(path_or_name):
         return True
     try:
         make_config(path_or_name)

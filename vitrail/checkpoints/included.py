@@ -1,6 +1,6 @@
 """The models that come with the package, known by name: vitrail.load("ti8-64") needs no file and no network.
 
-    a path or a name  --locate-->  the path; for a run, its model/; for an included model, vitrail/assets/NAME/
+    path or name  --locate_weights-->  the path; for a run, its model/; for an included model, vitrail/assets/NAME/
 
 Such a folder holds a bundle in half precision (bundle.py) and a README.md, the model's card. A path takes precedence:
 a name means an included model only if there is no file or folder of that name.
@@ -22,7 +22,7 @@ INCLUDED: dict[str, str] = {
 }
 
 
-def locate(path_or_name: str | Path) -> Path | None:
+def locate_weights(path_or_name: str | Path) -> Path | None:
     """Return where the weights are; None if there are none, as for the name of an architecture."""
     path = Path(path_or_name)
     restore_folder(path)

@@ -21,7 +21,7 @@ from numpy.lib import format as npy
 
 from vitrail.errors import CheckpointError
 from vitrail.runtime.files import atomic_file, check_regular
-from vitrail.runtime.npz_members import DAMAGE, HEADER_BYTES, read_header
+from vitrail.runtime.npz_members import DAMAGE, HEADER_BYTES, read_npy_header
 from vitrail.runtime.npz_members import read_member as unpack_member
 
 MAX_BYTES = 64 << 30  # of all arrays together, uncompressed
@@ -61,7 +61,7 @@ def read_member(
         if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 1:
             return unpack_member(archive, member)
         content = stored_bytes(mapped, member)
-        header = read_header(io.BytesIO(content[:HEADER_BYTES]), len(content))
+        header = read_npy_header(io.BytesIO(content[:HEADER_BYTES]), len(content))
     except ValueError as error:
         raise CheckpointError(f"{path}: {member.filename} {error}") from error
     flat = np.frombuffer(content, header.dtype, math.prod(header.shape), header.start)

@@ -65,12 +65,12 @@ def line_to_transform(line: str, crop_rounding: str) -> tuple[Transform | None, 
     ):
         differs.append("rounds sizes and offsets differently, by up to a pixel")
     notes = [f"the reader {what}; prepare images as '{line}' for the same numbers" for what in differs]
-    mean, std = mean_and_std(pipeline.value_op)
+    mean, std = equivalent_normalisation(pipeline.value_op)
     resize = first.short if isinstance(first, ResizeSmall) else first.output
     return Transform(resize, crop.output if crop else None, method, mean, std, crop_rounding), notes
 
 
-def mean_and_std(op: ValueOp | None) -> tuple[Triple, Triple]:
+def equivalent_normalisation(op: ValueOp | None) -> tuple[Triple, Triple]:
     """Return the normalisation of values in [0, 1] that is equivalent to an op on bytes."""
     if isinstance(op, Normalize):
         return triple(op.mean), triple(op.std)

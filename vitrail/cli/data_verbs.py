@@ -28,9 +28,9 @@ def data_inspect(
     from rich.console import Group
     from rich.text import Text
 
-    from vitrail.data.audit import inspect
+    from vitrail.data.audit import inspect_data
 
-    report = inspect(path, splits=list(splits) or None, sheet=sheet)
+    report = inspect_data(path, splits=list(splits) or None, sheet=sheet)
     parts = report.splits
     ranges = [sorted({min(split.counts), max(split.counts)}) for split in parts]
     rows = [

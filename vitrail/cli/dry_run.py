@@ -16,15 +16,15 @@ from vitrail.inference.engine import training_line
 from vitrail.models.names import Config, build
 from vitrail.recipes.recipe import Recipe
 from vitrail.runtime.device import peak_flops, pick
-from vitrail.train.assemble import check_fits, check_labels, model_config, read_start
+from vitrail.train.assemble import check_fits, check_mixing, model_config, read_start
 from vitrail.train.data_splits import open_data, resolve_splits
-from vitrail.train.estimate import TPU_V3_CORE, Accelerators, Estimate, estimate, in_words
+from vitrail.train.estimate import TPU_V3_CORE, Accelerators, Estimate, describe_seconds, estimate
 from vitrail.train.settings import Experiment
 
 
 def dry_run(options: PretrainOptions, experiment: Experiment, recipe: Recipe, common: Common) -> Output:
     """Show the experiment with every known value, every duration in steps, and what it needs."""
-    check_labels(experiment)
+    check_mixing(experiment)
     # The settings that are not the recipe's, but for the path of its data: they void its claim.
     ours, theirs = (flatten(one.identity()) for one in (experiment, recipe.make()))
     differing = [name for name in {**theirs, **ours} if ours.get(name) != theirs.get(name)]
@@ -91,7 +91,7 @@ def describe_needs(needs: Estimate, on: Accelerators, where: str) -> dict[str, s
         "memory per process": size(needs.memory_bytes),
         "  weights, gradients, optimizer": size(needs.state_bytes),
         "  activations": f"{size(needs.activation_bytes)} {less}",
-        "time": f"{in_words(needs.seconds)} on {many}",
+        "time": f"{describe_seconds(needs.seconds)} on {many}",
         "accelerator-days": f"{needs.accelerator_days:,.3g}",
     }
 

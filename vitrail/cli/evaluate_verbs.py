@@ -75,7 +75,7 @@ def evaluate(
         evaluation = run(loaded, source, mapping=mapping, real=real, **vars(passing))
         first = rank() == 0
     result = {"model": model, "preprocess": loaded.preprocess, **evaluation.as_json()}
-    rows, lines = describe(evaluation)
+    rows, lines = describe_evaluation(evaluation)
     output = Output(common, ["", f">{source.name}"], rows, result, after=lines)
     if out is not None and first:
         mistakes = evaluation.mistakes(source)
@@ -87,7 +87,7 @@ def evaluate(
     return output
 
 
-def describe(e: Evaluation) -> tuple[list[list[str]], list[str]]:
+def describe_evaluation(e: Evaluation) -> tuple[list[list[str]], list[str]]:
     """Return rows of scores, and lines on the worst classes, the most confused pairs and the broken files."""
     from vitrail.data.readers.class_names import readable
     from vitrail.evaluators.score import format_accuracy

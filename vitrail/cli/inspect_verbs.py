@@ -59,7 +59,7 @@ def inspect(
         raise ConfigError(f"--closely must be at least 0, not {closely}")
     folder, device = Path(out), pick(common.device)
     check_writable(folder)
-    report.check_own(folder)
+    report.check_report_folder(folder)
     loaded = load(model, **reading.arguments()).to(device)
     name, *labels = name_models((model, *beside))
     others = {

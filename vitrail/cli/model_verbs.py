@@ -130,11 +130,11 @@ def config_and_name(model: str, image_size: tuple[int, ...]) -> tuple[Config, st
     from vitrail.checkpoints import bundle
     from vitrail.checkpoints.checkpoint import config_from_json
     from vitrail.checkpoints.formats import has_weights, read
-    from vitrail.checkpoints.included import locate
+    from vitrail.checkpoints.included import locate_weights
     from vitrail.models import checking
     from vitrail.models.names import make_config, split_size
 
-    stored, path = has_weights(model), locate(model)
+    stored, path = has_weights(model), locate_weights(model)
     if not stored:
         config = make_config(model)
     elif path is not None and bundle.recognises(path):
@@ -193,7 +193,7 @@ def convert(
     H, W = config.image_size
     rows = [
         ["read", f"{source} ({model.provenance.get('format', 'bundle')})"],
-        ["architecture", describe(config)],
+        ["architecture", describe_architecture(config)],
         ["image_size", f"{H}x{W}"],
         ["classes", f"{config.classes:,}"],
         ["parameters", f"{parameters:,}"],
@@ -235,7 +235,7 @@ def measure(output: Output, model: Model, to: str, paths: list[Path]) -> None:
     )
 
 
-def describe(config: Any) -> str:
+def describe_architecture(config: Any) -> str:
     """Return an architecture in words: ViT, width 768, depth 12, ..."""
     from vitrail.models.hybrid import HybridConfig
     from vitrail.models.resnet import BiTConfig

@@ -50,7 +50,7 @@ class FinetuneOptions:
     out: str = ""  # folder of the run; if unset, runs/DATA-MODEL
 
 
-def parse(
+def parse_flags(
     words: list[str], options: T, experiment: Experiment, more: dict[str, Any], prog: str, description: str
 ) -> tuple[T, Experiment, dict[str, Any], Common]:
     """Parse all flags over the options, the experiment and `more` groups of settings."""

@@ -18,7 +18,13 @@ def pretrain_command(words: list[str]) -> Output:
     from pathlib import Path
 
     from vitrail.api import default_out, run_recipe
-    from vitrail.cli.train_flags import PretrainOptions, asks_for_help, parse, show_architecture, word_after
+    from vitrail.cli.train_flags import (
+        PretrainOptions,
+        asks_for_help,
+        parse_flags,
+        show_architecture,
+        word_after,
+    )
     from vitrail.objectives import OBJECTIVES, objective_name, objective_named
     from vitrail.recipes.names import find_recipe
     from vitrail.train.assemble import read_start
@@ -37,7 +43,7 @@ def pretrain_command(words: list[str]) -> Output:
     if name:
         text += f"\n\n{recipe.claim}.\n\n{recipe.command}\n\n{recipe.cost}."
     defaults: Any = PretrainOptions(recipe=name, objective=objective_name(experiment.objective))
-    options, experiment, _, common = parse(words, defaults, experiment, {}, "vitrail pretrain", text)
+    options, experiment, _, common = parse_flags(words, defaults, experiment, {}, "vitrail pretrain", text)
     if options.dry_run:
         from vitrail.cli.dry_run import dry_run
 
@@ -82,7 +88,7 @@ def finetune_command(words: list[str]) -> Output:
         FinetuneOptions,
         asks_for_help,
         facts_in,
-        parse,
+        parse_flags,
         show_architecture,
         word_after,
     )
@@ -108,7 +114,7 @@ def finetune_command(words: list[str]) -> Output:
         # A switch that is on by default has no flag to turn it on.
         sweep = replace(finetuning.sweep, sweep=finetuning.sweep.sweep and "--sweep" not in words)
         options = FinetuneOptions(name)
-        return parse(words, options, finetuning.experiment, {"sweep": sweep}, "vitrail finetune", text)
+        return parse_flags(words, options, finetuning.experiment, {"sweep": sweep}, "vitrail finetune", text)
 
     if not (asks_for_help(words) and data and model):
         text += "\n\nThe values below are for 1,000 photographs; add --data and --model to see those for your data."

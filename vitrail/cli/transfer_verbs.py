@@ -12,7 +12,7 @@ def vtab_command(words: list[str]) -> Output:
     """Fine-tune on the 19 tasks of VTAB-1k, by default as the paper does. Repeat the command to continue; several at
     once on one --out share the tasks. Left unset, the image size is 384 or the nearest that the patches divide,
     dropout is 0, and the preprocessing depends on the task."""
-    from vitrail.cli.train_flags import parse
+    from vitrail.cli.train_flags import parse_flags
     from vitrail.cli.transfer_flags import VTABOptions, hide_own
     from vitrail.inspection import figures
     from vitrail.train.assemble import default_folder
@@ -20,7 +20,7 @@ def vtab_command(words: list[str]) -> Output:
 
     text = " ".join((vtab_command.__doc__ or "").split())
     own = hide_own(VTAB.experiment)
-    options, experiment, more, common = parse(
+    options, experiment, more, common = parse_flags(
         words, VTABOptions(), own, {"protocol": VTAB.protocol}, "vitrail vtab", text
     )
     folder = Path(options.out) if options.out else default_folder("vtab", options.model)
@@ -42,7 +42,7 @@ def transfer_command(words: list[str]) -> Output:
     """Run few-shot, linear probe, kNN and fine-tuning on a list of data sets, in one table. Repeat the command to
     continue. Settings of fine-tuning that are left unset are chosen by --protocol for each data set; the values below
     are for 1,000 photographs."""
-    from vitrail.cli.train_flags import facts_in, parse, word_after
+    from vitrail.cli.train_flags import facts_in, parse_flags, word_after
     from vitrail.cli.transfer_flags import TaskSweep, TransferOptions, find_changes, hide_own
     from vitrail.inspection import figures
     from vitrail.train.assemble import default_folder
@@ -53,7 +53,7 @@ def transfer_command(words: list[str]) -> Output:
     finetuning = protocol(Facts(**facts_in(words)))
     groups = {"suite": SUITE, "sweep": TaskSweep(**vars(finetuning.sweep) | {"sweep": False})}
     text = " ".join((transfer_command.__doc__ or "").split())
-    options, e, more, common = parse(
+    options, e, more, common = parse_flags(
         words, TransferOptions(), hide_own(finetuning.experiment), groups, "vitrail transfer", text
     )
     settings = (e.model, e.data, e.optimizer, e.training, e.objective, more["sweep"])

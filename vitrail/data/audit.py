@@ -1,6 +1,6 @@
 """The report of `vitrail data inspect`: what a data set contains, and what is wrong with it.
 
-    Source of each split ──► copies.py ──► inspect ──► Report
+    Source of each split ──► copies.py ──► inspect_data ──► Report
 
 One pass over the files. For each split: images, classes and their balance (largest over smallest), sizes, how pixels
 are stored, files that cannot be read. For all splits together: files that are not used as images; copies, inside a
@@ -19,7 +19,7 @@ import numpy as np
 
 from vitrail.data.contact_sheet import check_sheet, class_sheet
 from vitrail.data.copies import Scan, find_pairs, scan
-from vitrail.data.readers.folder import ignored_files, in_words
+from vitrail.data.readers.folder import describe_ignored, ignored_files
 from vitrail.data.sources import Source, folder_layout, list_splits, open_source
 from vitrail.errors import ConfigError
 
@@ -86,7 +86,7 @@ class Copy:
 
 @dataclass(frozen=True)
 class Report:
-    """The result of `inspect`."""
+    """The result of `inspect_data`."""
 
     splits: tuple[SplitReport, ...]
     copies: tuple[Copy, ...]
@@ -120,7 +120,7 @@ class Report:
             named = [f"{copy} ({copy.class_name} / {copy.other_class_name})" for copy in self.conflicts]
             problems.append(f"pairs of copies with different labels: {_list_some(named)}")
         if self.ignored:
-            reasons = in_words(Counter(self.ignored))
+            reasons = describe_ignored(Counter(self.ignored))
             problems.append(f"ignored files: {sum(self.ignored.values()):,} ({reasons})")
         if all(len(split.class_names) == 1 for split in self.splits):
             problems.append(f"only one class ({self.splits[0].class_names[0]}): there is nothing to classify")
@@ -146,7 +146,9 @@ class Report:
         return {**asdict(self), "problems": self.problems}
 
 
-def inspect(where: str | Path, *, splits: list[str] | None = None, sheet: str | Path | None = None) -> Report:
+def inspect_data(
+    where: str | Path, *, splits: list[str] | None = None, sheet: str | Path | None = None
+) -> Report:
     """Read every image of a data set, on disk or of the catalog, once and report.
 
     `sheet` is where the contact sheet of the first split is drawn (PNG).

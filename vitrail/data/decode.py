@@ -35,7 +35,7 @@ from PIL import ExifTags, Image, ImageFile, UnidentifiedImageError
 
 from vitrail.data.image_limits import MeteredFile, check_cost, check_jpeg_cost, check_metadata
 from vitrail.data.jpeg import JPEG_DECODER, decode_jpeg, without_metadata
-from vitrail.data.jpeg_header import START, JpegHeader, read_header
+from vitrail.data.jpeg_header import START, JpegHeader, read_jpeg_header
 from vitrail.data.upright import FLIPS, as_pixels, find_orientation, upright_buffer, upright_rgb
 from vitrail.errors import ImageError
 
@@ -71,7 +71,7 @@ def decode(
         return data
     try:
         if data.startswith(START):
-            return _decode_jpeg(data, read_header(data) if jpeg is None else jpeg, rows, max_pixels)
+            return _decode_jpeg(data, read_jpeg_header(data) if jpeg is None else jpeg, rows, max_pixels)
         return _decode_by_pillow(data, max_pixels)
     except ImageError as error:
         raise ImageError(f"{name}: {error}") from error.__cause__
@@ -89,7 +89,7 @@ def usual_jpeg(data: Stored) -> JpegHeader | None:
     if JPEG_DECODER != "simplejpeg" or not isinstance(data, bytes) or not data.startswith(START):
         return None
     try:
-        header = read_header(data)
+        header = read_jpeg_header(data)
     except ImageError:  # decode raises it again, with a name
         return None
     return header if len(header.channels) in (1, 3) and header.orientation == 1 else None
@@ -111,7 +111,7 @@ def rgb_pixels(image: Image.Image, *, name: str = "<image>") -> NDArray[np.uint8
 def stored_mode(data: bytes) -> str:
     """Return how an image that `decode` has read stores its pixels, in Pillow's words."""
     if data.startswith(START):
-        return {1: "L", 3: "RGB"}.get(len(read_header(data).channels), "CMYK")
+        return {1: "L", 3: "RGB"}.get(len(read_jpeg_header(data).channels), "CMYK")
     with _strict_pillow(), Image.open(MeteredFile(data), formats=FORMATS) as image:
         return image.mode
 

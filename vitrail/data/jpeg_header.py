@@ -81,7 +81,7 @@ class JpegHeader:
         return self.units * sum(channel.across * channel.down for channel in self.channels)
 
 
-def read_header(data: bytes) -> JpegHeader:
+def read_jpeg_header(data: bytes) -> JpegHeader:
     """Read up to the first scan; ImageError where that is damaged."""
     frame = begin = end = 0
     restarts, exif, xmp = False, b"", b""

@@ -25,7 +25,7 @@ from urllib.parse import parse_qsl
 import numpy as np
 
 from vitrail.data.bounded_files import TooLargeError, read_file
-from vitrail.data.splits import SPLITS, assemble, parse_split
+from vitrail.data.splits import SPLITS, parse_split, select_source
 from vitrail.errors import ConfigError, DataError, ImageError
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class DataSet:
 
     def part(self, split: str) -> Source:
         """Return the part that a split string names."""
-        return assemble([(self.whole(term.name), term) for term in parse_split(split)])
+        return select_source([(self.whole(term.name), term) for term in parse_split(split)])
 
     def whole(self, name: str) -> Source:
         """Return a whole split."""
@@ -190,9 +190,9 @@ def find_reader(
         return find_folder(path, options)
     take_options(base, options, ("image", "label") if kind == "parquet" else ())
     if kind == "arrays":
-        from vitrail.data.readers.arrays import find_pairs, open_arrays
+        from vitrail.data.readers.arrays import find_array_pairs, open_arrays
 
-        return Reader(list(find_pairs(path)[0]), lambda split: open_arrays(path, split))
+        return Reader(list(find_array_pairs(path)[0]), lambda split: open_arrays(path, split))
     from vitrail.data.readers.file_names import find_shards
 
     splits = list(find_shards(path, f".{kind}"))

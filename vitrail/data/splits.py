@@ -158,7 +158,7 @@ def parse_split(text: str) -> tuple[Part, ...]:
     return tuple(parts)
 
 
-def assemble(parts: Sequence[tuple[Source, Part]]) -> Source:
+def select_source(parts: Sequence[tuple[Source, Part]]) -> Source:
     """Return the source of a parsed split string, given the opened split of each of its parts."""
     taken: list[Source] = []
     for source, part in parts:
@@ -212,18 +212,18 @@ class Joined:
         return int(self.ends[-1])
 
     def key(self, index: int) -> str:
-        part, i = locate(index, self.ends)
+        part, i = locate_example(index, self.ends)
         return self.parts[part].key(i)
 
     def read(self, index: int) -> Example:
-        part, i = locate(index, self.ends)
+        part, i = locate_example(index, self.ends)
         return self.parts[part].read(i)
 
     def fingerprint(self) -> str:
         return digest(*(part.fingerprint() for part in self.parts))
 
 
-def locate(index: int, ends: np.ndarray) -> tuple[int, int]:
+def locate_example(index: int, ends: np.ndarray) -> tuple[int, int]:
     """Return the part that holds example `index`, and its place there; parts are stored up to their `ends`."""
     if not 0 <= index < ends[-1]:
         raise IndexError(f"{index} in a source of {ends[-1]}")

@@ -271,7 +271,7 @@ def read_some(source: Source, count: int) -> dict[int, np.ndarray]:
     return images
 
 
-def classify(material: Material) -> dict[str, Any]:
+def classify_pictures(material: Material) -> dict[str, Any]:
     settings, folder = material.settings, material.folder
     answers = predict(material.model, [picture.pixels for picture in material.pictures], TOP)
     pictures = []
@@ -395,7 +395,7 @@ def captions(names: Sequence[str], predictions: Sequence[Prediction], columns: i
 
 # name: (description, function, type of its results), in this order; a stage may use the files of those before it.
 STAGES: dict[str, tuple[str, Callable[[Material], dict[str, Any]], Any]] = {
-    "pictures": ("classifying pictures", classify, PicturesResult),
+    "pictures": ("classifying pictures", classify_pictures, PicturesResult),
     "fewshot": (
         "evaluating frozen features with few examples, beside random weights",
         few_shot,

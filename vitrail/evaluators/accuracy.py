@@ -282,7 +282,7 @@ def judge(
         label = row[batch["label"]]  # (b,)
         columns = {"index": batch["index"], "label": label, **score_logits(y, right[label])}
         batches.append(Predictions(**{name: t.cpu().numpy() for name, t in columns.items()}))
-    predictions = join(gather(join(batches)))
+    predictions = join_predictions(gather(join_predictions(batches)))
     own = loader.bad_files
     broken = BadFiles(own.n, own.max_bad)  # of all processes: together too many, where those of each are not
     broken.add(bad for examples in gather(list(own.examples.values())) for bad in examples)
@@ -307,7 +307,7 @@ def score_logits(y: Tensor, right: Tensor) -> dict[str, Tensor]:
     }
 
 
-def join(pieces: Sequence[Predictions]) -> Predictions:
+def join_predictions(pieces: Sequence[Predictions]) -> Predictions:
     """Put the predictions of batches, or of processes, together in the order of the source, each example once."""
     names = [field.name for field in fields(Predictions)]
     arrays = {name: np.concatenate([getattr(piece, name) for piece in pieces]) for name in names}

@@ -88,7 +88,9 @@ class FewShot:
             device = torch.device("cpu")
         seeds = range(1 if self.draws == "scenic" else self.seeds)
         for shots in self.shots:
-            by_seed = [run(train, test, shots, i, self.l2, device, self.draws, choose=choose) for i in seeds]
+            by_seed = [
+                run_draw(train, test, shots, i, self.l2, device, self.draws, choose=choose) for i in seeds
+            ]
             yield [one for runs in by_seed for one in runs]
 
 
@@ -109,7 +111,7 @@ def score(runs: Sequence[Run], name: str = "") -> Score:
     return Score(f"{name}_{runs[0].shots}-shot".lstrip("_"), mean, runs[0].n, std)
 
 
-def run(
+def run_draw(
     train: Features,
     test: Features,
     shots: int,

@@ -73,7 +73,10 @@ def by_order(names: list[str]) -> ClassMapping:
 
 def by_name(names: list[str], source: Source) -> ClassMapping:
     """Match names as they are, else in any of the forms that ImageNet's names have (`forms`)."""
-    exact, any_form = places([[name] for name in names]), places([forms(name) for name in names])
+    exact, any_form = (
+        classes_by_name([[name] for name in names]),
+        classes_by_name([forms(name) for name in names]),
+    )
     found = [
         exact.get(name) or next((any_form[form] for form in forms(name) if form in any_form), [])
         for name in source.class_names
@@ -90,7 +93,11 @@ def by_name(names: list[str], source: Source) -> ClassMapping:
 
 def from_file(path: Path, names: list[str], source: Source) -> ClassMapping:
     """Read a mapping, of model classes by name or index."""
-    table, K, place = read_json(path, "a class mapping"), len(names), places([[name] for name in names])
+    table, K, place = (
+        read_json(path, "a class mapping"),
+        len(names),
+        classes_by_name([[name] for name in names]),
+    )
     if not isinstance(table, dict) or not table:
         raise DataError(f"{path}: a class mapping is an object {{data class: [model classes, ...], ...}}")
     if unknown := sorted(table.keys() - set(source.class_names)):
@@ -121,7 +128,7 @@ def from_file(path: Path, names: list[str], source: Source) -> ClassMapping:
     return ClassMapping(source.class_names, names, row, right)
 
 
-def places(names: list[list[str]]) -> dict[str, list[int]]:
+def classes_by_name(names: list[list[str]]) -> dict[str, list[int]]:
     """Return the classes of each name; `names`: those of each class, which may have several."""
     classes: dict[str, list[int]] = {}
     for index, aliases in enumerate(names):

@@ -19,8 +19,8 @@ renormalised, (mean_h A + I) / 2; multiplied through the layers, R_l = (mean_h A
 
 **Attention of layers.** The names of a record are the encoder's: `block3.attention` (B, h, T, T) with rows of queries
 and columns of keys, `block3.z` (B, T, D). An axial block attends twice, `block3.row` and `block3.column`, each within
-a row or a column of patches: `whole` writes such weights into the (N, N) of all patches, zeros elsewhere, so that
-every figure exists for them too. Distances, maps and rollout reduce A while the layer runs; A itself is not kept.
+a row or a column of patches: `full_attention` writes such weights into the (N, N) of all patches, zeros elsewhere, so
+that all figures exist for them too. Distances, maps and rollout reduce A while the layer runs; A itself is not kept.
 B batch, T tokens (N patches, the class token before them), h heads, L layers, D width.
 """
 
@@ -174,14 +174,14 @@ def reduce_layers(vit: ViT, z: Tensor, reduce: Callable[[Tensor], Tensor]) -> Te
 
         def __setitem__(self, name: str, value: Tensor) -> None:
             if name.endswith(".attention"):
-                super().__setitem__(name, reduce(whole(name, value, vit.config.grid).float()))
+                super().__setitem__(name, reduce(full_attention(name, value, vit.config.grid).float()))
 
     reduced = Reduced()
     vit.encode(z, record=reduced)
     return torch.stack(list(reduced.values()), dim=1)  # (B, L, ...)
 
 
-def whole(name: str, A: Tensor, grid: tuple[int, int]) -> Tensor:
+def full_attention(name: str, A: Tensor, grid: tuple[int, int]) -> Tensor:
     """Return the attention of any layer between all tokens, (B, h, T, T); see above for axial ones."""
     rows, columns = grid
     if name.endswith(".row.attention"):

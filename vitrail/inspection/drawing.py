@@ -3,7 +3,7 @@
     rows of metrics.jsonl ──► loss_curve
     counts (K, K)         ──► confusion_matrix
     pictures              ──► captioned, labelled
-    distances (n, L, h)   ──► attention_distances                  Fig. 7 right, Fig. 11
+    distances (n, L, h)   ──► draw_attention_distances             Fig. 7 right, Fig. 11
 
 Figures are matplotlib's objects, never its global state, so any thread may draw. The suffix of the path is the format
 (PNG if there is none); each file is written completely or not at all.
@@ -81,7 +81,7 @@ def loss_curve(rows: Sequence[Mapping[str, Any]], path: Path, *, title: str = ""
 
     figure = Figure(figsize=(8, 1 + 2.4 * len(panels)), layout="constrained")
     axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
-    figure.suptitle(plain(title), color=INK)
+    figure.suptitle(escape_dollars(title), color=INK)
     for ax, (panel, (own, more)) in zip(axes, panels.items(), strict=True):
         steps, values = training.get(own, ([], []))
         # A single point, which has no line, is marked.
@@ -96,13 +96,15 @@ def loss_curve(rows: Sequence[Mapping[str, Any]], path: Path, *, title: str = ""
         for name, colour in zip(more, itertools.cycle(COLOURS[1:])):
             steps, values = evaluated[name]
             last = f"{values[-1]:.4g}" if panel == "loss" else format_accuracy(values[-1])
-            ax.plot(steps, values, color=colour, label=plain(f"{name}: {last}"), marker="o", markersize=3)
+            ax.plot(
+                steps, values, color=colour, label=escape_dollars(f"{name}: {last}"), marker="o", markersize=3
+            )
         if panel == "score":
             ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=None))
         ax.set_ylabel(panel)
         dress(ax)
     axes[-1].set_xlabel("step")
-    save(figure, path)
+    save_figure(figure, path)
 
 
 def confusion_matrix(
@@ -121,7 +123,7 @@ def confusion_matrix(
     assert confusion.shape == (K, K) and 0 < K <= MOST_CLASSES
     share = confusion / np.maximum(confusion.sum(axis=1, keepdims=True), 1)  # (K, K)
     named = K <= LABELLED
-    names = [plain(shorten(name, 28)) for name in class_names] if named else [""]
+    names = [escape_dollars(shorten(name, 28)) for name in class_names] if named else [""]
     side = float(np.clip(0.5 * K if K <= 20 else 0.36 * K, 2.5, 14.4)) if named else 7.5  # inches
     margin = 0.45 + 0.075 * max(map(len, names)) if named else 0.8  # inches, to the left and below
     listed = 0.0 if named or not pairs else 4.6
@@ -159,8 +161,8 @@ def confusion_matrix(
         for row, (true, predicted, count, total) in enumerate(pairs[: int((height * top - 0.5) / 0.34)]):
             y = top - (0.1 + 0.34 * row) / height
             line = f"{shorten(true, 44)}\n   as {shorten(predicted, 40)}: {count:,} of {total:,}"
-            figure.text(left, y, plain(line), color=INK, fontsize=8, va="top", linespacing=1.3)
-    save(figure, path)
+            figure.text(left, y, escape_dollars(line), color=INK, fontsize=8, va="top", linespacing=1.3)
+    save_figure(figure, path)
 
 
 def pooled(values: np.ndarray, most: int) -> np.ndarray:
@@ -190,7 +192,13 @@ def captioned(images: Sequence[np.ndarray], captions: Sequence[str], path: Path,
     width, height = max(4, columns * CELL), top + rows * (tall + below + 0.1)
     figure = Figure(figsize=(width, height))
     figure.text(
-        0.5, 1 - 0.08 / height, plain("\n".join(heading)), color=INK, fontsize=11, ha="center", va="top"
+        0.5,
+        1 - 0.08 / height,
+        escape_dollars("\n".join(heading)),
+        color=INK,
+        fontsize=11,
+        ha="center",
+        va="top",
     )
     for i, (image, text) in enumerate(zip(images, texts, strict=True)):
         row, column = divmod(i, columns)
@@ -202,12 +210,18 @@ def captioned(images: Sequence[np.ndarray], captions: Sequence[str], path: Path,
         ax.imshow(image, interpolation="nearest" if max(image.shape[:2]) < 96 else "antialiased")
         middle = (left + CELL / 2 - 0.1) / width
         figure.text(
-            middle, (bottom - 0.05) / height, plain(text), fontsize=8, color=INK, ha="center", va="top"
+            middle,
+            (bottom - 0.05) / height,
+            escape_dollars(text),
+            fontsize=8,
+            color=INK,
+            ha="center",
+            va="top",
         )
-    save(figure, path)
+    save_figure(figure, path)
 
 
-def attention_distances(panels: Mapping[str, tuple[np.ndarray, Sequence[str]]], path: Path) -> None:
+def draw_attention_distances(panels: Mapping[str, tuple[np.ndarray, Sequence[str]]], path: Path) -> None:
     """Draw Fig. 7 right and Fig. 11: a panel for each model, of (n, L, h) distances in pixels and the names of its
     L layers, with a dot for each head: the mean over the n images."""
     figure = Figure(figsize=(0.8 + 4.2 * len(panels), 3.6), layout="constrained")
@@ -218,7 +232,7 @@ def attention_distances(panels: Mapping[str, tuple[np.ndarray, Sequence[str]]], 
         for head in range(h):
             dot = {"color": COLOURS[head % len(COLOURS)], "markersize": 4, "alpha": 0.85}
             ax.plot(range(1, L + 1), mean[:, head], "o", **dot)
-        ax.set_title(plain(name), color=INK, fontsize=11)
+        ax.set_title(escape_dollars(name), color=INK, fontsize=11)
         ax.set_xlabel("layer")
         every = math.ceil(L / MOST_LAYERS)
         turn = 90 if max(map(len, layers)) > 2 else 0  # "1 column" is longer than its place
@@ -229,7 +243,7 @@ def attention_distances(panels: Mapping[str, tuple[np.ndarray, Sequence[str]]], 
         dress(ax)
     axes[0].set_ylabel("mean attention distance (pixels)")
     axes[0].set_ylim(bottom=0)
-    save(figure, path)
+    save_figure(figure, path)
 
 
 def labelled(
@@ -259,21 +273,23 @@ def labelled(
     # For the scale; the picture has its own.
     colours = ListedColormap(heat(np.linspace(0, 1, 256)[None])[0] / 255)
     image = ax.imshow(picture, cmap=colours, aspect="auto")
-    ax.set_xticks(middles(len(columns), W), list(map(plain, columns)), fontsize=8, color=INK)
-    ax.set_yticks(middles(len(rows), H), list(map(plain, rows)), fontsize=8, color=INK)
+    ax.set_xticks(middles(len(columns), W), list(map(escape_dollars, columns)), fontsize=8, color=INK)
+    ax.set_yticks(middles(len(rows), H), list(map(escape_dollars, rows)), fontsize=8, color=INK)
     over = ax.secondary_xaxis("top")
-    over.set_xticks(middles(len(above), W), list(map(plain, above)), fontsize=8, color=INK)
+    over.set_xticks(middles(len(above), W), list(map(escape_dollars, above)), fontsize=8, color=INK)
     for one in (ax, over):
         one.tick_params(length=0)
         one.spines[:].set_visible(False)
     ax.set_xlabel(axes[1], fontsize=8, color=INK)
     ax.set_ylabel(axes[0], fontsize=8, color=INK)
-    figure.text(0.25 / width, 1 - 0.13 / height, plain("\n".join(lines)), color=INK, fontsize=10, va="top")
+    figure.text(
+        0.25 / width, 1 - 0.13 / height, escape_dollars("\n".join(lines)), color=INK, fontsize=10, va="top"
+    )
     if scale is not None:
         image.set_clim(*scale[:2])
         label = wrapped(scale[2], H / DPI + 2 * min(top, bottom), 8)
         draw_scale(figure, image, ax, "\n".join(label), 8)
-    save(figure, path)
+    save_figure(figure, path)
 
 
 def wrapped(text: str, inches: float, size: float) -> list[str]:
@@ -322,7 +338,7 @@ def dress(ax: Axes) -> None:
         ax.legend(frameon=False, fontsize=8)
 
 
-def plain(text: str) -> str:
+def escape_dollars(text: str) -> str:
     """Return text for matplotlib, with dollar signs escaped, which would begin a formula."""
     return "\n".join(map(visible, text.split("\n"))).replace("$", r"\$")
 
@@ -334,7 +350,7 @@ def shorten(name: str, most: int) -> str:
     return name if len(name) <= most else f"{name[: most - 1 - end]}…{name[-end:]}"
 
 
-def save(figure: Figure, path: Path) -> None:
+def save_figure(figure: Figure, path: Path) -> None:
     path = Path(path)
     # Fonts that have the letters of the names; where none has, boxes are drawn, and a note says so.
     installed = set(fontManager.get_font_names())

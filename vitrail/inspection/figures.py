@@ -78,7 +78,7 @@ def draw_inspection(inspection: Inspection, folder: Path) -> Figures:
             # Pixels of different models are compared: each panel says of what image size.
             size = f"\n{c.image_size[0]} x {c.image_size[1]} pixels" if len(inspection.distances) > 1 else ""
             panels[f"{name}{size}"] = distances, layer_names(c)
-        drawing.attention_distances(panels, place("attention_distance"))
+        drawing.draw_attention_distances(panels, place("attention_distance"))
     for number, subject in enumerate(inspection.subjects, 1):
         name = f"image-{number:02}"
         views = draw_views(subject, inspection.config)
@@ -135,7 +135,7 @@ def draw_evaluation(evaluation: Evaluation, source: Source, folder: Path) -> Fig
     for name, chosen in (("right", right[:EXAMPLES]), ("wrong", p.mistakes()[:EXAMPLES])):
         if len(chosen):
             figures[name] = folder / f"{name}.png"
-            images = [pictures.thumbnail(decode_example(source, int(i)), SIDE) for i in p.index[chosen]]
+            images = [pictures.shrink(decode_example(source, int(i)), SIDE) for i in p.index[chosen]]
             captions = []
             for k in chosen:
                 key = drawing.shorten(source.key(int(p.index[k])), drawing.LINE)

@@ -77,7 +77,7 @@ def gridded(image: np.ndarray, stride: int) -> np.ndarray:
     return large
 
 
-def thumbnail(image: np.ndarray, side: int) -> np.ndarray:
+def shrink(image: np.ndarray, side: int) -> np.ndarray:
     """Shrink an image so that no side is longer than `side`."""
     H, W = image.shape[:2]
     by = min(1.0, side / max(H, W))

@@ -30,7 +30,7 @@ from vitrail.evaluators.accuracy import Evaluation
 from vitrail.evaluators.score import format_accuracy, format_score, score_label
 from vitrail.inspection.figures import INSIDE, PERFORMANCE, draw_views
 from vitrail.inspection.inspect import Inspection, Subject
-from vitrail.inspection.pictures import SCALE, thumbnail, to_bytes
+from vitrail.inspection.pictures import SCALE, shrink, to_bytes
 from vitrail.models.cost import cost
 from vitrail.models.hybrid import HybridConfig
 from vitrail.models.resnet import BiTConfig
@@ -98,7 +98,7 @@ def begin_report(inspection: Inspection, path: Path) -> None:
 
 def write_page(path: Path, title: str, sections: Mapping[str, str], figures: Iterable[str] = ()) -> None:
     """Write a page of `sections`, HTML by heading; `figures`: the names of those beside it."""
-    page = fill(
+    page = fill_template(
         "report.html",
         title=text(title),
         figures=text(" ".join(f"{name}.png" for name in figures)),
@@ -113,7 +113,7 @@ def write_page(path: Path, title: str, sections: Mapping[str, str], figures: Ite
         temporary.write_text(page, encoding="utf-8")
 
 
-def check_own(folder: Path) -> None:
+def check_report_folder(folder: Path) -> None:
     """Raise ConfigError unless the folder is new, empty or has a page of ours: files are overwritten."""
     names = sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
     names = [name for name in names if not name.startswith(".")]
@@ -210,7 +210,7 @@ def explorer(inspection: Inspection) -> str:
         cells = average_cells(maps, rows, columns)  # (L, 1 + h, rows, columns)
         cells = cells / np.maximum(cells.max(axis=(2, 3), keepdims=True), 1e-12)
         atlas = to_bytes(cells.transpose(0, 2, 1, 3).reshape(L * rows, -1))
-        picture = data_uri(thumbnail(one.picture, SIDE), "WEBP")
+        picture = data_uri(shrink(one.picture, SIDE), "WEBP")
         images.append({"name": one.name, "picture": picture, "maps": data_uri(atlas, "PNG"), "peaks": peaks})
         options += f'<option value="{i}">{text(one.name)}</option>'
     data = {"grid": [rows, columns], "layers": inspection.layers, "depth": c.depth, "heads": h}
@@ -224,7 +224,7 @@ def explorer(inspection: Inspection) -> str:
     grid = f"{c.grid[0]} x {c.grid[1]} patches"
     if (rows, columns) != c.grid:
         grid += f", averaged to {rows} x {columns} cells"
-    return fill(
+    return fill_template(
         "explorer.html",
         what=what,
         grid=grid,
@@ -239,7 +239,7 @@ def explorer(inspection: Inspection) -> str:
 def card(subject: Subject, inspection: Inspection) -> str:
     views = ""
     for lines, picture in draw_views(subject, inspection.config).items():
-        caption, uri = text(lines.replace("\n", " ")), data_uri(thumbnail(picture, SIDE), "WEBP")
+        caption, uri = text(lines.replace("\n", " ")), data_uri(shrink(picture, SIDE), "WEBP")
         image = f'<img src="{uri}" alt="{caption}" loading="lazy">'
         views += f"<figure>{image}<figcaption>{caption}</figcaption></figure>"
     bars = "".join(
@@ -265,7 +265,7 @@ def average_cells(maps: np.ndarray, rows: int, columns: int) -> np.ndarray:
     return down @ maps @ across.T
 
 
-def fill(name: str, **values: object) -> str:
+def fill_template(name: str, **values: object) -> str:
     """Return a template of page/ with its values, which are HTML."""
     return Template((PAGE / name).read_text(encoding="utf-8")).substitute(values)
 

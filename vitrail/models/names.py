@@ -54,7 +54,7 @@ TIMM = (  # and transformers
 
 def make_config(name: str, **overrides: Any) -> Config:
     """Return the config of a named model, with any of its fields replaced."""
-    config = parse(name)
+    config = parse_name(name)
     unknown = sorted(set(overrides) - {f.name for f in fields(config)})
     if unknown:
         allowed = ", ".join(f.name for f in fields(config))
@@ -73,7 +73,7 @@ def build(config: Config) -> Model:
     return Hybrid(config) if isinstance(config, HybridConfig) else ViT(config)
 
 
-def parse(name: str) -> Config:
+def parse_name(name: str) -> Config:
     text, image_size = split_size(re.sub(r"^(google|timm|facebook)/", "", name.strip(), flags=re.IGNORECASE))
     timm = re.sub(r"\..*|_in\d+k$", "", text.lower().replace("-", "_"))  # without its tag
     for pattern, spelling in [*((one, text) for one in PAPER), *((one, timm) for one in TIMM)]:

@@ -129,7 +129,7 @@ class Relative1D(nn.Module):
         return by_offset.gather(-1, offset.expand(*q.shape[:2], -1, -1))  # (B, h, T, T)
 
 
-def places(keep: Tensor, prefix: int) -> Tensor:
+def token_places(keep: Tensor, prefix: int) -> Tensor:
     """Return the places of the tokens of kept patches (B, n), after those of the prefix: (B, prefix + n)."""
     first = torch.arange(prefix, device=keep.device).expand(len(keep), -1)  # (B, prefix)
     return torch.cat([first, keep + prefix], dim=1)

@@ -185,7 +185,7 @@ class ViT(Described):
         if self.positions is not None:
             z = z + self.positions(grid)  # (B, T, D)
         if keep is not None:
-            z = positions.take(z, positions.places(keep, self.config.prefix))  # (B, prefix + n, D)
+            z = positions.take(z, positions.token_places(keep, self.config.prefix))  # (B, prefix + n, D)
         return self.dropout(z)
 
     def encode(
@@ -208,7 +208,7 @@ class ViT(Described):
             raise ConfigError(
                 "axial attention runs along whole rows and columns: it supports neither keep nor mask"
             )
-        at = None if keep is None else positions.places(keep, self.config.prefix)  # (B, prefix + n)
+        at = None if keep is None else positions.token_places(keep, self.config.prefix)  # (B, prefix + n)
         return self.encoder(z, Layout(self.known_grid(grid), at, mask), record)
 
     def pool(self, z: Tensor, mask: Tensor | None = None) -> Tensor:

@@ -168,7 +168,7 @@ class PatchPrediction(nn.Module):
         """Return what the chosen patches show: classes (B, n) or (B, n, 16), or pixels in [-1, 1] (B, n, 3 P^2)."""
         P = self.stride
         if self.target == "pixels":
-            return take(cut(x, P), chosen)
+            return take(cut_patches(x, P), chosen)
         cell = P if self.target == "mean" else P // GRID
         colour = colour_classes(F.avg_pool2d((x + 1) / 2, cell))  # (B, H / cell, W / cell)
         k = P // cell
@@ -236,10 +236,10 @@ class HeldOutPatches:
         truth = self.objective.truth(batch["image"], chosen)
         x = (batch["image"] + 1) / 2  # (n, 3, H, W) in [0, 1]
         # As the model sees them: masked patches grey, and in place of a replaced one the other.
-        seen = take(cut(x, self.objective.stride), batch["other"])  # (n, N, 3 P^2)
+        seen = take(cut_patches(x, self.objective.stride), batch["other"])  # (n, N, 3 P^2)
         seen = seen.masked_fill((batch["corruption"] == MASKED)[..., None], GREY)
         rows = {
-            "input": join(seen, x),
+            "input": join_patches(seen, x),
             "predicted": self.painted(x, chosen, prediction),
             "truth": self.painted(x, chosen, truth),
         }
@@ -256,17 +256,17 @@ class HeldOutPatches:
             cells = cells.permute(0, 1, 4, 2, 3)  # (B, n, 3, k, k)
             cells = cells.repeat_interleave(P // k, 3).repeat_interleave(P // k, 4)  # (B, n, 3, P, P)
             cells = cells.flatten(2)  # (B, n, 3 P^2)
-        x_p = cut(x, P)  # (B, N, 3 P^2)
+        x_p = cut_patches(x, P)  # (B, N, 3 P^2)
         x_p = x_p.scatter(1, chosen[..., None].expand_as(cells), cells.to(x_p.dtype))
-        return join(x_p, x)  # (B, 3, H, W)
+        return join_patches(x_p, x)  # (B, 3, H, W)
 
 
-def cut(x: Tensor, P: int) -> Tensor:
+def cut_patches(x: Tensor, P: int) -> Tensor:
     """Cut images (B, 3, H, W) into patches (B, N, 3 P^2)."""
     return F.unfold(x, P, stride=P).transpose(1, 2)
 
 
-def join(x_p: Tensor, like: Tensor) -> Tensor:
+def join_patches(x_p: Tensor, like: Tensor) -> Tensor:
     """Join patches (B, N, 3 P^2) to images of the size of `like` (B, 3, H, W)."""
     P = math.isqrt(x_p.shape[2] // 3)
     return F.fold(x_p.transpose(1, 2), like.shape[2:], P, stride=P)

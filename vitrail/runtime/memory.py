@@ -31,7 +31,7 @@ REQUESTED = re.compile(r"allocate (?:(\d+) bytes|([\d.]+ [KMGTP]iB))")
 
 def exhausted_memory(error: BaseException) -> str:
     """Return which memory has run out: MEMORY, SHARED or GPU; "" for any other error."""
-    return next((kind for one in chain(error) if (kind := classify(one))), "")
+    return next((kind for one in chain(error) if (kind := classify_error(one))), "")
 
 
 def requested_size(error: BaseException) -> str:
@@ -51,7 +51,7 @@ def chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
-def classify(error: BaseException) -> str:
+def classify_error(error: BaseException) -> str:
     if not isinstance(error, RuntimeError | MemoryError | OSError):
         return ""
     if kind := next((kind for kind, sign in SIGNS.items() if sign.search(str(error))), ""):

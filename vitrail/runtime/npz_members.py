@@ -46,7 +46,7 @@ class Header:
     start: int  # of the values, in bytes from the beginning of the member
 
 
-def read_header(stream: IO[bytes], size: int) -> Header:
+def read_npy_header(stream: IO[bytes], size: int) -> Header:
     """Read the header of a member of `size` bytes; raise ValueError if it is invalid or does not fit that size."""
     head = io.BytesIO(stream.read(HEADER_BYTES))
     version = npy.read_magic(head)
@@ -67,7 +67,7 @@ def read_member_header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Hea
     if member.compress_type not in METHODS:
         raise ValueError(f"is compressed by method {member.compress_type}; use deflate, as numpy does")
     with archive.open(member) as stream:
-        return read_header(stream, member.file_size)
+        return read_npy_header(stream, member.file_size)
 
 
 def read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:

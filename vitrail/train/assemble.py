@@ -128,12 +128,12 @@ def check_fits(experiment: Experiment, train: Source, processes: int) -> None:
     if batch_size > len(train):
         raise ConfigError(f"batch_size {batch_size} is larger than the {len(train)} examples of {train.name}")
     check_processes(training, batch_size, processes)
-    check_labels(experiment)
+    check_mixing(experiment)
     if training.tensorboard:
         summary_writer()  # an error where it is not installed
 
 
-def check_labels(experiment: Experiment) -> None:
+def check_mixing(experiment: Experiment) -> None:
     """Refuse mixing for an objective without labels: run.json would say that it acted."""
     mixing = {name: getattr(experiment.data, name) for name in ("mixup", "cutmix")}
     if not experiment.objective.needs_labels and any(mixing.values()):
@@ -205,7 +205,7 @@ def build_evaluators(experiment: Experiment, objective: nn.Module, val: Source |
     for where in experiment.data.fewshot:
         data_set = DataSet(where)
         train, test = (data_set.part(f"train[{part} per class]") for part in (":90%", "90%:"))
-        evaluators.append(FewShot(train, test, shots=(5,), name=plain(where)))
+        evaluators.append(FewShot(train, test, shots=(5,), name=plain_name(where)))
     monitor, listed = experiment.training.monitor, all(hasattr(one, "names") for one in evaluators)
     names = [name for one in evaluators for name in getattr(one, "names", ())]
     if monitor and monitor not in names and listed:  # else the loop finds out
@@ -245,10 +245,10 @@ def remarks(experiment: Experiment, sources: Sources) -> list[str]:
 
 def default_folder(*words: str) -> Path:
     """Return runs/DATA-MODEL by the last parts of paths and names; a bundle in a run's folder has the run's name."""
-    return Path("runs", "-".join(filter(None, map(plain, words))) or "run")
+    return Path("runs", "-".join(filter(None, map(plain_name, words))) or "run")
 
 
-def plain(word: str) -> str:
+def plain_name(word: str) -> str:
     text = word.partition("?")[0].rstrip("/")
     if (path := Path(text).expanduser()).exists():
         path = path.resolve()

@@ -104,7 +104,7 @@ def advise(assembled: Assembled, *, runs: int) -> float:
         each = seconds_per_image(assembled)
     seconds = each * steps * batch_size / world() * runs  # processes share a batch
     many = f", {runs} runs" if runs > 1 else ""
-    note(f"{steps:,} steps of {batch_size} images{many}: about {in_words(seconds)} on {device}")
+    note(f"{steps:,} steps of {batch_size} images{many}: about {describe_seconds(seconds)} on {device}")
     if device.type == "cpu" and seconds > LONG_SECONDS:
         note(
             "That is long on a CPU. A linear probe on frozen features needs one pass over the images: "
@@ -132,7 +132,7 @@ def seconds_per_image(assembled: Assembled) -> float:
     return min(times) / IMAGES
 
 
-def in_words(seconds: float) -> str:
+def describe_seconds(seconds: float) -> str:
     if seconds < 90:
         return "1 second" if round(seconds) == 1 else f"{seconds:.0f} seconds"
     if seconds < 5400:

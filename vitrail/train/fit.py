@@ -32,7 +32,7 @@ from vitrail.runtime.interrupts import Interrupts
 from vitrail.runtime.log import note
 from vitrail.runtime.training_display import TrainingDisplay
 from vitrail.train.optim import TrainState, lr_at
-from vitrail.train.parallel import gather_root, synchronise, whole
+from vitrail.train.parallel import gather_root, gather_tensor, synchronise
 from vitrail.train.settings import Experiment
 
 Batch = dict[str, Tensor]
@@ -160,7 +160,7 @@ class Loop:
         norm = self.state.clip(self.experiment.optimizer.grad_clip)
         stop = torch.full((), float(bool(interrupted)), device=self.device)
         values = all_sum(torch.stack([*(v.float() for v in sums.values()), stop]))
-        values = torch.cat([values, whole(norm).float().reshape(1)])
+        values = torch.cat([values, gather_tensor(norm).float().reshape(1)])
         measured = Measured(step, lr, [*sums, "interrupted", "norm"], *on_host(values), batch["index"])
         if settings.on_nonfinite == "stop" or measured.finite():
             self.state.update(step)

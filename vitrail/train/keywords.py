@@ -95,17 +95,17 @@ def check_type(name: str, value: Any, annotation: Any) -> Any:
         elif fits(plain, kind):
             return plain
     text = f" {value!r:.60}" if isinstance(value, str | int | float | tuple | list) else ""
-    raise ConfigError(f"{name} must be {in_words(annotation)}, not of type {type(value).__name__}{text}")
+    raise ConfigError(f"{name} must be {describe_type(annotation)}, not of type {type(value).__name__}{text}")
 
 
 def fits(value: Any, kind: Any) -> bool:
     return value in get_args(kind) if get_origin(kind) is Literal else is_a(value, kind)
 
 
-def in_words(kind: Any) -> str:
+def describe_type(kind: Any) -> str:
     inner, origin = get_args(kind), get_origin(kind)
     if origin is Literal:
         return f"one of {', '.join(map(str, inner))}"
     if origin is tuple:
-        return f"several of {in_words(inner[0])}"
-    return " or ".join(map(in_words, inner)) if inner else WORDS[kind]
+        return f"several of {describe_type(inner[0])}"
+    return " or ".join(map(describe_type, inner)) if inner else WORDS[kind]

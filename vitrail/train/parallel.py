@@ -110,5 +110,5 @@ def gather_root(objective: nn.Module, wanted: bool) -> None:
             objective.reshard()
 
 
-def whole(t: Tensor) -> Tensor:
+def gather_tensor(t: Tensor) -> Tensor:
     return t.full_tensor() if isinstance(t, DTensor) else t

@@ -46,7 +46,7 @@ from vitrail.runtime.training_display import TrainingDisplay, Work
 from vitrail.train.assemble import Assembled, Inputs, assemble, evaluation_batch, remarks
 from vitrail.train.fit import Loop, Outcome
 from vitrail.train.optim import TrainState
-from vitrail.train.parallel import distribute, whole
+from vitrail.train.parallel import distribute, gather_tensor
 from vitrail.train.settings import Experiment
 
 MISTAKES, MODEL, MODEL_FILES = "mistakes.jsonl", "model", (bundle.WEIGHTS, bundle.CARD)
@@ -257,7 +257,7 @@ def trained_model(assembled: Assembled) -> Model:
     model = backbone(assembled.objective)
     if assembled.experiment.training.parallel != "fsdp":
         return model
-    weights = {name: whole(w).detach() for name, w in model.state_dict().items()}
+    weights = {name: gather_tensor(w).detach() for name, w in model.state_dict().items()}
     checkpoint = Checkpoint(
         model.config, weights, model.preprocess, model.class_names, model.provenance, license=model.license
     )

@@ -138,7 +138,7 @@ def run_finetuning(
                 results = finish(with_lr(finetuning, assembled, lr), whole, figures)
             else:
                 if rank() == 0:
-                    describe(finetuning, assembled, inputs)
+                    describe_finetuning(finetuning, assembled, inputs)
                     advise(assembled, runs=seeds + len(sweep))
                 assembled.objective.cpu()  # the weights of one run at a time are on the device
                 lr, swept = choose_lr(finetuning, sweep, start)
@@ -151,7 +151,7 @@ def run_finetuning(
                 assembled.objective.to(assembled.device)
                 choice = {"lr": lr, "sweep": swept, "dev": finetuning.sweep.dev if swept else None}
                 choice["untested"] = assembled.sources.untested()
-                conclude = partial(summarise, others=others, choice=choice, folder=folder)
+                conclude = partial(summarise_seeds, others=others, choice=choice, folder=folder)
                 results = finish(with_lr(finetuning, assembled, lr), whole, figures, conclude)
             barrier()
     return Trained(folder, results)
@@ -215,7 +215,7 @@ def choose_lr(
     return lr, swept
 
 
-def summarise(
+def summarise_seeds(
     first: dict[str, Any], others: list[dict[str, Any]], choice: dict[str, Any], folder: Path
 ) -> dict[str, Any]:
     """Return the results of the first run with mean, standard deviation and values over the seeds of each score (None
@@ -252,7 +252,7 @@ def mend(folder: Path, inside: dict[str, Experiment], start: Start) -> None:
             tell(str(error))
 
 
-def describe(finetuning: Finetuning, assembled: Assembled, inputs: Inputs) -> None:
+def describe_finetuning(finetuning: Finetuning, assembled: Assembled, inputs: Inputs) -> None:
     """Note how many images are used for what, what will not be tested, and the license of the weights."""
     settings, sources = finetuning.experiment, assembled.sources
     text = f"Training on {len(sources.train):,} images ({sources.train.name})"

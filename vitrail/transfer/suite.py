@@ -152,7 +152,7 @@ def transfer(
     about = {"model": path, "weights": model_digest(loaded), "preprocess": loaded.preprocess}
     for (name, dataset), method in product(datasets.items(), methods):
         config = {**about, "method": method, **dataset.identity(method)}
-        with tables.claim(folder / name / method, config) as piece:
+        with tables.claim_piece(folder / name / method, config) as piece:
             if piece is None:
                 continue  # another process is at it
             run = piece.path / "run"

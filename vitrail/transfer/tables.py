@@ -3,7 +3,7 @@
     CUDA_VISIBLE_DEVICES=0 vitrail vtab ... --out DIR &
     CUDA_VISIBLE_DEVICES=1 vitrail vtab ... --out DIR        the same command: a device each, one folder of results
 
-    for each piece:  claim, run, finish  ──►  results_lock, read_piece of all, write_tables
+    for each piece:  claim_piece, run, finish  ──►  results_lock, read_piece of all, write_tables
 
 A piece is a run folder (checkpoints/run/). Locks are the operating system's: they end with their process. The
 table is results.md to read, results.csv to compute with, results.json with everything.
@@ -68,7 +68,7 @@ def model_path(model: ModelLike, folder: Path) -> str:
 
 
 @contextmanager
-def claim(folder: Path, config: dict[str, Any]) -> Iterator[Run | None]:
+def claim_piece(folder: Path, config: dict[str, Any]) -> Iterator[Run | None]:
     """Open the run in `folder` for this process alone; None if another process is working on it.
 
     After a ConfigError a new folder is removed: it would refuse the corrected call.

@@ -117,7 +117,7 @@ def vtab(
     root, folder, names = Path(data).expanduser(), Path(out).expanduser(), select_tasks(tasks)
     tables.check_results_folder(folder, ("data", "manifests", "tasks", tables.START))
     paper_scores = {} if paper is None else paper_accuracies(paper)
-    folders = {name: place for name in names if (place := vtab_data.find_folder(root, name)) is not None}
+    folders = {name: place for name in names if (place := vtab_data.find_task_folder(root, name)) is not None}
     if not folders:
         known = ", ".join(dict.fromkeys(f for name in names for f in (name, TASKS[name].folder)))
         raise DataError(f"{root} has the data of none of the tasks; their folders are called: {known}")
@@ -129,7 +129,9 @@ def vtab(
         vtab_data.open_task(source, name, settings.sizes)
     start = Start.read(tables.model_path(model, folder), settings.experiment)
     for number, (name, source) in enumerate(folders.items(), 1):
-        with tables.claim(folder / "tasks" / name, start.identity(settings.protocol, source)) as task_run:
+        with tables.claim_piece(
+            folder / "tasks" / name, start.identity(settings.protocol, source)
+        ) as task_run:
             if task_run is None:
                 continue  # another process is at it
             place, protocol = task_run.path, settings.protocol

@@ -1,6 +1,6 @@
 """Examples of a VTAB task: find its folder, cut its splits, compute its labels, list its examples.
 
-    ROOT/TASK or ROOT/DATASET ──find_folder──► folder ──open_task──► TaskData: a source and three split strings
+    ROOT/TASK or ROOT/DATASET ──find_task_folder──► folder ──open_task──► TaskData: a source and three split strings
 
 A folder holds Parquet files in one of two forms.
 - Whole: the splits of the data set (train, validation, test), rows in the order of TFDS. The task is a slice of
@@ -67,7 +67,7 @@ class TaskData:
         return {name: open_source(self.where, getattr(self, name)) for name in ("train", "val", "test")}
 
 
-def find_folder(root: Path, name: str) -> Path | None:
+def find_task_folder(root: Path, name: str) -> Path | None:
     """Return the folder of a task, called like the task or its data set; None without one."""
     if not root.is_dir():
         raise DataError(f"{root}: no such folder; --data must be a folder with a folder for each task")

@@ -283,7 +283,7 @@ def test_a_pipe_a_device_or_a_link_for_a_file_is_an_error_at_once(foreign, tmp_p
 
 def test_a_shard_that_is_cut_while_it_is_read_is_an_error_and_not_the_end(foreign, monkeypatch):
     place, _ = foreign
-    w, fill = torch.zeros(1 << 20), run_state.fill
+    w, fill = torch.zeros(1 << 20), run_state.fill_rows
 
     def cut(*given):
         os.truncate(place / "state.safetensors", 4096)
@@ -292,7 +292,7 @@ def test_a_shard_that_is_cut_while_it_is_read_is_an_error_and_not_the_end(foreig
     for file in place.iterdir():
         file.unlink()
     run_state.write_checkpoint(place, {"w": w}, {"step": 2, "score": None, "facts": {}})
-    monkeypatch.setattr(run_state, "fill", cut)
+    monkeypatch.setattr(run_state, "fill_rows", cut)
     with pytest.raises(CheckpointError, match="cannot be read"):
         run_state.read_checkpoint(place, {"w": w})
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vitrail.data.readers.fingerprint import digest, digest_files, file_stamp, read_piece
+from vitrail.data.readers.fingerprint import digest, digest_files, file_stamp, read_bytes_at
 
 
 def test_digest_tells_parts_apart() -> None:
@@ -37,9 +37,9 @@ def test_a_piece_of_a_file_that_has_not_changed(tmp_path: Path) -> None:
     file = tmp_path / "a"
     file.write_bytes(b"0123456789")
     stamp = file_stamp(file.stat())
-    assert read_piece(file, 3, 4, stamp) == b"3456"
+    assert read_bytes_at(file, 3, 4, stamp) == b"3456"
     with pytest.raises(OSError, match="it ends inside this image"):
-        read_piece(file, 8, 4, stamp)
+        read_bytes_at(file, 8, 4, stamp)
     file.write_bytes(b"01234567890")
     with pytest.raises(OSError, match="it was changed since it was opened"):
-        read_piece(file, 3, 4, stamp)
+        read_bytes_at(file, 3, 4, stamp)

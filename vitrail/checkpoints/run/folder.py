@@ -111,7 +111,7 @@ class Run:
         try:
             with fail_together(f"{run.path} cannot be opened"):
                 if rank() == 0:
-                    check_own(run.path, config)
+                    check_run_folder(run.path, config)
                     run.path.mkdir(parents=True, exist_ok=True)
                     run._unlock = weakref.finalize(run, os.close, lock(run.path / LOCK))
                     run.first = open_run_json(run.path, config, about).get("first_checkpoint")
@@ -257,7 +257,7 @@ class Run:
         return self.path / CHECKPOINTS / folder_name(step)
 
 
-def check_own(path: Path, config: dict[str, Any] | None = None) -> None:
+def check_run_folder(path: Path, config: dict[str, Any] | None = None) -> None:
     """Raise an error unless `path` is new, empty, or holds a run, with files and folders only at any depth: what a
     link leads to is not ours to write, to remove or to read. Names, also in the config, must be UTF-8: neither JSON
     nor safetensors can hold others."""

@@ -90,7 +90,7 @@ def write_checkpoint(place: Path, state: State, facts: dict[str, Any]) -> None:
                 if sharded:
                     table = {name: sorted(rows, key=lambda row: row[1:]) for name, rows in table.items()}
                     (partial / SHARDS).write_text(json.dumps(table), encoding="utf-8")
-                save_json({**facts, "tensors": describe(state)}, partial / FACTS)
+                save_json({**facts, "tensors": describe_tensors(state)}, partial / FACTS)
                 seal(partial)
                 put_folder(partial, place)
     finally:
@@ -103,7 +103,7 @@ def read_checkpoint(place: Path, state: State) -> dict[str, Any]:
     problem = f"{place} cannot be read"
     with fail_together(problem):
         facts = read_facts(place)
-        here, stored, differences = describe(state), facts["tensors"], []
+        here, stored, differences = describe_tensors(state), facts["tensors"], []
         for name in sorted(here.keys() | stored.keys()):
             if name not in stored:
                 differences.append(f"{name} is not in it")
@@ -115,7 +115,7 @@ def read_checkpoint(place: Path, state: State) -> dict[str, Any]:
         if differences:
             raise CheckpointError(f"{place} is a checkpoint of another architecture: {listing(differences)}")
     with fail_together(problem):  # no process writes into its tensors before all agree
-        read_tensors(state, place)
+        fill_tensors(state, place)
     return facts
 
 
@@ -202,7 +202,7 @@ def fingerprint(file: Path) -> dict[str, Any]:
         return {"bytes": size, "sha256": hashlib.file_digest(stream, "sha256").hexdigest()}
 
 
-def describe(state: State) -> dict[str, list[Any]]:
+def describe_tensors(state: State) -> dict[str, list[Any]]:
     """Return name -> [dtype, shape]; the whole tensor's shape, also where this process holds a shard."""
     return {name: [str(t.dtype).removeprefix("torch."), list(t.shape)] for name, t in state.items()}
 
@@ -210,7 +210,7 @@ def describe(state: State) -> dict[str, list[Any]]:
 # --- tensors, whole or sharded ---
 
 
-def read_tensors(state: State, place: Path) -> None:
+def fill_tensors(state: State, place: Path) -> None:
     """Fill each tensor of a state with the rows that this process holds."""
     if (place / SHARDS).exists():
         table = read_table(place, state)
@@ -223,7 +223,7 @@ def read_tensors(state: State, place: Path) -> None:
             files[file] = stack.enter_context(safe_open(place / file, framework="pt", backend="pread"))
         for name, t in state.items():
             for file, first, last in table[name]:
-                fill(t.detach(), files[file].get_slice(name), first, last, f"{place / file}: {name}")
+                fill_rows(t.detach(), files[file].get_slice(name), first, last, f"{place / file}: {name}")
 
 
 def read_table(place: Path, state: State) -> dict[str, Rows]:
@@ -243,7 +243,7 @@ def read_table(place: Path, state: State) -> dict[str, Rows]:
     return table
 
 
-def fill(t: Tensor, stored: Any, first: int, last: int, where: str) -> None:
+def fill_rows(t: Tensor, stored: Any, first: int, last: int, where: str) -> None:
     """Copy those of the stored rows [first, last) that this process holds."""
     shape = [last - first, *t.shape[1:]] if t.dim() else []
     if stored.get_shape() != shape:

@@ -86,8 +86,8 @@ def summarize(run: Path, name: str, parent: str | None = None) -> Summary:
         state="finished" if results is not None else "running" if running else "interrupted",
         step=int(reached) if reached is not None else written[-1] if written else None,
         steps=None if steps is None else int(steps),
-        model=text(config, "model"),
-        data=text(config, "data"),
+        model=text_setting(config, "model"),
+        data=text_setting(config, "data"),
         lr=outermost(final, "lr") or outermost(config, "lr") or measured.get("lr"),
         loss=measured.get("loss"),
         scores=evaluated,
@@ -118,7 +118,7 @@ def outermost(settings: dict[str, Any], name: str, kind: Any = Number) -> Any:
     return settings[min(keys, key=lambda key: key.count("."))] if keys else None
 
 
-def text(settings: dict[str, Any], name: str) -> str | None:
+def text_setting(settings: dict[str, Any], name: str) -> str | None:
     """Return the setting of that name, or the first text in the group of that name."""
     group = (value for key, value in settings.items() if f"{key}.".startswith(f"{name}."))
     return next((value for value in group if isinstance(value, str)), None)

@@ -29,7 +29,7 @@ import numpy as np
 
 from vitrail.data.decode import MAX_PIXELS
 from vitrail.data.readers.class_names import check_labels, number_labels, number_names
-from vitrail.data.readers.fingerprint import digest, digest_files, file_stamp, read_piece
+from vitrail.data.readers.fingerprint import digest, digest_files, file_stamp, read_bytes_at
 from vitrail.data.sources import Example, Source
 from vitrail.data.splits import WORDS, find_split, in_order
 from vitrail.errors import DataError
@@ -128,7 +128,7 @@ class ArrayFile:
         try:
             if self._start is not None:
                 size = math.prod(self.shape[1:]) * self.dtype.itemsize
-                piece = read_piece(self.path, self._start + index * size, size, self._stamp)
+                piece = read_bytes_at(self.path, self._start + index * size, size, self._stamp)
                 return np.frombuffer(piece, self.dtype).reshape(self.shape[1:])
             if self._array is None:
                 with self.path.open("rb") as file:
@@ -146,7 +146,7 @@ class ArrayFile:
 
 def open_arrays(path: Path, split: str) -> ArraySource:
     """Open one split of a `.npz` file."""
-    pairs, named = find_pairs(path)
+    pairs, named = find_array_pairs(path)
     split = find_split(split, list(pairs), str(path))
     values = {name: _read_small(path, labels, column=True) for name, (_, labels) in pairs.items()}
     texts = [labels for labels in values.values() if labels.dtype.kind == "U"]
@@ -167,7 +167,7 @@ def open_arrays(path: Path, split: str) -> ArraySource:
     return ArraySource(f"{path.stem}:{split}", ArrayFile(path, pairs[split][0]), labels, class_names)
 
 
-def find_pairs(path: Path) -> tuple[dict[str, tuple[str, str]], bool]:
+def find_array_pairs(path: Path) -> tuple[dict[str, tuple[str, str]], bool]:
     """Return {split: names of its arrays of images and of labels}, and whether there is an array class_names."""
     try:
         with zipfile.ZipFile(path) as archive:

@@ -41,7 +41,7 @@ def file_stamp(stat: os.stat_result) -> tuple[int, int]:
     return stat.st_size, stat.st_mtime_ns
 
 
-def read_piece(path: Path, start: int, size: int, stamp: tuple[int, int]) -> bytes:
+def read_bytes_at(path: Path, start: int, size: int, stamp: tuple[int, int]) -> bytes:
     """Read some bytes of a file; OSError unless it is in the state of `stamp`."""
     with path.open("rb", buffering=0) as file:
         if file_stamp(os.fstat(file.fileno())) != stamp:

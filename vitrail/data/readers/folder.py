@@ -200,9 +200,9 @@ def check_files(source: FolderSource) -> None:
     first_process = os.environ.get("RANK", "0") == "0"  # of those of torchrun
     if source.skipped and source.root not in _noted and first_process:
         _noted.add(source.root)
-        count = source.skipped.total()
+        count, reasons = source.skipped.total(), describe_ignored(source.skipped)
         note(
-            f"{source.name}: {count:,} file{' is' if count == 1 else 's are'} ignored: {in_words(source.skipped)}; "
+            f"{source.name}: {count:,} file{' is' if count == 1 else 's are'} ignored: {reasons}; "
             f"see `vitrail data inspect {source.root}`"
         )
 
@@ -218,7 +218,7 @@ def ignored_files(layout: Layout) -> Counter[str]:
     return ignored
 
 
-def in_words(ignored: Counter[str], most: int = 5) -> str:
+def describe_ignored(ignored: Counter[str], most: int = 5) -> str:
     """Join the most frequent reasons into a phrase."""
     words = [f"{count:,} x {reason}" for reason, count in ignored.most_common(most)]
     return "; ".join(words) + ("; ..." if len(ignored) > most else "")

@@ -39,7 +39,7 @@ from vitrail.data.readers.class_names import (
 from vitrail.data.readers.file_names import find_shards, find_split_shards
 from vitrail.data.readers.fingerprint import digest, digest_files, file_stamp
 from vitrail.data.sources import MAX_FILE_BYTES, Example, Source
-from vitrail.data.splits import locate
+from vitrail.data.splits import locate_example
 from vitrail.errors import ConfigError, DataError, ImageError
 
 CACHE_BYTES = 128 << 20  # of row groups or places, in each process that reads
@@ -82,12 +82,12 @@ class ParquetSource(Source):
         self.rows = ParquetRows(files, columns.image)
 
     def key(self, index: int) -> str:
-        f, row = locate(index, self.file_ends)
+        f, row = locate_example(index, self.file_ends)
         return f"{self.file_keys[f]}:{row}"
 
     def read(self, index: int) -> Example:
         key = self.key(index)
-        number, row = locate(index, self.group_ends)
+        number, row = locate_example(index, self.group_ends)
         f, group = self.groups[number].tolist()
         try:
             image = self.rows.read(f, group, row)

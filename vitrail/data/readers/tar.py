@@ -41,9 +41,9 @@ from vitrail.data.readers.file_names import (
     is_image_name,
     printable,
 )
-from vitrail.data.readers.fingerprint import digest, digest_files, file_stamp, read_piece
+from vitrail.data.readers.fingerprint import digest, digest_files, file_stamp, read_bytes_at
 from vitrail.data.sources import MAX_FILE_BYTES, Example, Source
-from vitrail.data.splits import locate
+from vitrail.data.splits import locate_example
 from vitrail.errors import DataError, ImageError
 from vitrail.runtime.files import atomic_file
 from vitrail.runtime.npz_members import DAMAGE, read_member
@@ -82,19 +82,19 @@ class TarSource(Source):
     class_names: list[str]
 
     def key(self, index: int) -> str:
-        f, i = locate(index, self.ends)
+        f, i = locate_example(index, self.ends)
         return f"{self.file_keys[f]}:{printable(self.indexes[f].keys[i])}"
 
     def read(self, index: int) -> Example:
         key = self.key(index)
-        f, i = locate(index, self.ends)
+        f, i = locate_example(index, self.ends)
         offset, size = int(self.indexes[f].offsets[i]), int(self.indexes[f].sizes[i])
         if offset < 0:
             raise DataError(f"{key}: the example has a label but no image")
         if not 0 < size <= MAX_FILE_BYTES:
             raise ImageError(f"{key}: an image of {size:,} bytes; 1 to {MAX_FILE_BYTES:,} are read")
         try:
-            data = read_piece(self.files[f], offset, size, self.indexes[f].stamp)
+            data = read_bytes_at(self.files[f], offset, size, self.indexes[f].stamp)
         except OSError as error:
             raise DataError(f"{key}: cannot be read: {error.strerror}") from error
         return Example(data, int(self.labels[index]), key)
