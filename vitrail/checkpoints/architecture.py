@@ -107,10 +107,10 @@ class Inference:
         pool = "attention" if "attention_pool.probe" in t else pool
         sizes = {"width": width, "depth": depth, "patch_size": patch_size, "channels": channels}
         sizes["mlp_dim"] = len(t["encoder.blocks.0.mlp.fc1.weight"])
-        for name, shown in sizes.items():
-            if (said := self.stated.get(name, shown)) != shown:
+        for name, actual in sizes.items():
+            if (stated := self.stated.get(name, actual)) != actual:
                 raise CheckpointError(
-                    f"{self.where}: its config file says {name} {said}, its tensors {shown}"
+                    f"{self.where}: its config file says {name} {stated}, its tensors {actual}"
                 )
         fields: dict[str, Any] = {
             **sizes,

@@ -247,10 +247,10 @@ def unscan(tensors: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
         if len(layers) > MOST["depth"] and key.startswith(SCANNED):
             raise CheckpointError(f"{where}: {key} is of {len(layers)} layers; at most {MOST['depth']}")
         rest = key.removeprefix(SCANNED)
-        parts = {f"{BLOCKS}{i}/{rest}": w[i] for i in layers} if layers and rest != key else {key: w}
-        if twice := sorted(split.keys() & parts.keys()):
+        unpacked = {f"{BLOCKS}{i}/{rest}": w[i] for i in layers} if layers and rest != key else {key: w}
+        if twice := sorted(split.keys() & unpacked.keys()):
             raise CheckpointError(f"{where} holds twice {listing(twice)}")
-        split |= parts
+        split |= unpacked
     return split
 
 

@@ -74,9 +74,9 @@ def by_our_names(table: Table, tensors: Mapping[str, Tensor]) -> dict[str, Tenso
     for key, w in tensors.items():
         for ours, entry in rows:
             if match := pattern(entry.theirs[0]).fullmatch(key):
-                found = {name: int(n) for name, n in match.groupdict().items() if name != "leaf"}
+                groups = {name: int(n) for name, n in match.groupdict().items() if name != "leaf"}
                 # s1: s counted from 1
-                numbers = {name[0]: n - (name[1:] == "1") for name, n in found.items()}
+                numbers = {name[0]: n - (name[1:] == "1") for name, n in groups.items()}
                 try:
                     turned = entry.into(w)
                 except (RuntimeError, IndexError):  # of another number of dimensions, which read_weights says
@@ -99,13 +99,13 @@ def read_weights(
     lacking = {name for name in entries if zeros and name.endswith(zeros)}
     if any(key in tensors for name in lacking for key in entries[name].theirs):
         lacking = set()
-    parts = [(name, e, key) for name, e in entries.items() if name not in lacking for key in e.theirs]
-    expected = {key for _, _, key in parts}
-    problems = [f"missing {key}" for _, _, key in parts if key not in tensors]
+    sources = [(name, e, key) for name, e in entries.items() if name not in lacking for key in e.theirs]
+    expected = {key for _, _, key in sources}
+    problems = [f"missing {key}" for _, _, key in sources if key not in tensors]
     problems += [f"extra {key}" for key in sorted(set(tensors) - expected)]
     problems += [
         f"{key} is {list(tensors[key].shape)}, which does not give {list(shapes[name])}"
-        for name, entry, key in parts
+        for name, entry, key in sources
         if key in tensors and not fits(entry, tensors[key], shapes[name])
     ]
     if problems:

@@ -176,10 +176,10 @@ def read_shards(index: Path) -> dict[str, Tensor]:
     for name in sorted(set(places.values())):
         if Path(name).name != name:
             raise CheckpointError(f"{index} points to {name!r}, which is not a file beside it")
-        found = read_tensors(index.parent / name)
-        if strange := sorted(found.keys() ^ {key for key, place in places.items() if place == name}):
+        stored = read_tensors(index.parent / name)
+        if strange := sorted(stored.keys() ^ {key for key, place in places.items() if place == name}):
             raise CheckpointError(f"{index}: {name} does not hold what it lists: {listing(strange)}")
-        tensors |= found
+        tensors |= stored
     return tensors
 
 

@@ -31,25 +31,28 @@ def data_inspect(
     from vitrail.data.audit import inspect_data
 
     report = inspect_data(path, splits=list(splits) or None, sheet=sheet)
-    parts = report.splits
-    ranges = [sorted({min(split.counts), max(split.counts)}) for split in parts]
+    inspected = report.splits
+    ranges = [sorted({min(split.counts), max(split.counts)}) for split in inspected]
     rows = [
-        ["images", *(f"{split.images:,}" for split in parts)],
-        ["classes", *(f"{len(split.class_names):,}" for split in parts)],
+        ["images", *(f"{split.images:,}" for split in inspected)],
+        ["classes", *(f"{len(split.class_names):,}" for split in inspected)],
         ["images per class", *(" to ".join(f"{n:,}" for n in ends) for ends in ranges)],
-        ["imbalance", *("" if split.balance is None else f"{split.balance:.1f}" for split in parts)],
-        ["height", *(str(split.height or "") for split in parts)],
-        ["width", *(str(split.width or "") for split in parts)],
-        ["unreadable", *(f"{len(split.unreadable):,}" for split in parts)],
-        ["stored as", *(", ".join(f"{mode} {n:,}" for mode, n in split.modes.items()) for split in parts)],
+        ["imbalance", *("" if split.balance is None else f"{split.balance:.1f}" for split in inspected)],
+        ["height", *(str(split.height or "") for split in inspected)],
+        ["width", *(str(split.width or "") for split in inspected)],
+        ["unreadable", *(f"{len(split.unreadable):,}" for split in inspected)],
+        [
+            "stored as",
+            *(", ".join(f"{mode} {n:,}" for mode, n in split.modes.items()) for split in inspected),
+        ],
     ]
     # A column for each split, so that the table fits a narrow terminal.
     body: list[Any] = [Text(f"Layout: {report.layout}")] if report.layout else []
-    body.append(table(["split", *(f">{split.name}" for split in parts)], rows))
+    body.append(table(["split", *(f">{split.name}" for split in inspected)], rows))
     if report.copies:
         copies = []
-        for names, found in report.copies_by_splits.items():
-            counts = [*count_kinds(copy.how for copy in found), sum(copy.conflict for copy in found)]
+        for names, pairs in report.copies_by_splits.items():
+            counts = [*count_kinds(copy.how for copy in pairs), sum(copy.conflict for copy in pairs)]
             copies.append([*names, *(f"{count:,}" for count in counts)])
         headings = ["copies in", "and in", ">same bytes", ">near", ">mirrored", ">different labels"]
         body.append(table(headings, copies))

@@ -137,8 +137,8 @@ def find_pairs(first: Scan, second: Scan | None = None, *, threshold: float = TH
         same = [(i, j) for i, digest in enumerate(first.digests) for j in places.get(digest, [])[:MOST]]
     pairs = [Pair(i, j, 1.0, "bytes") for i, j in same]
 
-    parts = [_vectors(other, slice(k, k + AT_ONCE)) for k in range(0, max(1, len(other)), AT_ONCE)]
-    vectors = {view: torch.cat([part[view] for part in parts]) for view in parts[0]}
+    blocks = [_vectors(other, slice(k, k + AT_ONCE)) for k in range(0, max(1, len(other)), AT_ONCE)]
+    vectors = {view: torch.cat([part[view] for part in blocks]) for view in blocks[0]}
     candidates = [np.empty((2, 0), np.int64)]
     rows = max(1, BLOCK // max(1, len(other)))
     starts = range(0, len(first), rows)

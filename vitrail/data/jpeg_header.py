@@ -125,8 +125,8 @@ def segments(data: bytes) -> Iterator[tuple[int, int, int]]:
     at, marker, scanned = 2, 0, False
     for _ in range(MAX_SEGMENTS):
         until = len(data) if scanned else at + MAX_STRAY
-        found = (AFTER_CODES if marker == SCAN else MARKER).search(data, at, until)
-        begin, marker = (found.start(), found[0][1]) if found else (at, END)
+        match = (AFTER_CODES if marker == SCAN else MARKER).search(data, at, until)
+        begin, marker = (match.start(), match[0][1]) if match else (at, END)
         at = begin + 2
         if marker in ALONE:
             continue

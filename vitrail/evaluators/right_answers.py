@@ -77,18 +77,18 @@ def by_name(names: list[str], source: Source) -> ClassMapping:
         classes_by_name([[name] for name in names]),
         classes_by_name([forms(name) for name in names]),
     )
-    found = [
+    matches = [
         exact.get(name) or next((any_form[form] for form in forms(name) if form in any_form), [])
         for name in source.class_names
     ]
-    if unknown := [name for name, place in zip(source.class_names, found, strict=True) if not place]:
+    if unknown := [name for name, place in zip(source.class_names, matches, strict=True) if not place]:
         raise DataError(
-            f"{source.name}: the model lacks {len(unknown):,} of its {len(found):,} classes "
+            f"{source.name}: the model lacks {len(unknown):,} of its {len(matches):,} classes "
             f"({some(unknown)}; the model's {len(names):,} are {some(names)}): {ADVICE}"
         )
-    if twice := [name for name, place in zip(source.class_names, found, strict=True) if len(place) > 1]:
+    if twice := [name for name, place in zip(source.class_names, matches, strict=True) if len(place) > 1]:
         raise DataError(f"{source.name}: several classes of the model are called {some(twice)}: {ADVICE}")
-    return replace(by_order(names), row=np.array([place[0] for place in found]))
+    return replace(by_order(names), row=np.array([place[0] for place in matches]))
 
 
 def from_file(path: Path, names: list[str], source: Source) -> ClassMapping:
@@ -114,12 +114,12 @@ def from_file(path: Path, names: list[str], source: Source) -> ClassMapping:
             )
         indices = set()
         for one in classes:
-            found = place.get(one, []) if isinstance(one, str) else [one]
-            if len(found) > 1:
-                raise DataError(f"{where}: the model has {one!r} at {found}: write the index")
-            if not found or type(found[0]) is not int or not 0 <= found[0] < K:
+            matches = place.get(one, []) if isinstance(one, str) else [one]
+            if len(matches) > 1:
+                raise DataError(f"{where}: the model has {one!r} at {matches}: write the index")
+            if not matches or type(matches[0]) is not int or not 0 <= matches[0] < K:
                 raise DataError(f"{where}: {str(one)[:60]!r} is not one of the model's {K:,} classes")
-            indices.add(found[0])
+            indices.add(matches[0])
         answers[name] = sorted(indices)
     right = np.full((len(source.class_names), max(map(len, answers.values()))), -1)  # (C, m)
     for label, name in enumerate(source.class_names):

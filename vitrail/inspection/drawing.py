@@ -67,8 +67,8 @@ def loss_curve(rows: Sequence[Mapping[str, Any]], path: Path, *, title: str = ""
             if not (is_number(value) and is_number(row.get("step"))):
                 continue
             # A number is of an evaluation in a row without a training loss, or where it is named for its split.
-            of_training = "loss" in row and not name.startswith(("val_", "test_"))
-            curves = training if of_training or name in ("step", "epoch", "lr") else evaluated
+            in_training = "loss" in row and not name.startswith(("val_", "test_"))
+            curves = training if in_training or name in ("step", "epoch", "lr") else evaluated
             steps, values = curves.setdefault(name, ([], []))
             steps.append(row["step"])
             values.append(value)

@@ -58,9 +58,9 @@ class Recipe:
         return f"{rounded(on_tpu.exaflops)} exaFLOPs; {days} {hours_of_h200(on_tpu.flops)}"
 
 
-def hours_of_h200(flops: float, of: str = "") -> str:
+def hours_of_h200(flops: float, scope: str = "") -> str:
     hours = 24 * accelerator_days(flops, PEAK_FLOPS["H200"], UTILISATION)
-    return f"{rounded(hours)} hours of one H200{of} (derived, at {UTILISATION:.0%} of the peak)"
+    return f"{rounded(hours)} hours of one H200{scope} (derived, at {UTILISATION:.0%} of the peak)"
 
 
 def rounded(value: float) -> str:

@@ -138,7 +138,7 @@ class Loop:
 
     def update(self, step: int, batch: Batch, interrupted: str) -> Measured:
         """Enqueue one step; nothing is waited for, unless bad steps are to be skipped."""
-        settings, parts = self.settings, self.settings.grad_accum
+        settings, chunks = self.settings, self.settings.grad_accum
         lr = lr_at(step, self.steps, self.experiment.optimizer)
         self.state.set_lr(lr)
         seed = np.random.SeedSequence((self.experiment.seed, step, rank()))  # of dropout and stochastic depth
@@ -148,9 +148,9 @@ class Loop:
             torch.compiler.cudagraph_mark_step_begin()
         weight = all_sum(batch["weight"].sum()).clamp(min=1)  # of the global batch
         sums: dict[str, Tensor] = {}
-        for k, tensors in enumerate(zip(*(t.chunk(parts) for t in batch.values()), strict=True), 1):
+        for k, tensors in enumerate(zip(*(t.chunk(chunks) for t in batch.values()), strict=True), 1):
             part = dict(zip(batch, tensors, strict=True))
-            synchronise(self.module, k == parts)
+            synchronise(self.module, k == chunks)
             with torch.autocast(self.device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
                 loss, metrics = self.module(part)
             share = part["weight"].sum() / weight
@@ -268,8 +268,8 @@ class Loop:
         """Load the weights to keep: the best ones if a score is monitored, the average if there is one."""
         last, kept, scores = self.progress, step, self.progress.scores
         if self.run is not None and self.settings.monitor and last.best_step not in (0, step):
-            found, then = self.restore(best=True)
-            kept, scores = (found, then.scores) if found else (kept, scores)
+            best_step, then = self.restore(best=True)
+            kept, scores = (best_step, then.scores) if best_step else (kept, scores)
             if kept != last.best_step and rank() == 0:
                 note(
                     f"The best weights, of step {last.best_step}, are damaged or missing: using those of step {kept}"

@@ -148,9 +148,9 @@ def build_optimizer(
     return optimizer
 
 
-def freeze(model: nn.Module, parts: Sequence[str]) -> None:
+def freeze(model: nn.Module, prefixes: Sequence[str]) -> None:
     """Freeze `body`, all but the head, or the parameters whose names begin with a prefix of whole words."""
-    for part in parts:
+    for part in prefixes:
         matched = False
         for name, p in model.named_parameters():
             in_body = part == "body" and not name.startswith("head.")
@@ -161,11 +161,11 @@ def freeze(model: nn.Module, parts: Sequence[str]) -> None:
             first = ", ".join(dict.fromkeys(name.split(".")[0] for name, _ in model.named_parameters()))
             raise ConfigError(f"freeze {part!r}: no parameter has this prefix; there are body, {first}")
     if not any(p.requires_grad for p in model.parameters()):
-        raise ConfigError(f"freeze {', '.join(parts)} leaves nothing to train")
+        raise ConfigError(f"freeze {', '.join(prefixes)} leaves nothing to train")
     classifier = dict(model.named_parameters()).get("head.classifier.weight")
     if classifier is not None and not classifier.requires_grad and not classifier.any():
         raise ConfigError(
-            f"freeze {', '.join(parts)}: the head is new and all zeros, so no gradient reaches the layers below it; "
+            f"freeze {', '.join(prefixes)}: the head is new and all zeros, so no gradient reaches the layers below; "
             "freeze other parts (body trains only the head)"
         )
 

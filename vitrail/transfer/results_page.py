@@ -60,9 +60,9 @@ def score_table(results: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
 
 def describe_mistakes(results: dict[str, Any], where: object) -> str:
     """Return a line on how many test images were classified wrongly, and where they are listed."""
-    of = " of the first seed" if results["seeds"] > 1 else ""
+    scope = " of the first seed" if results["seeds"] > 1 else ""
     most = f", the most confident {MOST_MISTAKES:,}" if results["wrong"] > MOST_MISTAKES else ""
-    return f"Mistakes{of}: {results['wrong']:,}, listed in {where}{most}"
+    return f"Mistakes{scope}: {results['wrong']:,}, listed in {where}{most}"
 
 
 def describe_tie(sweep: dict[str, Any]) -> str:

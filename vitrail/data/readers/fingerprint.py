@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 
 
-def digest(*parts: str | bytes | int | np.ndarray) -> str:
-    """Return 32 hexadecimal digits that depend on every part and on where one ends and the next begins."""
+def digest(*values: str | bytes | int | np.ndarray) -> str:
+    """Return 32 hexadecimal digits that depend on every value and on where one ends and the next begins."""
     state = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        data = part.tobytes() if isinstance(part, np.ndarray) else part
+    for value in values:
+        data = value.tobytes() if isinstance(value, np.ndarray) else value
         data = data if isinstance(data, bytes) else str(data).encode("utf-8", "surrogateescape")
         state.update(len(data).to_bytes(8, "little"))
         state.update(data)

@@ -97,15 +97,15 @@ class FolderSource(Source):
 
 def find_folder(root: Path, options: dict[str, str]) -> Reader:
     """Return the reader of a folder of images; ConfigError for options that do not apply to it."""
-    parts = read_split_options(str(root), options, "classes")
+    fractions = read_split_options(str(root), options, "classes")
     layout, outer = find_layout(root), "classes" in options
     if options.get("classes", "outer") != "outer":
         raise ConfigError(f"{root}: option classes={options['classes']}; outer is allowed: see docs/data.md")
     if not layout.splits:
-        return cut_in_three(str(root), lambda: open_folder(layout, "", outer=outer), parts)
+        return cut_in_three(str(root), lambda: open_folder(layout, "", outer=outer), fractions)
     splits = list(layout.splits)
-    if given := {name: options[name] for name in DEFAULTS if name in options}:
-        raise ConfigError(f"{root} has its own splits ({', '.join(splits)}): options {given} do not apply")
+    if unused := {name: options[name] for name in DEFAULTS if name in options}:
+        raise ConfigError(f"{root} has its own splits ({', '.join(splits)}): options {unused} do not apply")
     return Reader(
         splits, lambda split: open_folder(layout, find_split(split, splits, str(root)), outer=outer)
     )
@@ -138,10 +138,10 @@ def open_folder(layout: Layout, split: str, *, outer: bool) -> FolderSource:
 
 
 def cut_in_three(
-    where: str, open_whole: Callable[[], FolderSource], parts: tuple[int, float, float]
+    where: str, open_whole: Callable[[], FolderSource], fractions: tuple[int, float, float]
 ) -> Reader:
     """Return the reader of a data set without splits: it is opened with its first split, and cut class by class."""
-    seed, validation, test = parts
+    seed, validation, test = fractions
 
     @cache
     def cut() -> dict[str, FolderSource]:
@@ -362,10 +362,10 @@ def list_images(
     labels: list[int] = []
     unclear: dict[str, list[str]] = {}  # class folder -> the folders in it
     for label, folder in folders:
-        found = walk_images(root, folder, skipped)
-        if found and not outer and (common := os.path.commonpath(found)) not in found:
-            unclear[folder] = sorted({Path(place).relative_to(common).parts[0] for place in found})
-        paths = sorted(os.fsencode(path) for here in found.values() for path in here)
+        by_folder = walk_images(root, folder, skipped)
+        if by_folder and not outer and (common := os.path.commonpath(by_folder)) not in by_folder:
+            unclear[folder] = sorted({Path(place).relative_to(common).parts[0] for place in by_folder})
+        paths = sorted(os.fsencode(path) for here in by_folder.values() for path in here)
         images += paths
         labels += [label] * len(paths)
     if unclear:
@@ -392,9 +392,9 @@ def count_beside(layout: Layout, skipped: Counter[str]) -> None:
             continue
         reason = f"{printable(name)}, a folder beside {', '.join(map(printable, tops))}"
         try:
-            found = walk_images(layout.root, str(Path(layout.base, name)), Counter())
+            by_folder = walk_images(layout.root, str(Path(layout.base, name)), Counter())
         except DataError:
             skipped[f"{reason}, cannot be listed"] += 1
             continue
-        if images := sum(map(len, found.values())):
+        if images := sum(map(len, by_folder.values())):
             skipped[f"an image in {reason}"] += images

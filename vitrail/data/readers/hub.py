@@ -50,8 +50,8 @@ def find_on_hub(where: str, options: dict[str, str], *, download: bool = False) 
         split = find_split(split, in_order(list(named)), where)
         rows, columns = named[split], {}
         for role, kind in (("image", datasets.Image), ("label", datasets.ClassLabel)):
-            of_kind = [name for name, feature in rows.features.items() if isinstance(feature, kind)]
-            columns[role] = find_column(role, options.get(role), of_kind, of_kind, repr(where))
+            matching = [name for name, feature in rows.features.items() if isinstance(feature, kind)]
+            columns[role] = find_column(role, options.get(role), matching, matching, repr(where))
         image, label = columns["image"], columns["label"]
         class_names = list(rows.features[label].names)
         labels = np.asarray(rows.with_format("numpy")[label], dtype=np.int64)

@@ -161,11 +161,11 @@ def find_columns(schema: pa.Schema, image: str | None, label: str | None, file: 
         if isinstance(stored, dict):
             features = {name: feature for name, feature in stored.items() if isinstance(feature, dict)}
 
-    def of_kind(role: str) -> list[str]:
+    def find_by_feature(role: str) -> list[str]:
         return [name for name in schema.names if features.get(name, {}).get("_type") == USUAL[role][0]]
 
-    column = find_column("image", image, schema.names, of_kind("image"), str(file))
-    target = find_column("label", label, schema.names, of_kind("label"), str(file))
+    column = find_column("image", image, schema.names, find_by_feature("image"), str(file))
+    target = find_column("label", label, schema.names, find_by_feature("label"), str(file))
     feature = features.get(target, {})
     class_names = feature.get("names") if feature.get("_type") == "ClassLabel" else None
     if class_names is not None:
@@ -175,9 +175,9 @@ def find_columns(schema: pa.Schema, image: str | None, label: str | None, file: 
     )
 
 
-def find_column(role: str, asked: str | None, names: list[str], of_kind: list[str], where: str) -> str:
+def find_column(role: str, asked: str | None, names: list[str], matching: list[str], where: str) -> str:
     """Return the column for `role`: the one that is named, else the only one of its kind, else the usual name."""
-    candidates = of_kind if len(of_kind) == 1 else [name for name in USUAL[role][1] if name in names]
+    candidates = matching if len(matching) == 1 else [name for name in USUAL[role][1] if name in names]
     if asked is None and not candidates:
         raise DataError(
             f"{where}: cannot tell which column is the {role}, of {', '.join(names) or 'none'}; name it after the "

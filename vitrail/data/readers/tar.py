@@ -117,16 +117,16 @@ def open_tar(path: Path, split: str) -> TarSource:
     if class_names is None:
         # Nothing names the classes: they are the labels that occur, numbers in all splits, or names in train.
         splits = find_shards(path, ".tar")
-        found: dict[str, set[str]] = {}  # split -> its labels
+        labels_of: dict[str, set[str]] = {}  # split -> its labels
         for other in splits if numbers or "train" not in splits else ["train"]:
             read = (indexes.get(file) or read_index(file) for file in splits[other].files)
-            found[other] = {label.decode() for index in read for label in index.labels}
-        everywhere = set().union(*found.values())
+            labels_of[other] = {label.decode() for index in read for label in index.labels}
+        everywhere = set().union(*labels_of.values())
         numbers = numbers and all(map(NUMBER.fullmatch, everywhere))
         if numbers:
             class_names = number_names([np.array([int(label) for label in everywhere], dtype=np.int64)])
         else:
-            class_names = sorted(found.get("train", everywhere))
+            class_names = sorted(labels_of.get("train", everywhere))
 
     where = f"{path}, split {name!r}"
     if numbers:
