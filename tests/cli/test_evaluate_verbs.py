@@ -82,7 +82,7 @@ def test_more_shots_than_there_are_examples(bundle, tmp_path):
 
 def test_a_data_set_without_a_test_split(bundle, tmp_path):
     np.savez(tmp_path / "one.npz", x_train=np.zeros((4, 16, 16, 3), np.uint8), y_train=np.array([0, 1, 0, 1]))
-    with pytest.raises(ConfigError, match="no split test or validation; it has: train"):
+    with pytest.raises(ConfigError, match="no split test or validation; name one of train"):
         knn(bundle, str(tmp_path / "one.npz"), common=CPU)
 
 

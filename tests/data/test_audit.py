@@ -152,7 +152,7 @@ def test_a_picture_in_the_place_of_the_sheet_is_found_before_the_work(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("vitrail.data.audit.scan", lambda *_, **__: pytest.fail("the data was read"))
-    with pytest.raises(ConfigError, match=r"00\.png exists and is no contact sheet"):
+    with pytest.raises(ConfigError, match=r"00\.png exists and is not a contact sheet"):
         inspect_data(folder, sheet=folder / "train/cat/00.png")
 
 

@@ -74,7 +74,7 @@ def test_only_what_is_ours_is_replaced(tmp_path: Path) -> None:
     for name in ("ours", "empty", "absent"):
         check_replaceable(tmp_path / name, b"mark", "list")
     for name in ("theirs", "late", "folder", "nowhere"):
-        with pytest.raises(ConfigError, match=f"{name} exists and is no list"):
+        with pytest.raises(ConfigError, match=f"{name} exists and is not a list"):
             check_replaceable(tmp_path / name, b"mark", "list")
 
 

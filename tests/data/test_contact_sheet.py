@@ -86,7 +86,7 @@ def test_only_a_sheet_is_replaced(source: Source, tmp_path: Path) -> None:
         lambda path: pair_sheet("pairs", [], path),
         check_sheet,
     ):
-        with pytest.raises(ConfigError, match=r"photo\.png exists and is no contact sheet"):
+        with pytest.raises(ConfigError, match=r"photo\.png exists and is not a contact sheet"):
             draw(tmp_path / "photo.png")
     assert (tmp_path / "photo.png").read_bytes() == photo
     assert sorted(file.name for file in tmp_path.iterdir()) == ["photo.png", "set", "sheet.png"]

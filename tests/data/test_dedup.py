@@ -232,6 +232,6 @@ def test_only_a_list_of_exclusions_is_replaced(tmp_path: Path) -> None:
         write_exclusions(path, {"train": name}, [{"train": f"{name}.png"}])
     assert read_exclusions(path)[1] == {"second.png"}
     path.write_text("mine\n")
-    with pytest.raises(ConfigError, match=r"exclude\.jsonl exists and is no list of exclusions"):
+    with pytest.raises(ConfigError, match=r"exclude\.jsonl exists and is not a list of exclusions"):
         write_exclusions(path, {}, [])
     assert path.read_text() == "mine\n"

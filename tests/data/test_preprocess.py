@@ -112,10 +112,10 @@ def test_ways_to_write_a_line(line: str, canonical: str) -> None:
             "resize(8)|randaugment(2, 10)",
             "randaugment(2, 10) takes bytes",
         ),
-        ("resize(100)|central_crop(128)", "central_crop(128) is larger than what resize(100) makes"),
+        ("resize(100)|central_crop(128)", "central_crop(128) is larger than the output of resize(100)"),
         (
             "resize_small(100)|random_crop(128)",
-            "random_crop(128) is larger than what resize_small(100) makes",
+            "random_crop(128) is larger than the output of resize_small(100)",
         ),
         ("(" * 900 + ")" * 900, "is not an op"),
         ("-" * 1900 + "1", "is not an op"),

@@ -296,7 +296,7 @@ def test_the_test_split_is_taken_else_validation(tmp_path):
     made = evaluate(MODEL, tmp_path / "test.npz", split="train[:5]")
     assert made.n == 5
     np.savez(tmp_path / "bare.npz", x=arrays["x_train"], y=arrays["y_train"])
-    with pytest.raises(ConfigError, match="no split test or validation; it has: train"):
+    with pytest.raises(ConfigError, match="no split test or validation; name one of train"):
         evaluate(MODEL, tmp_path / "bare.npz")
     with pytest.raises(ConfigError, match="one split already"):
         evaluate(MODEL, open_source(tmp_path / "test.npz", "test"), split="train")

@@ -295,7 +295,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path, name):
 
 def test_a_folder_of_folders_is_refused(tmp_path):
     (tmp_path / "cats").mkdir()
-    with pytest.raises(ConfigError, match=r"holds cats and no report\.html"):
+    with pytest.raises(ConfigError, match=r"has cats and no report\.html"):
         check_report_folder(tmp_path)
 
 

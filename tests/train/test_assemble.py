@@ -117,7 +117,7 @@ def test_what_may_not_be_meant_is_said(tmp_path):
 
     ordered = str(tmp_path / "ordered.npz")
     assert said(ordered, train="train[:25%]", val="train[25%:]") == [
-        "ordered:train[:25%] has no image of 7 of 10 classes, which cannot be learnt: 3, 4, 5, 6, 7 and 2 more "
+        "ordered:train[:25%] has no image of 7 of 10 classes, which cannot be learned: 3, 4, 5, 6, 7 and 2 more "
         "(`train[:25% per class]` takes a part of each)"
     ]
     assert (

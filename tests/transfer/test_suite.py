@@ -172,7 +172,7 @@ def test_the_k_of_knn_are_those_that_the_data_has_examples_for(bundle, tmp_path)
         (
             [COLOURS],
             {"train_split": "train+val+test"},
-            r"beside train\+val\+test; it has",
+            r"beside train\+val\+test; name one of",
         ),
         ([COLOURS], {"methods": ("guess",)}, "unknown method guess; methods: fewshot, linear, knn, finetune"),
         ([COLOURS], {"paper": "B/99"}, "no 'B/99'"),
@@ -220,9 +220,9 @@ def test_any_setting_of_fine_tuning(bundle, tmp_path):
 def test_results_of_the_users_are_not_replaced(tmp_path):
     """Said before anything is opened."""
     (tmp_path / "results.csv").write_text("mine")
-    with pytest.raises(ConfigError, match=r"results\.csv of something else"):
+    with pytest.raises(ConfigError, match=r"results\.csv of another program"):
         transfer("nothing", ["nowhere"], tmp_path)
-    with pytest.raises(ConfigError, match=r"results\.csv of something else"):
+    with pytest.raises(ConfigError, match=r"results\.csv of another program"):
         vtab("nothing", "nowhere", tmp_path)
     assert (tmp_path / "results.csv").read_text() == "mine"
 

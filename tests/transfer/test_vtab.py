@@ -167,7 +167,7 @@ def test_two_processes_share_the_tasks(tmp_path):
 
 
 def test_what_is_wrong_is_said_before_anything_is_computed(pair, tmp_path):
-    with pytest.raises(DataError, match="holds the data of none of the tasks; their folders are called: dtd"):
+    with pytest.raises(DataError, match="has the data of none of the tasks; their folders are called: dtd"):
         vtab("mu/8@16", pair, tmp_path / "out", tasks=("dtd",), **TINY)
     shutil.copytree(pair / "oxford_iiit_pet", tmp_path / "data" / "pets")
     shutil.copytree(pair / "svhn_cropped", tmp_path / "data" / "clevr")
