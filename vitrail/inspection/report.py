@@ -215,11 +215,9 @@ def explorer(inspection: Inspection) -> str:
         options += f'<option value="{i}">{text(one.name)}</option>'
     data = {"grid": [rows, columns], "layers": inspection.layers, "depth": c.depth, "heads": h}
     data |= {"alike": 1 / c.tokens, "scale": SCALE.tolist(), "images": images}
-    what = {
-        "token": "the class token attends",
-        "mean": "the average patch attends",
-        "attention": "the tokens, weighted by the pooling, attend",
-    }[c.pool]
+    # As `attention_maps` draws them: of any other pooling, the mean over the rows of all patches.
+    named = {"token": "the class token attends", "attention": "the tokens, weighted by the pooling, attend"}
+    what = named.get(c.pool, "the average patch attends")
     inside = json.dumps(data, allow_nan=False).replace("<", "\\u003c")  # no tag can end the script
     grid = f"{c.grid[0]} x {c.grid[1]} patches"
     if (rows, columns) != c.grid:
