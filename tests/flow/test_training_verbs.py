@@ -84,7 +84,8 @@ def test_from_nothing_to_a_classifier(run, tmp_path, caplog):
 
     code, out, _ = run(*FINETUNE, "--model", model, "--steps", 3, "--seeds", 2, "--out", tmp_path / "tuned")
     words = " ".join(out.split())  # finished: shown again, as a table
-    assert code == 0 and f"top-1 {top1['mean']:.1%} {top1['std']:.1%} 2" in words
+    values = ", ".join(f"{value:.1%}" for value in top1["values"])
+    assert code == 0 and f"top-1 {top1['mean']:.1%} {top1['std']:.1%} {values}" in words
     assert f"vitrail predict {tmp_path / 'tuned/model'} IMAGE" in words
 
 
