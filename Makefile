@@ -30,7 +30,7 @@ else
 endif
 
 # Folders of tests that train little and start few processes.
-FAST := guards models objectives paper golden recipes runtime data checkpoints inference evaluators inspection
+FAST := guards models paper recipes runtime data checkpoints
 
 .PHONY: help demo test test-fast test-long check bench clean
 
