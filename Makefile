@@ -29,8 +29,9 @@ else
   install = PIP_CONSTRAINT=constraints.txt $(python) -m pip install --quiet --disable-pip-version-check
 endif
 
-# Folders of tests that train little and start few processes.
-FAST := guards models paper recipes runtime data checkpoints
+# Folders of tests that train little, without the files in them that start processes.
+FAST := guards models objectives paper golden recipes runtime data checkpoints inference evaluators
+SLOW := checkpoints/run data/test_loader.py data/test_workers.py
 
 .PHONY: help demo test test-fast test-long check bench clean
 
@@ -44,7 +45,7 @@ test: $(call ready,.ready-test)  ## a thin slice of all tests, in two processes
 	$(pytest) $(by_file)
 
 test-fast: $(call ready,.ready-test)  ## the tests that give most confidence per second
-	$(pytest) $(by_file) $(addprefix tests/,$(FAST))
+	$(pytest) $(by_file) $(addprefix tests/,$(FAST)) $(addprefix --ignore=tests/,$(SLOW))
 
 test-long: $(call ready,.ready-test)  ## the tests that take long: kills, damage, several processes, all documented commands
 	$(pytest) $(by_test) -m long
