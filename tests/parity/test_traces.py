@@ -9,8 +9,9 @@ from vitrail.checkpoints.npz import read_npz
 from vitrail.runtime.training_display import TrainingDisplay, Work
 from vitrail.train.fit import Loop
 from vitrail.train.keywords import override
-from vitrail.train.optim import TrainState, lr_at
+from vitrail.train.optim import lr_at
 from vitrail.train.settings import Experiment, OptimizerSettings
+from vitrail.train.state import TrainState
 
 CPU = torch.device("cpu")
 STEPS = 12

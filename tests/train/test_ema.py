@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import nn
 
-from vitrail.train.optim import TrainState
 from vitrail.train.settings import OptimizerSettings
+from vitrail.train.state import TrainState
 
 
 def layer(*values):
@@ -28,11 +28,13 @@ def test_by_hand():
     module = layer(0.0, 10.0)
     state = averaged(module, 0.9)
     set_weights(module, 1.0, 20.0)
-    state.update(0)
-    torch.testing.assert_close(state.average["weight"].flatten(), torch.tensor([0.1, 11.0]))
+    state.schedule(0, 0.0)
+    state.update()
+    torch.testing.assert_close(state.tensors()["ema.weight"].flatten(), torch.tensor([0.1, 11.0]))
     set_weights(module, 2.0, 0.0)
-    state.update(1)
-    torch.testing.assert_close(state.average["weight"].flatten(), torch.tensor([0.29, 9.9]))
+    state.schedule(1, 0.0)
+    state.update()
+    torch.testing.assert_close(state.tensors()["ema.weight"].flatten(), torch.tensor([0.29, 9.9]))
     assert module.weight.flatten().tolist() == [2.0, 0.0]  # the weights themselves are left alone
 
 
@@ -42,8 +44,9 @@ def test_the_papers_average():
     state = averaged(module, 0.9999)
     set_weights(module, 1.0)
     for t in range(2000):
-        state.update(t)
-    assert 1 - state.average["weight"].item() == pytest.approx(0.9999**2000, abs=1e-4)
+        state.schedule(t, 0.0)
+        state.update()
+    assert 1 - state.tensors()["ema.weight"].item() == pytest.approx(0.9999**2000, abs=1e-4)
 
 
 def test_a_ramp_by_hand():
@@ -51,13 +54,15 @@ def test_a_ramp_by_hand():
     module = layer(0.0, 10.0)
     state = averaged(module, 0.9, ramp=True)
     set_weights(module, 1.0, 20.0)
-    state.update(0)
+    state.schedule(0, 0.0)
+    state.update()
     wanted = torch.tensor([0.9, 0.1 * 10 + 0.9 * 20])
-    torch.testing.assert_close(state.average["weight"].flatten(), wanted)
+    torch.testing.assert_close(state.tensors()["ema.weight"].flatten(), wanted)
     set_weights(module, 2.0, 0.0)
-    state.update(1)
+    state.schedule(1, 0.0)
+    state.update()
     wanted = 2 / 11 * wanted + 9 / 11 * torch.tensor([2.0, 0.0])
-    torch.testing.assert_close(state.average["weight"].flatten(), wanted)
+    torch.testing.assert_close(state.tensors()["ema.weight"].flatten(), wanted)
     assert module.weight.flatten().tolist() == [2.0, 0.0]  # the weights themselves are left alone
 
 
@@ -65,8 +70,9 @@ def test_after_a_long_run_the_decay_is_the_one_that_was_asked_for():
     module = layer(0.0)
     state = averaged(module, 0.99, ramp=True)
     set_weights(module, 1.0)
-    state.update(100_000)
-    assert state.average["weight"].item() == pytest.approx(0.01)
+    state.schedule(100_000, 0.0)
+    state.update()
+    assert state.tensors()["ema.weight"].item() == pytest.approx(0.01)
 
 
 def test_applied_and_taken_back():
@@ -86,4 +92,5 @@ def test_applied_and_taken_back():
 def test_what_is_frozen_has_no_average():
     module = nn.Sequential(layer(1.0), layer(2.0))
     module[0].requires_grad_(False)
-    assert list(averaged(module, 0.9).average) == ["1.weight"]
+    named = averaged(module, 0.9).tensors()
+    assert [name for name in named if name.startswith("ema.")] == ["ema.1.weight"]

@@ -12,8 +12,8 @@ from vitrail.evaluators.score import Score
 from vitrail.objectives.classification import Classification
 from vitrail.runtime.training_display import TrainingDisplay, Work
 from vitrail.train.fit import Loop
-from vitrail.train.optim import TrainState
 from vitrail.train.settings import Experiment, OptimizerSettings, TrainingSettings
+from vitrail.train.state import TrainState
 
 CPU = torch.device("cpu")
 

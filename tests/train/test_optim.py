@@ -9,8 +9,9 @@ import vitrail
 from vitrail.errors import ConfigError
 from vitrail.objectives.classification import Classification
 from vitrail.objectives.masked_patches import MaskedPatches
-from vitrail.train.optim import build_optimizer, freeze
+from vitrail.train.optim import freeze
 from vitrail.train.settings import OptimizerSettings
+from vitrail.train.state import TrainState
 
 CPU = torch.device("cpu")
 CLASSIFY, MASK = Classification().build, MaskedPatches().build
@@ -33,7 +34,7 @@ OBJECTIVES = {
 def groups(objective, **fields):
     """Parameter name -> its group."""
     names = {id(p): name for name, p in objective.named_parameters()}
-    made = build_optimizer(objective, OptimizerSettings(**fields), CPU).param_groups
+    made = TrainState(objective, OptimizerSettings(**fields), CPU).optimizer.param_groups
     counted = Counter(names[id(p)] for group in made for p in group["params"])
     trained = [name for name, p in objective.named_parameters() if p.requires_grad]
     assert counted == Counter(trained)  # each in exactly one
@@ -105,7 +106,7 @@ def test_the_stem_of_a_hybrid_learns_no_faster_than_what_it_feeds():
 def test_decay_is_decoupled_and_scaled_by_the_rate():
     """With no gradient, AdamW leaves (1 - rate decay) of a kernel, and all of a bias."""
     model = vit()
-    optimizer = build_optimizer(CLASSIFY(model), OptimizerSettings(weight_decay=0.3), CPU)
+    optimizer = TrainState(CLASSIFY(model), OptimizerSettings(weight_decay=0.3), CPU).optimizer
     with torch.no_grad():
         for p in model.parameters():
             p.fill_(1.0)

@@ -56,12 +56,12 @@ class ResidentLoader(Loader):
         rank: int = 0,
         world: int = 1,
         bad_files: BadFiles | None = None,
-        compile: bool = False,  # the pixel ops
+        compile: bool = False,  # what is done on the device
     ) -> None:
         super().__init__(source, views, settings, seed=seed, rank=rank, world=world, bad_files=bad_files)
         views = self.stream.views
         self.stream: Draws = Draws(source, views, settings, seed, rank, world)
-        self.augmented = torch.compile(augmented, fullgraph=True, dynamic=False) if compile else augmented
+        self.finished = torch.compile(self.finish_rows, dynamic=False) if compile else self.finish_rows
         self.images: Tensor | None = None  # uint8 (n, 3, H, W)
         self.place: torch.device | None = None  # where they are, as it was asked for
         if list(views) != ["image"] or views["image"].count > 1:
@@ -130,11 +130,13 @@ class ResidentLoader(Loader):
         self.images, self.place = on_device, device
 
     def finish(self, batch: Batch) -> Batch:
-        """Make images of the rows of numbers."""
+        """Make images of the rows of numbers, then what any loader does on the device."""
         assert self.images is not None
-        ops, numbers = self.stream.pipeline.pixel_ops, self.stream.numbers
-        batch["image"] = self.augmented(self.images, batch["image"], ops, numbers)
-        return self.stream.finish(batch)
+        return self.finished(self.images, batch, self.stream.numbers)
+
+    def finish_rows(self, images: Tensor, batch: Batch, numbers: tuple[int, ...]) -> Batch:
+        image = augmented(images, batch["image"], self.stream.pipeline.pixel_ops, numbers)
+        return self.stream.finish(batch | {"image": image})
 
 
 class Draws(Stream):

@@ -183,7 +183,7 @@ class Encoder(nn.Module):
             if self.relative:
                 layout = layout._replace(relative=at_layer)
             elif at_layer is not None:
-                E_pos = at_layer(layout.grid)  # (1, prefix + N, D)
+                E_pos = at_layer(layout.grid).to(z.dtype)  # (1, prefix + N, D)
                 z = z + (E_pos if layout.places is None else take(E_pos, layout.places))
             if self.activation_checkpointing and self.training and record is None:
                 z = checkpoint(block, z, layout, use_reentrant=False)

@@ -181,9 +181,9 @@ class ViT(Described):
         """
         grid = self.known_grid(grid, z)
         if self.cls is not None:
-            z = torch.cat([self.cls.expand(z.shape[0], -1, -1), z], dim=1)  # (B, 1 + N, D)
+            z = torch.cat([self.cls.to(z.dtype).expand(z.shape[0], -1, -1), z], dim=1)  # (B, 1 + N, D)
         if self.positions is not None:
-            z = z + self.positions(grid)  # (B, T, D)
+            z = z + self.positions(grid).to(z.dtype)  # (B, T, D)
         if keep is not None:
             z = positions.take(z, positions.token_places(keep, self.config.prefix))  # (B, prefix + n, D)
         return self.dropout(z)

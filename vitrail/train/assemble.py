@@ -101,6 +101,8 @@ def assemble(
             f"compile graphs is for one process on cuda with grad_accum 1, not for {world()} on {device.type} with "
             f"grad_accum {training.grad_accum}"
         )
+    if training.compile == "graphs" and training.on_nonfinite == "skip":
+        raise ConfigError("compile graphs records whole steps, and cannot skip one: set on_nonfinite to stop")
     if training.parallel == "fsdp" and not launched():
         raise ConfigError("parallel=fsdp needs processes to share the weights: use torchrun, or leave it out")
     torch.manual_seed(experiment.seed)

@@ -31,9 +31,11 @@ from vitrail.runtime.distributed import all_sum, gather, rank, world
 from vitrail.runtime.interrupts import Interrupts
 from vitrail.runtime.log import note
 from vitrail.runtime.training_display import TrainingDisplay
-from vitrail.train.optim import TrainState, lr_at
+from vitrail.train.optim import lr_at
 from vitrail.train.parallel import gather_root, gather_tensor, synchronise
 from vitrail.train.settings import Experiment
+from vitrail.train.state import TrainState
+from vitrail.train.step_graph import StepGraph
 
 Batch = dict[str, Tensor]
 LOWER_IS_BETTER = ("loss", "ece")  # suffixes of names of scores
@@ -90,6 +92,15 @@ class Loop:
         self.objective, self.settings = self.state.objective, self.experiment.training
         self.steps, self.progress = int(self.settings.steps), Progress()
         self.since = time.perf_counter()  # up to when `progress.seconds` counts
+        self.forward: Callable[[Batch], Any] = self.module
+        compiled = self.settings.compile in ("on", "graphs")
+        if self.state.copies:
+            self.forward = torch.compile(self.state.forward) if compiled else self.state.forward
+        elif compiled:
+            self.objective.compile()
+        self.graph: StepGraph | None = None
+        if self.settings.compile == "graphs":
+            self.graph = StepGraph(self.compute_and_update, self.state.tensors)
 
     def fit(self) -> Outcome:
         """Train to the end."""
@@ -134,47 +145,61 @@ class Loop:
             return 0, Progress()
         step, facts = restored
         check_kind(facts, Progress, f"{self.run.path}: the record of the checkpoint of step {step}")
+        self.state.restored()
         return step, Progress(**facts)
 
     def update(self, step: int, batch: Batch, interrupted: str) -> Measured:
         """Enqueue one step; nothing is waited for, unless bad steps are to be skipped."""
-        settings, chunks = self.settings, self.settings.grad_accum
         lr = lr_at(step, self.steps, self.experiment.optimizer)
-        self.state.set_lr(lr)
+        self.state.schedule(step, lr)
         seed = np.random.SeedSequence((self.experiment.seed, step, rank()))  # of dropout and stochastic depth
         torch.manual_seed(int(seed.generate_state(1, np.uint64)[0] >> 1))
-        self.module.train()
-        if settings.compile == "graphs":
-            torch.compiler.cudagraph_mark_step_begin()
+        if not self.module.training:
+            self.module.train()
+        values = self.graph(batch) if self.graph is not None else self.compute(batch, interrupted)
+        measured = Measured(step, lr, self.measured, *on_host(values), batch["index"], bool(interrupted))
+        if self.settings.on_nonfinite == "stop" or measured.finite():
+            if self.graph is None:
+                self.state.update()
+            if callable(after_update := getattr(self.objective, "after_update", None)):
+                after_update(step, self.steps)
+        self.state.optimizer.zero_grad(set_to_none=True)
+        return measured
+
+    def compute(self, batch: Batch, interrupted: str = "") -> Tensor:
+        """Compute the gradients, clipped; return the values of what `self.measured` names."""
+        chunks = self.settings.grad_accum
         weight = all_sum(batch["weight"].sum()).clamp(min=1)  # of the global batch
         sums: dict[str, Tensor] = {}
         for k, tensors in enumerate(zip(*(t.chunk(chunks) for t in batch.values()), strict=True), 1):
             part = dict(zip(batch, tensors, strict=True))
             synchronise(self.module, k == chunks)
-            with torch.autocast(self.device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
-                loss, metrics = self.module(part)
+            with torch.autocast(
+                self.device.type, torch.bfloat16, enabled=self.settings.precision == "bf16", cache_enabled=False
+            ):
+                loss, metrics = self.forward(part)
             share = part["weight"].sum() / weight
-            (loss * share * world()).backward()  # processes average their gradients
+            self.state.add_gradients(loss * share * world())  # processes average their gradients
             for name, value in {"loss": loss.detach(), **metrics}.items():
                 sums[name] = sums.get(name, 0) + value * share
         norm = self.state.clip(self.experiment.optimizer.grad_clip)
         stop = torch.full((), float(bool(interrupted)), device=self.device)
         values = all_sum(torch.stack([*(v.float() for v in sums.values()), stop]))
-        values = torch.cat([values, gather_tensor(norm).float().reshape(1)])
-        measured = Measured(step, lr, [*sums, "interrupted", "norm"], *on_host(values), batch["index"])
-        if settings.on_nonfinite == "stop" or measured.finite():
-            self.state.update(step)
-            if callable(after_update := getattr(self.objective, "after_update", None)):
-                after_update(step, self.steps)
-        self.state.optimizer.zero_grad(set_to_none=True)
-        return measured
+        self.measured = [*sums, "interrupted", "norm"]
+        return torch.cat([values, gather_tensor(norm).float().reshape(1)])
+
+    def compute_and_update(self, batch: Batch) -> Tensor:
+        """Do all of a step that can be recorded as a CUDA graph."""
+        values = self.compute(batch)
+        self.state.update()
+        return values
 
     def settle(self, measured: Measured | None) -> bool:
         """Read the measurements of a step; return True if any process got a signal to stop."""
         if measured is None:
             return False
         row: dict[str, Any] = measured.row()
-        stop = row.pop("interrupted") > 0
+        stop = row.pop("interrupted") > 0 or measured.interrupted
         if not measured.finite():
             if self.settings.on_nonfinite == "stop":
                 raise TrainingError(describe_nonfinite(measured))
@@ -289,6 +314,7 @@ class Measured:
     values: Tensor  # on the host, once `ready`
     ready: torch.cuda.Event | None
     indices: Tensor
+    interrupted: bool  # this process
 
     def row(self) -> dict[str, float]:
         if self.ready is not None:

@@ -1,4 +1,4 @@
-"""An update: the learning rate of a step, SGD or AdamW, the average of the weights.
+"""The optimizer of an objective: the learning rate of a step; SGD or AdamW and its groups of parameters.
 
 Every parameter is in exactly one group, a pair (weight decay or none, factor of lr). Only kernels decay: matrices and
 convolutions, not biases, norms, positions, class or mask embeddings. AdamW's decay is decoupled and scaled by lr, in
@@ -12,13 +12,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from vitrail.checkpoints.run.state import local
 from vitrail.errors import ConfigError
 from vitrail.train.settings import OptimizerSettings
 
@@ -49,74 +47,13 @@ def lr_at(step: int, steps: int, settings: OptimizerSettings) -> float:
     return lr * min(1.0, step / warmup) if warmup else lr
 
 
-class TrainState:
-    """The training state: the weights of an objective's module, the optimizer's moments, and the exponential
-    moving average of the weights (Polyak averaging; the paper's ImageNet numbers use 0.9999).
-
-        average <- d average + (1 - d) weights      d = ema, as in the paper
-                                                    d = min(ema, (1 + t) / (10 + t)) after t updates, with a ramp
-
-    The average begins as the first weights, of which ema^steps is left at the end: 13.5% of the paper's 20,000 steps.
-    A ramp lets a short run forget them. It ends after about 9 / (1 - ema) updates; 20,000 get to 0.99955.
-    """
-
-    def __init__(self, objective: nn.Module, settings: OptimizerSettings, device: torch.device) -> None:
-        self.objective, self.settings = objective, settings
-        self.optimizer = build_optimizer(objective, settings, device)
-        trained = {name: p for name, p in objective.named_parameters() if p.requires_grad}
-        self.weights = {name: p.detach() for name, p in trained.items()}
-        self.average = {name: w.clone() for name, w in self.weights.items()} if settings.ema else {}
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Return all tensors by name, as a checkpoint has them; they are not copies."""
-        named = {f"weights.{name}": t for name, t in self.objective.state_dict().items()}
-        names: dict[Tensor, str] = {p: name for name, p in self.objective.named_parameters()}
-        for p, moments in self.optimizer.state.items():
-            named |= {f"optimizer.{names[p]}.{key}": t for key, t in moments.items()}
-        return named | {f"ema.{name}": t for name, t in self.average.items()}
-
-    def set_lr(self, lr: float) -> None:
-        for group in self.optimizer.param_groups:
-            group["lr"] = lr * group["scale"]
-
-    def clip(self, largest: float) -> Tensor:
-        """Scale the gradients down to a global norm of at most `largest` (0: leave them); return the norm before."""
-        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
-        return nn.utils.clip_grad_norm_(parameters, largest or float("inf"))
-
-    def update(self, step: int) -> None:
-        self.optimizer.step()
-        if self.average:
-            d = self.settings.ema
-            if self.settings.ema_ramp:
-                d = min(d, (1 + step) / (10 + step))
-            weights = [local(w) for w in self.weights.values()]
-            torch._foreach_lerp_([local(t) for t in self.average.values()], weights, 1 - d)
-
-    @contextmanager
-    def averaged(self) -> Iterator[None]:
-        """Context in which the objective has the averaged weights, if there are any; restore its own afterwards."""
-        own = {name: self.weights[name].clone() for name in self.average}
-        self.keep_average()
-        try:
-            yield
-        finally:
-            for name, w in own.items():
-                self.weights[name].copy_(w)
-
-    def keep_average(self) -> None:
-        """Give the objective the averaged weights for good, if there are any."""
-        for name, w in self.average.items():
-            self.weights[name].copy_(w)
-
-
-def build_optimizer(
-    objective: nn.Module, settings: OptimizerSettings, device: torch.device
-) -> torch.optim.Optimizer:
-    """Return the optimizer of all parameters that are not frozen. Each group carries `scale`, its factor of lr."""
+def group_parameters(
+    objective: nn.Module, settings: OptimizerSettings
+) -> dict[tuple[float, float], dict[str, nn.Parameter]]:
+    """Return the parameters that are not frozen, by name, for each pair of weight decay and factor of lr."""
     layers = {name: find_layer(name) for name, _ in objective.named_parameters()}
     depth = 1 + max((layer for layer in layers.values() if layer is not None), default=-1)
-    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    groups: dict[tuple[float, float], dict[str, nn.Parameter]] = {}
     for name, p in objective.named_parameters():
         if p.requires_grad:
             is_kernel = name.endswith(".weight") and p.ndim >= 2
@@ -128,17 +65,33 @@ def build_optimizer(
                 settings.weight_decay if is_kernel else 0.0,
                 settings.layer_decay ** (depth - layer),
             )
-            groups.setdefault(decay_and_scale, []).append(p)
+            groups.setdefault(decay_and_scale, {})[name] = p
+    return groups
+
+
+def build_optimizer(
+    groups: Mapping[tuple[float, float], Sequence[nn.Parameter]],
+    settings: OptimizerSettings,
+    device: torch.device,
+    recordable: bool = False,
+) -> torch.optim.Optimizer:
+    """Return the optimizer of groups by weight decay and factor of lr, which each of its groups has as `scale`.
+
+    `recordable`: as part of a CUDA graph (step_graph.py), which reads the learning rates from tensors at each replay.
+    """
     params = [{"params": ps, "weight_decay": decay, "scale": scale} for (decay, scale), ps in groups.items()]
     fused = device.type == "cuda"
+    lr = torch.zeros((), device=device) if recordable else 0.0
     optimizer: torch.optim.Optimizer
     if settings.optimizer == "sgd":
-        optimizer = torch.optim.SGD(params, lr=0.0, momentum=settings.momentum, fused=fused)
+        optimizer = torch.optim.SGD(params, lr=lr, momentum=settings.momentum, fused=fused)
     else:
         betas = (settings.momentum, settings.beta2)
-        optimizer = torch.optim.AdamW(params, lr=0.0, betas=betas, eps=1e-8, fused=fused)
+        optimizer = torch.optim.AdamW(params, lr=lr, betas=betas, fused=fused, capturable=recordable)
     # The moments at zero, as the first step would make them: so that they can be restored before it.
     for group in optimizer.param_groups:
+        if isinstance(lr, Tensor):
+            group["lr"] = lr.clone()
         for p in group["params"]:
             if settings.optimizer == "adamw":
                 place = p.device if fused else torch.device("cpu")

@@ -36,18 +36,19 @@ from vitrail.evaluators.accuracy import Evaluation, evaluate
 from vitrail.evaluators.score import Gallery
 from vitrail.models.cost import cost
 from vitrail.models.names import Model
+from vitrail.models.resnet import StdConv
 from vitrail.objectives.objective import backbone
 from vitrail.runtime.device import Device, device_name, peak_flops, pick
-from vitrail.runtime.distributed import barrier, gather, group, rank, world
+from vitrail.runtime.distributed import barrier, gather, group, launched, rank, world
 from vitrail.runtime.files import atomic_file
 from vitrail.runtime.log import Board, note
 from vitrail.runtime.memory import exhausted_memory
 from vitrail.runtime.training_display import TrainingDisplay, Work
 from vitrail.train.assemble import Assembled, Inputs, assemble, evaluation_batch, remarks
 from vitrail.train.fit import Loop, Outcome
-from vitrail.train.optim import TrainState
 from vitrail.train.parallel import distribute, gather_tensor
 from vitrail.train.settings import Experiment
+from vitrail.train.state import TrainState
 
 MISTAKES, MODEL, MODEL_FILES = "mistakes.jsonl", "model", (bundle.WEIGHTS, bundle.CARD)
 Scores = dict[str, float | None]  # None: not a finite number
@@ -156,15 +157,13 @@ def finish(
 
 def train(assembled: Assembled, run: Run, figures: Figures | None) -> dict[str, Any]:
     """Train in an open folder, evaluate, write the model; return the results."""
-    experiment, objective, device = assembled.experiment, assembled.objective, assembled.device
+    experiment, device = assembled.experiment, assembled.device
     training, steps, first = experiment.training, int(experiment.training.steps), rank() == 0
     if first:
         for remark in remarks(experiment, assembled.sources):
             note(remark)
         note(f"Training on {device} in {describe_computation(assembled)}")
     module, state = build_state(assembled)
-    if training.compile != "off":
-        objective.compile(mode="reduce-overhead" if training.compile == "graphs" else None)
     flops, peak = cost(assembled.model.config).training_flops, peak_flops(device) * world()
     work, bad = Work(steps, experiment.data.batch_size, flops, peak), assembled.loader.bad_files
     board = Board(run.path / "tensorboard") if training.tensorboard and first else None
@@ -193,7 +192,14 @@ def describe_computation(assembled: Assembled) -> str:
 def build_state(assembled: Assembled) -> tuple[nn.Module, TrainState]:
     """Return the module that the loop calls, and the training state."""
     module = distribute(assembled.objective, assembled.experiment.training, assembled.device)
-    return module, TrainState(assembled.objective, assembled.experiment.optimizer, assembled.device)
+    flat = assembled.device.type == "cuda" and not launched()
+    # BiT's convolutions standardise their weights, which are not to be rounded before.
+    standardised = any(isinstance(part, StdConv) for part in assembled.objective.modules())
+    copies = flat and assembled.experiment.training.precision == "bf16" and not standardised
+    state = TrainState(
+        assembled.objective, assembled.experiment.optimizer, assembled.device, flat=flat, copies=copies
+    )
+    return module, state
 
 
 def evaluate_and_publish(
