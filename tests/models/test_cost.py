@@ -6,6 +6,7 @@ from tests.randomise import randomise
 from vitrail.models.cost import accelerator_days, cost
 from vitrail.models.names import MODELS, build, make_config
 from vitrail.models.resnet import BiTConfig, StemConfig
+from vitrail.models.vit import ViT
 
 VARIED = [
     make_config("mu/8", image_size=(16, 40), depth=2, classes=5),
@@ -20,6 +21,14 @@ VARIED = [
     make_config("R+Ti/16", depth=1, image_size=64),
     BiTConfig((1, 2, 1), 0.5, (64, 96), classes=11),
 ]
+
+
+def whole(model, x):
+    """The logits with every token of the last layer, also those that a class token's head does not read."""
+    if isinstance(model, ViT):
+        grid = model.grid(x)
+        return model.head(model.pool(model.encode(model.tokens(model.patches(x), grid), grid)))
+    return model(x)
 
 
 @pytest.mark.parametrize("config", [*VARIED, *map(make_config, MODELS)], ids=str)
@@ -37,7 +46,7 @@ def test_flops_are_those_torch_counts(config):
         FlopCounterMode(display=False) as counter,
         torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH),
     ):
-        model(x)
+        whole(model, x)
     assert cost(config).flops == pytest.approx(counter.get_total_flops(), rel=1e-3)
     assert cost(config).training_flops == 3 * cost(config).flops
 
@@ -55,7 +64,7 @@ def test_activations_are_what_autograd_keeps(config):
         return saved
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda saved: saved):
-        loss = model(x).sum()
+        loss = whole(model, x).sum()
     total = sum(n for pointer, (n, _) in kept.items() if pointer not in own) / 4 / 7
     assert loss.requires_grad
     assert cost(config).activations == pytest.approx(total, rel=0.15)

@@ -142,3 +142,29 @@ def test_stochastic_depth_of_an_axial_block_drops_for_a_whole_example():
     dropped = half.branch(torch.ones(100 * 2, 3, 24), group=2).unflatten(0, (100, 2))[:, :, 0, 0]
     assert torch.equal(dropped[:, 0], dropped[:, 1])
     assert set(dropped.unique().tolist()) == {0.0, 2.0}
+
+
+@pytest.mark.parametrize("activation_checkpointing", [False, True])
+def test_the_first_tokens_alone_are_those_of_the_whole(activation_checkpointing):
+    """In value and in all gradients: the last layer leaves out what nobody reads."""
+    model = randomise(build(make_config("mu/8", image_size=32, depth=2, classes=3)))
+    model.encoder.activation_checkpointing = activation_checkpointing
+    z = model.tokens(torch.randn(2, 16, 32))
+    whole, first = model.encode(z), model.encode(z, first=1)
+    assert first.shape == (2, 1, 32)
+    torch.testing.assert_close(first, whole[:, :1])
+    parameters = list(model.encoder.parameters())
+    wanted = torch.autograd.grad(whole[:, 0].pow(2).sum(), parameters, retain_graph=True)
+    got = torch.autograd.grad(first[:, 0].pow(2).sum(), parameters)
+    for a, b in zip(wanted, got, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "overrides", [{"positions": "relative"}, {"pool": "mean", "block": "axial"}], ids=["relative", "axial"]
+)
+def test_layers_that_need_all_tokens_return_them(overrides):
+    model = randomise(build(make_config("mu/8", image_size=32, depth=2, **overrides))).eval()
+    z = model.tokens(torch.randn(2, 16, 32))
+    assert torch.equal(model.encode(z, first=1), model.encode(z))
+    assert torch.equal(model.encode(z, record={}, first=1), model.encode(z, record={}))

@@ -8,6 +8,9 @@ activations and additions are below 1%); a training step is 3 x forward (backwar
 `activation_bytes` counts what a training step keeps for the backward pass, per image, with fused attention: a
 layer keeps the inputs of its two norms (2D), of qkv and fc1 (2D), q, k, v and the attention's output (4D), and
 the MLP's hidden layer before and after the GELU (2 mlp_dim).
+
+These are the costs of the equations, as papers print them. With a class token's head the last layer computes its
+queries, its projection and its MLP for that token alone, which saves most of one layer.
 """
 
 from __future__ import annotations

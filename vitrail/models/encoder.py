@@ -14,8 +14,8 @@ about the tokens besides their values: grid, places, mask, and relative position
 
 from __future__ import annotations
 
-import math
 from collections.abc import MutableMapping
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from vitrail.models.choices import Activation
+from vitrail.models.fused import DenseGELU, Heads, gelu_tanh, is_usable
 from vitrail.models.positions import Grid, Relative1D, additive, take
 
 if TYPE_CHECKING:
@@ -54,10 +55,16 @@ class Block(nn.Module):
         self.drop_path = drop_path
 
     def forward(
-        self, z: Tensor, layout: Layout, record: Record | None = None, name: str = "", group: int = 1
+        self,
+        z: Tensor,
+        layout: Layout,
+        record: Record | None = None,
+        name: str = "",
+        group: int = 1,
+        first: int | None = None,
     ) -> Tensor:
-        """`group`: rows of z that are one example; several in an axial block."""
-        z = z + self.branch(self.attention(self.norm1(z), layout, record, name), group)  # Eq. 2
+        """`group`: rows of z that are one example; several in an axial block. `first`: return only so many tokens."""
+        z = z[:, :first] + self.branch(self.attention(self.norm1(z), layout, record, name, first), group)  # Eq. 2
         z = z + self.branch(self.mlp(self.norm2(z)), group)  # Eq. 3
         if record is not None:
             record[f"{name}.z"] = z
@@ -82,9 +89,23 @@ class SelfAttention(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.heads, self.attention_dropout = heads, attention_dropout
 
-    def forward(self, z: Tensor, layout: Layout, record: Record | None = None, name: str = "") -> Tensor:
-        qkv = self.qkv(z).unflatten(-1, (3, self.heads, -1))  # (B, T, 3, h, d)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # (B, h, T, d) each             Eq. 5
+    def forward(
+        self,
+        z: Tensor,
+        layout: Layout,
+        record: Record | None = None,
+        name: str = "",
+        first: int | None = None,
+    ) -> Tensor:
+        if first is None and is_usable(z, self.qkv.weight):
+            q, k, v = Heads.apply(z.bfloat16(), self.qkv.weight, self.qkv.bias, self.heads)
+        elif first is None:
+            qkv = self.qkv(z).unflatten(-1, (3, self.heads, -1))  # (B, T, 3, h, d)
+            q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # (B, h, T, d) each         Eq. 5
+        else:
+            (w_q, w_kv), (b_q, b_kv) = (t.tensor_split([z.shape[-1]]) for t in self.qkv.parameters())
+            q = F.linear(z[:, :first], w_q, b_q).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            k, v = F.linear(z, w_kv, b_kv).unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
         bias = layout.mask  # (B, 1, 1 or T, T)
         if layout.relative is not None:
             logits = layout.relative(q, layout.places)  # (B, h, T, T)
@@ -119,16 +140,12 @@ class MLP(nn.Module):
         self.activation = gelu_tanh if activation == "gelu_tanh" else F.gelu
 
     def forward(self, z: Tensor) -> Tensor:
-        y = self.dropout(self.activation(self.fc1(z)))  # (B, T, mlp_dim)
+        if self.activation is gelu_tanh and is_usable(z, self.fc1.weight):
+            y = DenseGELU.apply(z.bfloat16(), self.fc1.weight, self.fc1.bias)
+        else:
+            y = self.activation(self.fc1(z))  # (B, T, mlp_dim)
+        y = self.dropout(y)
         return self.dropout(self.fc2(y))  # (B, T, D)
-
-
-def gelu_tanh(x: Tensor) -> Tensor:
-    """x (1 + tanh(u)) / 2 with u = sqrt(2 / pi) (x + 0.044715 x^3). Compiled, as the equal x sigmoid(2u): an
-    exponential costs the generated kernels less than a hyperbolic tangent."""
-    if torch.compiler.is_compiling():
-        return x * torch.sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x))
-    return F.gelu(x, approximate="tanh")
 
 
 class AxialBlock(nn.Module):
@@ -177,7 +194,11 @@ class Encoder(nn.Module):
         self.norm = nn.LayerNorm(c.width, eps=c.norm_eps) if c.norm_at == "encoder" else nn.Identity()
         self.activation_checkpointing = False  # keep only the inputs of layers, and compute the rest again
 
-    def forward(self, z: Tensor, layout: Layout, record: Record | None = None) -> Tensor:
+    def forward(
+        self, z: Tensor, layout: Layout, record: Record | None = None, first: int | None = None
+    ) -> Tensor:
+        """Return all tokens, or at least the `first`: the last layer needs the others only as keys and values."""
+        reducible = record is None and layout.mask is None and not self.relative
         for i, block in enumerate(self.blocks):
             at_layer = self.positions[i % len(self.positions)] if len(self.positions) else None
             if self.relative:
@@ -185,6 +206,8 @@ class Encoder(nn.Module):
             elif at_layer is not None:
                 E_pos = at_layer(layout.grid).to(z.dtype)  # (1, prefix + N, D)
                 z = z + (E_pos if layout.places is None else take(E_pos, layout.places))
+            if reducible and isinstance(block, Block) and i == len(self.blocks) - 1:
+                block = partial(block, first=first)
             if self.activation_checkpointing and self.training and record is None:
                 z = checkpoint(block, z, layout, use_reentrant=False)
             else:

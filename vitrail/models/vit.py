@@ -195,12 +195,14 @@ class ViT(Described):
         keep: Tensor | None = None,
         mask: Tensor | None = None,
         record: Record | None = None,
+        first: int | None = None,
     ) -> Tensor:
         """(B, T, D) -> (B, T, D): the layers, then the LN of Eq. 4.  Eqs. 2, 3
 
         `grid` and `keep`, as for `tokens`, are for positions inside the layers. `mask`: (B, T), False for tokens that
         are not attended to (padding), or (B, T, T) by query and key (packed sequences; a query needs at least one
-        key). `record`: a dict to fill.
+        key). `record`: a dict to fill. `first`: how many tokens are needed, from the left; the last layer may leave
+        out the others.
         """
         if mask is not None:
             mask = mask[:, None] if mask.ndim == 3 else mask[:, None, None]  # (B, 1, 1 or T, T)
@@ -209,7 +211,7 @@ class ViT(Described):
                 "axial attention runs along whole rows and columns: it supports neither keep nor mask"
             )
         at = None if keep is None else positions.token_places(keep, self.config.prefix)  # (B, prefix + n)
-        return self.encoder(z, Layout(self.known_grid(grid), at, mask), record)
+        return self.encoder(z, Layout(self.known_grid(grid), at, mask), record, first)
 
     def pool(self, z: Tensor, mask: Tensor | None = None) -> Tensor:
         """(B, T, D) -> (B, D): y.  Eq. 4. `mask` (B, T): False for tokens to leave out."""
@@ -227,8 +229,8 @@ class ViT(Described):
 
     def features(self, x: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, D)."""
-        grid = self.grid(x)
-        return self.pool(self.encode(self.tokens(self.patches(x), grid), grid))
+        grid, first = self.grid(x), 1 if self.config.pool == "token" else None
+        return self.pool(self.encode(self.tokens(self.patches(x), grid), grid, first=first))
 
     def feature_map(self, x: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, D, rows, columns): the encoded patches."""

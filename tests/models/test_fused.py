@@ -1,0 +1,55 @@
+"""Fast paths on a GPU give what the plain text gives."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import vitrail
+from vitrail.models import encoder
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.filterwarnings("ignore"),  # of the compiler and its libraries
+]
+
+
+@pytest.mark.parametrize(("M", "N"), [(1, 1), (130, 300), (1000, 768)])
+def test_gelu_backward(M, N):
+    from vitrail.models import kernels
+
+    h, dy = (torch.randn(M, N, device="cuda").bfloat16() for _ in range(2))
+    dh, sums = kernels.gelu_backward(h, dy)
+    x = h.double().requires_grad_()
+    (wanted,) = torch.autograd.grad(F.gelu(x, approximate="tanh"), x, dy.double())
+    torch.testing.assert_close(dh.double(), wanted, rtol=1e-2, atol=1e-3)
+    torch.testing.assert_close(sums, dh.float().sum(0), rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1, 8), (3, 5, 197, 64), (2, 3, 17, 80)])
+def test_pack(shape):
+    from vitrail.models import kernels
+
+    dq, dk, dv = (torch.randn(shape, device="cuda").bfloat16() for _ in range(3))
+    packed, sums = kernels.pack(dq, dk, dv)
+    wanted = torch.stack([t.transpose(1, 2) for t in (dq, dk, dv)], dim=2).flatten(0, 1).flatten(1)
+    assert torch.equal(packed, wanted)
+    torch.testing.assert_close(sums, wanted.float().sum(0), rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("pool", ["token", "mean"])
+def test_gradients_are_those_of_the_plain_text(monkeypatch, pool):
+    torch.manual_seed(0)
+    model = vitrail.create("Ti/16", classes=7, image_size=64, depth=3, pool=pool).cuda().bfloat16()
+    torch.nn.init.normal_(model.head.classifier.weight, std=0.1)
+    x = torch.randn(5, 3, 64, 64, device="cuda").bfloat16()
+
+    def gradients(usable):
+        torch._dynamo.reset()
+        monkeypatch.setattr(encoder, "is_usable", usable)
+        loss = torch.compile(model)(x).float().logsumexp(1).sum()
+        return torch.autograd.grad(loss, list(model.parameters()))
+
+    for fast, plain in zip(gradients(encoder.is_usable), gradients(lambda z, w: False), strict=True):
+        difference = (fast.float() - plain.float()).norm() / plain.float().norm().clamp(min=1e-3)
+        assert difference < 3e-2

@@ -1,0 +1,65 @@
+"""Dense layers whose backward pass reads large gradients once: fast paths beside the plain text of encoder.py.
+
+Used where a compiled training step computes in bf16 on a CUDA device with Triton. The values are those of the plain
+text, up to the order of sums; tests compare them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+try:
+    from vitrail.models import kernels
+except ImportError:  # there is no Triton for this platform
+    kernels = None  # type: ignore[assignment]
+
+
+def is_usable(z: Tensor, weight: Tensor) -> bool:
+    """Return True in a compiled training step on a CUDA device, with weights in bf16."""
+    compiling = torch.compiler.is_compiling() and torch.is_grad_enabled() and kernels is not None
+    return compiling and z.device.type == "cuda" and weight.dtype == torch.bfloat16
+
+
+def gelu_tanh(x: Tensor) -> Tensor:
+    """x (1 + tanh(u)) / 2 with u = sqrt(2 / pi) (x + 0.044715 x^3). Compiled, as the equal x sigmoid(2u): an
+    exponential costs the generated kernels less than a hyperbolic tangent."""
+    if torch.compiler.is_compiling():
+        return x * torch.sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x))
+    return F.gelu(x, approximate="tanh")
+
+
+class DenseGELU(torch.autograd.Function):
+    """gelu(z W^T + b) for z (B, T, K), W (N, K), b (N,): tanh's GELU."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        h = F.linear(z, weight, bias)  # (B, T, N)
+        ctx.save_for_backward(z, weight, h)
+        return gelu_tanh(h)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        z, weight, h = ctx.saved_tensors
+        dh, sums = kernels.gelu_backward(h.flatten(0, 1), dy.flatten(0, 1).contiguous())  # (B T, N), (N,)
+        return (dh @ weight).view_as(z), dh.T @ z.flatten(0, 1), sums.to(weight.dtype)
+
+
+class Heads(torch.autograd.Function):
+    """q, k, v (B, h, T, d) = z W^T + b for z (B, T, D), W (3 D, D), b (3 D,)."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, weight: Tensor, bias: Tensor, heads: int) -> tuple[Tensor, ...]:
+        ctx.save_for_backward(z, weight)
+        qkv = F.linear(z, weight, bias).unflatten(-1, (3, heads, -1))  # (B, T, 3, h, d)
+        return qkv.permute(2, 0, 3, 1, 4).unbind(0)  # (B, h, T, d) each
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        z, weight = ctx.saved_tensors
+        dqkv, sums = kernels.pack(*(t.contiguous() for t in gradients))  # (B T, 3 D), (3 D,)
+        return (dqkv @ weight).view_as(z), dqkv.T @ z.flatten(0, 1), sums.to(weight.dtype), None

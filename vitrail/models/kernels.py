@@ -1,0 +1,76 @@
+"""Triton kernels: passes over large activations that a compiler splits into several.
+
+In a backward pass, the gradient of a dense layer's bias is a sum of columns of a gradient that was just computed.
+torch.compile writes that gradient and then reads all of it again (or computes it twice) for the sum. These kernels
+add up the columns while they write. Each program sums ROWS rows; the sums of all programs are added up by torch.
+
+M rows (batch x tokens), N columns. models/fused.py has the functions around them.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+ROWS, COLUMNS, AT_ONCE, WARPS = 128, 256, 16, 8  # of a program; AT_ONCE: rows that it holds at once
+
+
+@triton.jit
+def gelu_backward_kernel(h_at, dy_at, dh_at, sums_at, M, N, ROWS: tl.constexpr, COLUMNS: tl.constexpr, AT_ONCE: tl.constexpr):  # fmt: skip
+    """dh = dy gelu'(h) with gelu(h) = h s(2u), s the sigmoid, u = sqrt(2 / pi) (h + 0.044715 h^3)."""
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    total = tl.zeros((AT_ONCE, COLUMNS), tl.float32)
+    for start in range(0, ROWS, AT_ONCE):
+        row = tl.program_id(0) * ROWS + start + tl.arange(0, AT_ONCE)
+        at = row[:, None].to(tl.int64) * N + column[None, :]
+        inside = (row < M)[:, None] & (column < N)[None, :]
+        h = tl.load(h_at + at, inside, 0.0).to(tl.float32)
+        dy = tl.load(dy_at + at, inside, 0.0).to(tl.float32)
+        s = tl.sigmoid(1.5957691216057308 * h * (1 + 0.044715 * h * h))
+        slope = 1.5957691216057308 * (1 + 0.134145 * h * h)  # 2 du/dh
+        dh = (dy * (s + h * s * (1 - s) * slope)).to(dh_at.dtype.element_ty)
+        tl.store(dh_at + at, dh, inside)
+        total += dh.to(tl.float32)
+    tl.store(sums_at + tl.program_id(0) * N + column, tl.sum(total, 0), column < N)
+
+
+@triton.jit
+def pack_kernel(dq_at, dk_at, dv_at, packed_at, sums_at, M, T, D, HEAD: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, AT_ONCE: tl.constexpr):  # fmt: skip
+    """dq, dk, dv (B, h, T, d) -> (B T, 3 h d)."""
+    which = tl.program_id(2)
+    source = dq_at if which == 0 else (dk_at if which == 1 else dv_at)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)  # of one of the three
+    total = tl.zeros((AT_ONCE, COLUMNS), tl.float32)
+    for start in range(0, ROWS, AT_ONCE):
+        row = tl.program_id(0) * ROWS + start + tl.arange(0, AT_ONCE)
+        inside = (row < M)[:, None] & (column < D)[None, :]
+        token = (row // T).to(tl.int64) * (D * T) + (row % T) * HEAD
+        place = (column // HEAD) * (T * HEAD) + column % HEAD
+        x = tl.load(source + token[:, None] + place[None, :], inside, 0.0)
+        at = row[:, None].to(tl.int64) * (3 * D) + which * D + column[None, :]
+        tl.store(packed_at + at, x, inside)
+        total += x.to(tl.float32)
+    tl.store(sums_at + tl.program_id(0) * (3 * D) + which * D + column, tl.sum(total, 0), column < D)
+
+
+def gelu_backward(h: Tensor, dy: Tensor) -> tuple[Tensor, Tensor]:
+    """h, dy (M, N) -> dh (M, N) and its sums by column (N,), float32."""
+    M, N = h.shape
+    programs = triton.cdiv(M, ROWS)
+    dh, sums = torch.empty_like(h), torch.empty(programs, N, device=h.device)
+    grid = (programs, triton.cdiv(N, COLUMNS))
+    gelu_backward_kernel[grid](h, dy, dh, sums, M, N, ROWS, COLUMNS, AT_ONCE, num_warps=WARPS)
+    return dh, sums.sum(0)
+
+
+def pack(dq: Tensor, dk: Tensor, dv: Tensor) -> tuple[Tensor, Tensor]:
+    """dq, dk, dv (B, h, T, d), contiguous -> (B T, 3 h d) and its sums by column (3 h d,), float32."""
+    B, heads, T, d = dq.shape
+    M, D = B * T, heads * d
+    programs = triton.cdiv(M, ROWS)
+    packed, sums = dq.new_empty(M, 3 * D), torch.empty(programs, 3 * D, device=dq.device)
+    grid = (programs, triton.cdiv(D, COLUMNS), 3)
+    pack_kernel[grid](dq, dk, dv, packed, sums, M, T, D, d, ROWS, COLUMNS, AT_ONCE, num_warps=WARPS)
+    return packed, sums.sum(0)
