@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 
-from benchmarks.peers import import_torchvision
+from vitrail.bench.peers import import_torchvision
 
 
 def torchvision_or_skip() -> ModuleType:

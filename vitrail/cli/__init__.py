@@ -16,6 +16,7 @@ from io import TextIOWrapper
 import tyro
 
 import vitrail
+from vitrail.cli.bench_verb import bench
 from vitrail.cli.data_verbs import data_dedup, data_inspect, data_shard
 from vitrail.cli.demo_verb import demo
 from vitrail.cli.evaluate_verbs import evaluate, fewshot, knn, linear
@@ -65,6 +66,7 @@ VERBS: dict[str, Callable[..., Output] | tuple[str, Callable[[list[str]], Output
     "vtab": ("Fine-tune on the 19 tasks of VTAB-1k.", vtab_command),
     "inspect": inspect,
     "runs": runs,
+    "bench": bench,
     "demo": demo,
 }
 # Verbs whose work the processes of torchrun share.

@@ -21,6 +21,7 @@ FLAGS: dict[str, tuple[str, ...]] = {
     "linear": ("--batch-size", "--num-workers"),
     "knn": ("--batch-size", "--num-workers"),
     "demo": ("--batch-size",),
+    "bench": ("--batch-size", "--image-size"),
     "predict": ("--image-size",),
     "inspect": ("--image-size",),
 }
