@@ -33,6 +33,8 @@ SMALLER = {
              "--max-images": "30", "--pictures": "2"},
     "inspect": {"--closely": "1"},
     "evaluate": {"--num-workers": "0"},
+    "bench": {"--model": "mu/16", "--image-size": "32", "--batch-size": "4", "--rounds": "1",
+              "--round-seconds": "0.05"},
 }  # fmt: skip
 FIELDS = {
     "steps": 2,

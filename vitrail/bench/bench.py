@@ -6,7 +6,6 @@ import os
 import platform
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,8 @@ from vitrail.bench.photographs import write_photographs
 from vitrail.bench.rounds import Measured, Task, free_memory, measure
 from vitrail.bench.subject import Subject
 from vitrail.bench.train import training_task
+from vitrail.data.sources import Source, open_source
+from vitrail.errors import ConfigError
 from vitrail.models.cost import cost
 from vitrail.runtime.device import Device, device_name, pick
 from vitrail.runtime.log import note
@@ -65,21 +66,29 @@ def run_bench(
 ) -> Report:
     """Measure the given kinds. What is drawn for it lies in a temporary folder, which is removed at the end."""
     subject = Subject.choose(settings, image_size, pick(device))
+    if settings.data and "loader" not in kinds:
+        raise ConfigError(f"--data {settings.data} is for the loader: vitrail bench loader, or all")
+    source = open_source(settings.data, "train") if settings.data else None  # before anything is measured
     H, W = subject.config.image_size
+    rounds = "1 round" if settings.rounds == 1 else f"{settings.rounds} rounds"
     beside = ", beside timm and torchvision" if settings.peers else ""
     note(
         f"Measuring {', '.join(kinds)} of {subject.name} at {H}x{W} on {describe_device(subject.device)}{beside}: "
-        f"batches of {subject.batch_size}, {settings.rounds} rounds of about {settings.round_seconds:g} s each"
+        f"batches of {subject.batch_size}, {rounds} of about {settings.round_seconds:g} s each"
     )
-    measured = [one for kind in kinds for one in measure_kind(kind, subject)]
+    measured = [one for kind in kinds for one in measure_kind(kind, subject, source)]
     return Report(subject, measured)
 
 
-def measure_kind(kind: Kind, subject: Subject) -> Iterator[Measured]:
+def measure_kind(kind: Kind, subject: Subject, source: Source | None) -> Iterator[Measured]:
     settings, device = subject.settings, subject.device
     if kind == "loader":
-        with loader_data(settings) as (data, folder):
-            task = loader_task(subject, data, folder)
+        # Ctrl-C removes it too. In it are the list of broken files, and photographs where there are no others.
+        with tempfile.TemporaryDirectory(prefix="vitrail-bench-", ignore_cleanup_errors=True) as temporary:
+            folder = Path(temporary)
+            if source is None:
+                source = open_source(write_photographs(folder / "photographs", settings.seed), "train")
+            task = loader_task(subject, source, folder)
             yield measure(task, settings.rounds, settings.round_seconds, device)
             free_memory(device)  # ends the processes that read the folder
         return
@@ -94,15 +103,6 @@ def measure_kind(kind: Kind, subject: Subject) -> Iterator[Measured]:
         if device.type == "cuda":
             torch.compiler.reset()  # else the next compiles for many sizes at once, and at last not at all
         free_memory(device)
-
-
-@contextmanager
-def loader_data(settings: BenchSettings) -> Iterator[tuple[str, Path]]:
-    """Yield the data to read, and a folder for the list of broken files; both are removed if they are ours."""
-    with tempfile.TemporaryDirectory(prefix="vitrail-bench-", ignore_cleanup_errors=True) as temporary:
-        folder = Path(temporary)
-        data = settings.data or str(write_photographs(folder / "photographs", settings.seed))
-        yield data, folder
 
 
 def describe_device(device: torch.device) -> str:

@@ -6,7 +6,6 @@ host, before they are copied, normalised and mixed on the device: what other loa
 
 from __future__ import annotations
 
-import os
 import statistics
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from vitrail.bench.rounds import OURS, Contestant, Step, Task
 from vitrail.bench.subject import Subject
 from vitrail.data.jpeg import JPEG_DECODER
 from vitrail.data.settings import DataSettings
-from vitrail.data.sources import DataSet
+from vitrail.data.sources import Source
 from vitrail.train.assemble import build_loader
 from vitrail.train.settings import Experiment
 
@@ -23,10 +22,9 @@ PREFETCHED = 2  # batches that torch's DataLoader lets each process make ahead
 SAMPLED = 100  # files whose sizes are described
 
 
-def loader_task(subject: Subject, data: str, folder: Path) -> Task:
-    """Return the loader of `data`, all of its training split; broken files are listed in `folder`."""
-    source = DataSet(data).part("train")
-    settings = DataSettings(data=data, batch_size=subject.batch_size)
+def loader_task(subject: Subject, source: Source, folder: Path) -> Task:
+    """Return the loader of a training split; broken files are listed in `folder`."""
+    settings = DataSettings(batch_size=subject.batch_size)
     experiment = Experiment(data=settings, seed=subject.settings.seed)
     cuda = subject.device.type == "cuda"
     loader = build_loader(experiment, source, subject.model(), folder, subject.device)
@@ -57,7 +55,6 @@ def loader_task(subject: Subject, data: str, folder: Path) -> Task:
             "median_bytes": statistics.median(sizes) if sizes else None,
             "line": str(loader.stream.pipeline),
             "num_workers": num_workers,
-            "cores": os.cpu_count(),
             "jpeg_decoder": JPEG_DECODER,
         },
     )

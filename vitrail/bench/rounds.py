@@ -195,7 +195,7 @@ def start(contestant: Contestant, batch_size: int, device: torch.device) -> tupl
         for _ in range(3):
             step()
         synchronise(device)
-        speed.memory_bytes = torch.cuda.max_memory_allocated(device) - before
+        speed.memory_bytes = torch.cuda.max_memory_allocated(device) - before or None  # None: a loader
     return step, speed
 
 

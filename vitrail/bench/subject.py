@@ -1,4 +1,4 @@
-"""What is measured: a model, with a batch size, on a device."""
+"""The subject of a measurement: a model, with a batch size, on a device."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def training_task(subject: Subject) -> Task:
 
 
 class Repeated:
-    """The same batch at every step."""
+    """A source of batches that are all the same one."""
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch

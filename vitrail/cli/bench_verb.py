@@ -90,8 +90,8 @@ def describe(report: Report) -> list[str]:
     versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
     lines = [
         f"{result['model']} at {H}x{W}, {result['parameters']:,} parameters, on {result['device_name']}; {versions}.",
-        f"Median of {result['settings']['rounds']} rounds (lowest to highest); start-up: building, compiling and "
-        "warming up, not in the speeds.",
+        "Speeds: the median of the rounds (lowest to highest). Start-up: building, compiling and warming up, which "
+        "the speeds leave out.",
     ]
     facts = {one.task.kind: one.task.facts for one in report.measured}
     if fact := facts.get("train"):
@@ -108,9 +108,7 @@ def describe(report: Report) -> list[str]:
             f"processes, {fact['jpeg_decoder']}; batches of bytes on the host."
         )
     if report.subject.settings.peers:
-        lines.append(
-            "Others: their own models with exact GELU, without clipping; otherwise the same settings."
-        )
+        lines.append("Others: their own models (exact GELU), without clipping; otherwise the same settings.")
         for one in report.measured:
             lines += [f"{one.task.kind}: {name} {reason}." for name, reason in one.missing.items()]
             if (fastest := one.fastest_peer()) is not None:
