@@ -55,7 +55,8 @@ check: $(call ready,.ready-check)  ## lint and types
 	$(python) -m ruff format --check .
 	$(python) -m mypy
 
-bench: $(call ready,.ready-test)  ## side by side with timm, transformers, torchvision: one run, ratios
+bench: $(call ready,.ready-test)  ## speed beside timm and torchvision; loading and memory beside numpy
+	$(python) -m vitrail bench --peers
 	$(python) -m benchmarks
 
 clean:  ## remove .venv and caches

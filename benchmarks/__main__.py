@@ -1,6 +1,7 @@
 """All benchmarks that need nothing but the package and its peers: `make bench`, or `python -m benchmarks`.
 
-The others need pictures: `python -m benchmarks.loader PHOTOS`, `python -m benchmarks.dedup --data TINY_IMAGENET`.
+Another needs pictures: `python -m benchmarks.dedup --data TINY_IMAGENET`. Training, inference and loading beside timm
+and torchvision: `vitrail bench --peers`.
 """
 
 from benchmarks import load, memory
