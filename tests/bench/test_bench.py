@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -82,6 +83,8 @@ def test_the_loader_is_that_of_a_run(subject: Subject, tmp_path: Path) -> None:
     assert batch["image"].shape == (4, 3, 32, 32) and batch["image"].dtype == torch.uint8
     assert task.facts["line"] == "inception_crop(32)|flip_lr|uint8|to_range(-1, 1)"
     assert task.facts["num_workers"] == 0 and task.contestants[0].ready == 0  # the model needs the cores
+    chosen = replace(subject, settings=replace(QUICK, num_workers=3))
+    assert loader_task(chosen, source, tmp_path).contestants[0].ready == 8
     cuda = Subject(subject.name, False, subject.config, 4, QUICK, torch.device("cuda"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("os.cpu_count", lambda: 4)
@@ -128,7 +131,14 @@ def test_data_is_opened_before_anything_is_measured(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize(
     "field",
-    [{"batch_size": 0}, {"rounds": 0}, {"round_seconds": 0.0}, {"round_seconds": float("nan")}, {"seed": -1}],
+    [
+        {"batch_size": 0},
+        {"rounds": 0},
+        {"round_seconds": 0.0},
+        {"round_seconds": float("nan")},
+        {"seed": -1},
+        {"num_workers": -1},
+    ],
 )
 def test_settings_that_cannot_be(field: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=f"{next(iter(field))} must"):

@@ -96,7 +96,7 @@ def test_latency_times_each_step(clock: Clock) -> None:
 def test_batches_made_ahead_are_left_out(clock: Clock) -> None:
     task = Task("loader", 4, [clock.contestant(OURS, 1.0, ready=3)])
     measure(task, rounds=1, round_seconds=2.0, device=CPU)
-    assert clock.calls[-6:] == [*[OURS] * 3, OURS, OURS, "sleep"]
+    assert clock.calls[-8:] == [*[OURS] * 3, *[OURS] * 4, "sleep"]  # as many again, and one
 
 
 def broken() -> Contestant:
@@ -127,10 +127,17 @@ def test_another_library_that_fails_is_left_out_with_the_reason(clock: Clock) ->
     assert [speed.name for speed in measured.speeds] == [OURS]
     assert measured.missing == {
         "jax": "is not installed",
-        "timm": "failed: RuntimeError no kernel",
+        "timm": "failed: RuntimeError: no kernel",
         "torchvision": "out of GPU memory",
     }
     assert measured.as_json()["fastest_peer"] is None
+
+
+def test_the_error_of_a_worker_is_its_last_line() -> None:
+    error = RuntimeError(
+        "Caught RuntimeError in DataLoader worker process 0.\nTraceback\nRuntimeError: no decoder."
+    )
+    assert rounds.describe_failure(error) == "failed: RuntimeError: no decoder"
 
 
 def test_our_own_failure_is_an_error() -> None:

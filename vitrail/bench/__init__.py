@@ -35,6 +35,7 @@ class BenchSettings:
     # another size of the images; one number, or height and width
     image_size: tuple[int, ...] = ()
     precision: Literal["auto", "float32", "bf16"] = "auto"  # auto: bf16 on CUDA, else float32
+    num_workers: int | None = None  # decoding processes of the loader; if unset, as in training
     rounds: int = 5  # how often each is measured, by turns
     round_seconds: float = 1.0  # about how long it is measured in a round
     seed: int = 0  # seed of weights, images, labels and crops
@@ -46,8 +47,10 @@ class BenchSettings:
                 raise ConfigError(f"{name} must be at least 1, not {value}")
         if not 0 < self.round_seconds < math.inf:
             raise ConfigError(f"round_seconds must be positive and finite, not {self.round_seconds:g}")
-        if self.seed < 0:
-            raise ConfigError(f"seed must not be negative, not {self.seed}")
+        for name in ("num_workers", "seed"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise ConfigError(f"{name} must be at least 0, not {value}")
 
 
 BENCH = BenchSettings()

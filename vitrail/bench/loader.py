@@ -24,7 +24,7 @@ SAMPLED = 100  # files whose sizes are described
 
 def loader_task(subject: Subject, source: Source, folder: Path) -> Task:
     """Return the loader of a training split; broken files are listed in `folder`."""
-    settings = DataSettings(batch_size=subject.batch_size)
+    settings = DataSettings(batch_size=subject.batch_size, num_workers=subject.settings.num_workers)
     experiment = Experiment(data=settings, seed=subject.settings.seed)
     cuda = subject.device.type == "cuda"
     loader = build_loader(experiment, source, subject.model(), folder, subject.device)

@@ -21,7 +21,7 @@ FLAGS: dict[str, tuple[str, ...]] = {
     "linear": ("--batch-size", "--num-workers"),
     "knn": ("--batch-size", "--num-workers"),
     "demo": ("--batch-size",),
-    "bench": ("--batch-size", "--image-size"),
+    "bench": ("--batch-size", "--image-size", "--num-workers"),
     "predict": ("--image-size",),
     "inspect": ("--image-size",),
 }
