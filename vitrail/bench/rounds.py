@@ -250,4 +250,4 @@ def describe_failure(error: Exception) -> str:
     line = (
         lines[-1] if lines[0].startswith("Caught ") else f"{type(error).__name__}: {lines[0]}"
     )  # in a worker
-    return f"failed: {line[:120].rstrip(' :.')}"
+    return f"failed: {line.partition('. ')[0][:120].rstrip(' :.')}"

@@ -107,13 +107,15 @@ def describe(report: Report) -> list[str]:
             f"Loading: {fact['images']:,} images{size} ({fact['data']}), {fact['line']}, {fact['num_workers']} "
             f"processes, {fact['jpeg_decoder']}; batches of bytes on the host."
         )
-    if report.subject.settings.peers:
+    if not report.subject.settings.peers:
+        return lines
+    if "train" in facts or "infer" in facts:
         lines.append("Others: their own models (exact GELU), without clipping; otherwise the same settings.")
-        for one in report.measured:
-            lines += [f"{one.task.kind}: {name} {reason}." for name, reason in one.missing.items()]
-            if (fastest := one.fastest_peer()) is not None:
-                ratio = one.speeds[0].ratio(fastest).text(2, "x")
-                lines.append(
-                    f"{one.task.kind}: the fastest other is {fastest.name}; vitrail runs at {ratio} its speed."
-                )
+    for one in report.measured:
+        lines += [f"{one.task.kind}: {name} {reason}." for name, reason in one.missing.items()]
+        if (fastest := one.fastest_peer()) is not None:
+            ratio = one.speeds[0].ratio(fastest).text(2, "x")
+            lines.append(
+                f"{one.task.kind}: the fastest other is {fastest.name}; vitrail runs at {ratio} its speed."
+            )
     return lines
