@@ -12,7 +12,8 @@ import pytest
 import torch
 from PIL import Image
 
-from vitrail.bench import BenchSettings, bench
+from tests.peers import torchvision_or_skip
+from vitrail.bench import BenchSettings, bench, peers
 from vitrail.bench.bench import run_bench
 from vitrail.bench.infer import build_step as build_pass
 from vitrail.bench.loader import loader_task
@@ -143,3 +144,21 @@ def test_data_is_opened_before_anything_is_measured(monkeypatch: pytest.MonkeyPa
 def test_settings_that_cannot_be(field: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=f"{next(iter(field))} must"):
         BenchSettings(**field)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.filterwarnings("ignore")  # of the compiler and its libraries
+def test_on_a_gpu(few_photographs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled, in bf16, with memory; others in every mode that needs no minutes."""
+    torchvision_or_skip()
+    monkeypatch.setattr(peers, "MODES", {"timm": ("", "default", "reduce-overhead"), "torchvision": ("",)})
+    settings = replace(QUICK, model="Ti/16", batch_size=16, peers=True, num_workers=1)
+    train, infer, latency, loader = run_bench(("train", "infer", "loader"), settings, 32, "cuda").measured
+    assert train.task.facts["precision"] == infer.task.facts["precision"] == "bf16"
+    assert train.task.facts["compile"] == "on"
+    for one in (train, infer, latency):
+        assert not one.missing and len(one.speeds) == 5
+        assert [speed.memory_bytes is None for speed in one.speeds] == [False, False, False, True, False]
+    assert {speed.memory_bytes for speed in loader.speeds} == {None}
+    assert not list(few_photographs.glob("vitrail-bench-*"))
