@@ -89,11 +89,13 @@ def test_versions_are_of_installed_libraries(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_compiled_on_cuda_only() -> None:
     torchvision_or_skip()
-    contestants, _ = peers.training_contestants(subject(), "float32", lr=1e-3, weight_decay=0.1)
+    contestants, _ = peers.training_contestants(
+        subject(), "float32", lr=1e-3, weight_decay=0.1, grad_clip=1.0
+    )
     assert [one.name for one in contestants] == ["timm", "torchvision"]
     on_cuda = Subject.choose(BenchSettings(model="Ti/16", batch_size=2), 32, torch.device("cuda"))
     contestants, _ = peers.training_contestants(
-        on_cuda, "bf16", lr=1e-3, weight_decay=0.1
+        on_cuda, "bf16", lr=1e-3, weight_decay=0.1, grad_clip=1.0
     )  # nothing is built yet
     assert [(one.name, one.graphs) for one in contestants] == [
         ("timm", False),
@@ -115,7 +117,9 @@ def test_their_training_step_trains(monkeypatch: pytest.MonkeyPatch) -> None:
         return lambda: built.append(build()) or built[-1]
 
     monkeypatch.setattr(peers, "find_timm", keep)
-    contestants, _ = peers.training_contestants(subject(), "float32", lr=1e-3, weight_decay=0.1)
+    contestants, _ = peers.training_contestants(
+        subject(), "float32", lr=1e-3, weight_decay=0.1, grad_clip=1.0
+    )
     step = contestants[0].build()
     before = {name: p.detach().clone() for name, p in built[0].named_parameters()}
     step()

@@ -44,12 +44,12 @@ def test_gradients_are_those_of_the_plain_text(monkeypatch, pool):
     torch.nn.init.normal_(model.head.classifier.weight, std=0.1)
     x = torch.randn(5, 3, 64, 64, device="cuda").bfloat16()
 
-    def gradients(usable):
+    def gradients(fusible):
         torch._dynamo.reset()
-        monkeypatch.setattr(encoder, "is_usable", usable)
+        monkeypatch.setattr(encoder, "is_fusible", fusible)
         loss = torch.compile(model)(x).float().logsumexp(1).sum()
         return torch.autograd.grad(loss, list(model.parameters()))
 
-    for fast, plain in zip(gradients(encoder.is_usable), gradients(lambda z, w: False), strict=True):
+    for fast, plain in zip(gradients(encoder.is_fusible), gradients(lambda z, w: False), strict=True):
         difference = (fast.float() - plain.float()).norm() / plain.float().norm().clamp(min=1e-3)
         assert difference < 3e-2

@@ -153,7 +153,9 @@ def test_flat_trains_as_plain(optimizer, grad_accum):
     plain, flat = states
     assert plain.keys() == flat.keys()
     for name, t in plain.items():
-        if "qkv.bias" not in name:  # the gradient of a key's bias is nothing but rounding, which AdamW scales up
+        if (
+            "qkv.bias" not in name
+        ):  # the gradient of a key's bias is nothing but rounding, which AdamW scales up
             torch.testing.assert_close(flat[name], t, rtol=1e-4, atol=1e-5, msg=name)
 
 

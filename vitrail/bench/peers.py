@@ -1,8 +1,8 @@
 """Other libraries doing the same work: timm and torchvision, where they are installed. Neither is a dependency.
 
 Settings are the same for all: batch, precision, images on the device, AdamW with the same lr and weight decay (fused
-on CUDA). Each library keeps its own model: exact GELU where ours has the published tanh form, and a training step
-without clipping. On CUDA they are measured as they are and by torch.compile.
+on CUDA), clipping at norm 1. timm's models get the published tanh form of the GELU, as ours have it; torchvision's
+keep the exact one. On CUDA they are measured as they are and by torch.compile.
 
 Their loaders draw random crops and flips of the same areas and aspects, and return bytes, as ours do. They read the
 encoded files through our source, so that any data set can be compared; decoding, augmentation, batches and processes
@@ -42,7 +42,7 @@ Build = Callable[[], nn.Module]
 
 
 def training_contestants(
-    subject: Subject, precision: str, *, lr: float, weight_decay: float
+    subject: Subject, precision: str, *, lr: float, weight_decay: float, grad_clip: float
 ) -> tuple[list[Contestant], Missing]:
     """Return the usual training step with the models of other libraries."""
 
@@ -50,7 +50,8 @@ def training_contestants(
         module, call = compiled(model, mode, subject)
         module.train()
         fused = subject.device.type == "cuda"
-        optimizer = torch.optim.AdamW(module.parameters(), lr=lr, weight_decay=weight_decay, fused=fused)
+        parameters = list(module.parameters())
+        optimizer = torch.optim.AdamW(parameters, lr=lr, weight_decay=weight_decay, fused=fused)
         images, labels = subject.images(subject.batch_size), subject.labels()
 
         def step() -> None:
@@ -59,6 +60,7 @@ def training_contestants(
             with autocast(subject, precision):
                 loss = F.cross_entropy(call(images), labels)
             loss.backward()
+            nn.utils.clip_grad_norm_(parameters, grad_clip)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
 
@@ -127,7 +129,11 @@ def find_timm(config: Config) -> Build | str:
         names = [f"vit_{word}_patch{config.patch_size}_{size}" for word in words for size in (224, 384)]
         for name in names:
             if timm.is_model(name):
-                arguments = {"img_size": config.image_size, "num_classes": config.classes}
+                arguments = {
+                    "img_size": config.image_size,
+                    "num_classes": config.classes,
+                    "act_layer": config.activation,  # gelu or gelu_tanh: the same words
+                }
                 return lambda: timm.create_model(name, pretrained=False, **arguments)
         if names:
             return f"has no {names[0]}"

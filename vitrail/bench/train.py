@@ -19,8 +19,8 @@ from vitrail.runtime.device import peak_flops
 from vitrail.runtime.training_display import TrainingDisplay, Work
 from vitrail.train.fit import Batch, Loop, Measured
 from vitrail.train.keywords import override
-from vitrail.train.optim import TrainState
 from vitrail.train.settings import Experiment
+from vitrail.train.state import TrainState
 
 STEPS = 1_000_000  # of the schedule; more than are ever done
 SETTINGS = {"lr": 1e-3, "warmup": 100, "weight_decay": 0.1, "steps": STEPS, "log_every": 100}
@@ -39,7 +39,11 @@ def training_task(subject: Subject) -> Task:
     contestants, missing = [Contestant(OURS, lambda: build_step(subject, experiment))], dict[str, str]()
     if settings.peers:
         others, missing = peers.training_contestants(
-            subject, training.precision, lr=optimizer.lr, weight_decay=optimizer.weight_decay
+            subject,
+            training.precision,
+            lr=optimizer.lr,
+            weight_decay=optimizer.weight_decay,
+            grad_clip=optimizer.grad_clip,
         )
         contestants += others
     return Task(
@@ -70,7 +74,7 @@ class Repeated:
 
 def build_step(subject: Subject, experiment: Experiment) -> Step:
     """Return one step of the loop, which waits for the measurements of the step before."""
-    device, training, b = subject.device, experiment.training, subject.batch_size
+    device, b = subject.device, subject.batch_size
     data = Repeated(
         {
             "image": subject.images(b),
@@ -80,9 +84,7 @@ def build_step(subject: Subject, experiment: Experiment) -> Step:
         }
     )
     objective = experiment.objective.build(subject.model())
-    if training.compile != "off":
-        objective.compile(mode="reduce-overhead" if training.compile == "graphs" else None)
-    state = TrainState(objective, experiment.optimizer, device)
+    state = TrainState.build(objective, experiment, device)
     loop = Loop(state, objective, data, experiment, device, TrainingDisplay(Work(STEPS, b), shown=False))
     batches, numbers = data.batches(0, STEPS, device), itertools.count()
     waiting: Measured | None = None

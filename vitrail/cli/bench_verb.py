@@ -110,7 +110,7 @@ def describe(report: Report) -> list[str]:
     if not report.subject.settings.peers:
         return lines
     if "train" in facts or "infer" in facts:
-        lines.append("Others: their own models (exact GELU), without clipping; otherwise the same settings.")
+        lines.append("Others: the same settings, but torchvision with the exact GELU.")
     for one in report.measured:
         lines += [f"{one.task.kind}: {name} {reason}." for name, reason in one.missing.items()]
         if (fastest := one.fastest_peer()) is not None:

@@ -15,7 +15,6 @@ about the tokens besides their values: grid, places, mask, and relative position
 from __future__ import annotations
 
 from collections.abc import MutableMapping
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -24,7 +23,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from vitrail.models.choices import Activation
-from vitrail.models.fused import DenseGELU, Heads, gelu_tanh, is_usable
+from vitrail.models.fused import dense_gelu, gelu_tanh, is_fusible, split_heads
 from vitrail.models.positions import Grid, Relative1D, additive, take
 
 if TYPE_CHECKING:
@@ -41,6 +40,7 @@ class Layout(NamedTuple):
     mask: Tensor | None = None  # bool (B, 1, 1 or T, T), by query and key; False: not attended to
     # Of this layer: q (B, h, T, d), places -> (B, h, T, T), added to attention.
     relative: nn.Module | None = None
+    first: int | None = None  # of this layer: how many tokens it returns, from the left; None: all
 
 
 class Block(nn.Module):
@@ -55,16 +55,11 @@ class Block(nn.Module):
         self.drop_path = drop_path
 
     def forward(
-        self,
-        z: Tensor,
-        layout: Layout,
-        record: Record | None = None,
-        name: str = "",
-        group: int = 1,
-        first: int | None = None,
+        self, z: Tensor, layout: Layout, record: Record | None = None, name: str = "", group: int = 1
     ) -> Tensor:
-        """`group`: rows of z that are one example; several in an axial block. `first`: return only so many tokens."""
-        z = z[:, :first] + self.branch(self.attention(self.norm1(z), layout, record, name, first), group)  # Eq. 2
+        """`group`: rows of z that are one example; several in an axial block."""
+        y = self.attention(self.norm1(z), layout, record, name)
+        z = z[:, : layout.first] + self.branch(y, group)  # Eq. 2
         z = z + self.branch(self.mlp(self.norm2(z)), group)  # Eq. 3
         if record is not None:
             record[f"{name}.z"] = z
@@ -89,23 +84,14 @@ class SelfAttention(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.heads, self.attention_dropout = heads, attention_dropout
 
-    def forward(
-        self,
-        z: Tensor,
-        layout: Layout,
-        record: Record | None = None,
-        name: str = "",
-        first: int | None = None,
-    ) -> Tensor:
-        if first is None and is_usable(z, self.qkv.weight):
-            q, k, v = Heads.apply(z.bfloat16(), self.qkv.weight, self.qkv.bias, self.heads)
-        elif first is None:
+    def forward(self, z: Tensor, layout: Layout, record: Record | None = None, name: str = "") -> Tensor:
+        if layout.first is not None:
+            q, k, v = self.few_queries(z, layout.first)
+        elif is_fusible(z, self.qkv.weight):
+            q, k, v = split_heads(z, self.qkv.weight, self.qkv.bias, self.heads)
+        else:
             qkv = self.qkv(z).unflatten(-1, (3, self.heads, -1))  # (B, T, 3, h, d)
             q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # (B, h, T, d) each         Eq. 5
-        else:
-            (w_q, w_kv), (b_q, b_kv) = (t.tensor_split([z.shape[-1]]) for t in self.qkv.parameters())
-            q = F.linear(z[:, :first], w_q, b_q).unflatten(-1, (self.heads, -1)).transpose(1, 2)
-            k, v = F.linear(z, w_kv, b_kv).unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
         bias = layout.mask  # (B, 1, 1 or T, T)
         if layout.relative is not None:
             logits = layout.relative(q, layout.places)  # (B, h, T, T)
@@ -119,6 +105,14 @@ class SelfAttention(nn.Module):
             y = F.dropout(A, p) @ v  # (B, h, T, d)                                     Eq. 7
         y = y.transpose(1, 2).flatten(2)  # (B, T, D)
         return self.dropout(self.out(y))  # (B, T, D)                                   Eq. 8
+
+    def few_queries(self, z: Tensor, first: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return q of the first tokens (B, h, first, d), k and v of all (B, h, T, d).  Eq. 5"""
+        (w_q, w_kv), (b_q, b_kv) = (t.tensor_split([z.shape[-1]]) for t in (self.qkv.weight, self.qkv.bias))
+        q = F.linear(z[:, :first], w_q, b_q).unflatten(-1, (self.heads, -1))  # (B, first, h, d)
+        kv = F.linear(z, w_kv, b_kv).unflatten(-1, (2, self.heads, -1))  # (B, T, 2, h, d)
+        k, v = kv.permute(2, 0, 3, 1, 4).unbind(0)  # (B, h, T, d) each
+        return q.transpose(1, 2), k, v
 
 
 def attention_weights(q: Tensor, k: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -140,8 +134,8 @@ class MLP(nn.Module):
         self.activation = gelu_tanh if activation == "gelu_tanh" else F.gelu
 
     def forward(self, z: Tensor) -> Tensor:
-        if self.activation is gelu_tanh and is_usable(z, self.fc1.weight):
-            y = DenseGELU.apply(z.bfloat16(), self.fc1.weight, self.fc1.bias)
+        if self.activation is gelu_tanh and is_fusible(z, self.fc1.weight):
+            y = dense_gelu(z, self.fc1.weight, self.fc1.bias)
         else:
             y = self.activation(self.fc1(z))  # (B, T, mlp_dim)
         y = self.dropout(y)
@@ -198,7 +192,8 @@ class Encoder(nn.Module):
         self, z: Tensor, layout: Layout, record: Record | None = None, first: int | None = None
     ) -> Tensor:
         """Return all tokens, or at least the `first`: the last layer needs the others only as keys and values."""
-        reducible = record is None and layout.mask is None and not self.relative
+        if record is not None or layout.mask is not None or self.relative:
+            first = None  # not worth the code
         for i, block in enumerate(self.blocks):
             at_layer = self.positions[i % len(self.positions)] if len(self.positions) else None
             if self.relative:
@@ -206,8 +201,8 @@ class Encoder(nn.Module):
             elif at_layer is not None:
                 E_pos = at_layer(layout.grid).to(z.dtype)  # (1, prefix + N, D)
                 z = z + (E_pos if layout.places is None else take(E_pos, layout.places))
-            if reducible and isinstance(block, Block) and i == len(self.blocks) - 1:
-                block = partial(block, first=first)
+            if isinstance(block, Block) and i == len(self.blocks) - 1:
+                layout = layout._replace(first=first)
             if self.activation_checkpointing and self.training and record is None:
                 z = checkpoint(block, z, layout, use_reentrant=False)
             else:

@@ -19,7 +19,7 @@ except ImportError:  # there is no Triton for this platform
     kernels = None  # type: ignore[assignment]
 
 
-def is_usable(z: Tensor, weight: Tensor) -> bool:
+def is_fusible(z: Tensor, weight: Tensor) -> bool:
     """Return True in a compiled training step on a CUDA device, with weights in bf16."""
     compiling = torch.compiler.is_compiling() and torch.is_grad_enabled() and kernels is not None
     return compiling and z.device.type == "cuda" and weight.dtype == torch.bfloat16
@@ -33,9 +33,17 @@ def gelu_tanh(x: Tensor) -> Tensor:
     return F.gelu(x, approximate="tanh")
 
 
-class DenseGELU(torch.autograd.Function):
-    """gelu(z W^T + b) for z (B, T, K), W (N, K), b (N,): tanh's GELU."""
+def dense_gelu(z: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return gelu(z W^T + b), (B, T, N), for z (B, T, K), W (N, K), b (N,)."""
+    return DenseGELU.apply(z.to(weight.dtype), weight, bias)  # type: ignore[no-untyped-call]
 
+
+def split_heads(z: Tensor, weight: Tensor, bias: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return q, k, v (B, h, T, d) of z W^T + b for z (B, T, D), W (3 D, D), b (3 D,)."""
+    return Heads.apply(z.to(weight.dtype), weight, bias, heads)  # type: ignore[no-untyped-call]
+
+
+class DenseGELU(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, z: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         h = F.linear(z, weight, bias)  # (B, T, N)
@@ -50,8 +58,6 @@ class DenseGELU(torch.autograd.Function):
 
 
 class Heads(torch.autograd.Function):
-    """q, k, v (B, h, T, d) = z W^T + b for z (B, T, D), W (3 D, D), b (3 D,)."""
-
     @staticmethod
     def forward(ctx: Any, z: Tensor, weight: Tensor, bias: Tensor, heads: int) -> tuple[Tensor, ...]:
         ctx.save_for_backward(z, weight)

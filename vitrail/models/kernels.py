@@ -18,7 +18,10 @@ ROWS, COLUMNS, AT_ONCE, WARPS = 128, 256, 16, 8  # of a program; AT_ONCE: rows t
 
 
 @triton.jit
-def gelu_backward_kernel(h_at, dy_at, dh_at, sums_at, M, N, ROWS: tl.constexpr, COLUMNS: tl.constexpr, AT_ONCE: tl.constexpr):  # fmt: skip
+def gelu_backward_kernel(
+    h_at, dy_at, dh_at, sums_at, M, N,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, AT_ONCE: tl.constexpr,
+):  # fmt: skip
     """dh = dy gelu'(h) with gelu(h) = h s(2u), s the sigmoid, u = sqrt(2 / pi) (h + 0.044715 h^3)."""
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     total = tl.zeros((AT_ONCE, COLUMNS), tl.float32)
@@ -37,7 +40,10 @@ def gelu_backward_kernel(h_at, dy_at, dh_at, sums_at, M, N, ROWS: tl.constexpr, 
 
 
 @triton.jit
-def pack_kernel(dq_at, dk_at, dv_at, packed_at, sums_at, M, T, D, HEAD: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, AT_ONCE: tl.constexpr):  # fmt: skip
+def pack_kernel(
+    dq_at, dk_at, dv_at, packed_at, sums_at, M, T, D,
+    HEAD: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, AT_ONCE: tl.constexpr,
+):  # fmt: skip
     """dq, dk, dv (B, h, T, d) -> (B T, 3 h d)."""
     which = tl.program_id(2)
     source = dq_at if which == 0 else (dk_at if which == 1 else dv_at)

@@ -175,7 +175,10 @@ class Loop:
             part = dict(zip(batch, tensors, strict=True))
             synchronise(self.module, k == chunks)
             with torch.autocast(
-                self.device.type, torch.bfloat16, enabled=self.settings.precision == "bf16", cache_enabled=False
+                self.device.type,
+                torch.bfloat16,
+                enabled=self.settings.precision == "bf16",
+                cache_enabled=False,
             ):
                 loss, metrics = self.forward(part)
             share = part["weight"].sum() / weight

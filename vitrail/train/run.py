@@ -36,10 +36,9 @@ from vitrail.evaluators.accuracy import Evaluation, evaluate
 from vitrail.evaluators.score import Gallery
 from vitrail.models.cost import cost
 from vitrail.models.names import Model
-from vitrail.models.resnet import StdConv
 from vitrail.objectives.objective import backbone
 from vitrail.runtime.device import Device, device_name, peak_flops, pick
-from vitrail.runtime.distributed import barrier, gather, group, launched, rank, world
+from vitrail.runtime.distributed import barrier, gather, group, rank, world
 from vitrail.runtime.files import atomic_file
 from vitrail.runtime.log import Board, note
 from vitrail.runtime.memory import exhausted_memory
@@ -192,14 +191,7 @@ def describe_computation(assembled: Assembled) -> str:
 def build_state(assembled: Assembled) -> tuple[nn.Module, TrainState]:
     """Return the module that the loop calls, and the training state."""
     module = distribute(assembled.objective, assembled.experiment.training, assembled.device)
-    flat = assembled.device.type == "cuda" and not launched()
-    # BiT's convolutions standardise their weights, which are not to be rounded before.
-    standardised = any(isinstance(part, StdConv) for part in assembled.objective.modules())
-    copies = flat and assembled.experiment.training.precision == "bf16" and not standardised
-    state = TrainState(
-        assembled.objective, assembled.experiment.optimizer, assembled.device, flat=flat, copies=copies
-    )
-    return module, state
+    return module, TrainState.build(assembled.objective, assembled.experiment, assembled.device)
 
 
 def evaluate_and_publish(

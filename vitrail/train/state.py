@@ -20,8 +20,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from vitrail.checkpoints.run.state import local
+from vitrail.models.resnet import StdConv
+from vitrail.runtime.distributed import launched
 from vitrail.train.optim import build_optimizer, group_parameters
-from vitrail.train.settings import OptimizerSettings
+from vitrail.train.settings import Experiment, OptimizerSettings
 
 ALIGNMENT = 64  # elements: parameters of a multiple of it come first, and so begin where GPUs read fast
 
@@ -66,6 +68,15 @@ class TrainState:
         self.share = torch.zeros((), device=device)  # 1 - d
         self.rounded = [w.to(torch.bfloat16) for w in self.weights] if copies else []
         self.copies = {name: t.detach().requires_grad_() for name, t in self.named(self.rounded).items()}
+
+    @classmethod
+    def build(cls, objective: nn.Module, experiment: Experiment, device: torch.device) -> TrainState:
+        """Return the state of a run: flat on one GPU, with copies for precision bf16."""
+        flat = device.type == "cuda" and not launched()
+        # BiT's convolutions standardise their weights, which are not to be rounded before.
+        standardised = any(isinstance(part, StdConv) for part in objective.modules())
+        copies = flat and experiment.training.precision == "bf16" and not standardised
+        return cls(objective, experiment.optimizer, device, flat=flat, copies=copies)
 
     def named(self, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
         """Return by the names of the parameters what is laid out as the weights; an empty sequence gives nothing."""

@@ -34,7 +34,7 @@ RUN_JSON, METRICS = "run.json", "metrics.jsonl"
 MAX_LINE, MAX_ROWS = 1 << 20, 10_000_000  # of metrics.jsonl: bytes, and lines
 FORMAT = 2  # its version; the first one was not numbered
 # Raised when the same settings, data and machine would give other bits: the golden traces (tests/golden) hold it.
-NUMERICS = "1"
+NUMERICS = "2"
 # Entries that must be those that a run started with; the data, of a finished run.
 REFUSED = {
     "classes": "was started with other classes, or in another order, so its labels mean something else. This is "
