@@ -87,7 +87,7 @@ class SelfAttention(nn.Module):
     def forward(self, z: Tensor, layout: Layout, record: Record | None = None, name: str = "") -> Tensor:
         if layout.first is not None:
             q, k, v = self.few_queries(z, layout.first)
-        elif is_fusible(z, self.qkv.weight):
+        elif is_fusible(z, self.qkv):
             q, k, v = split_heads(z, self.qkv.weight, self.qkv.bias, self.heads)
         else:
             qkv = self.qkv(z).unflatten(-1, (3, self.heads, -1))  # (B, T, 3, h, d)
@@ -134,7 +134,7 @@ class MLP(nn.Module):
         self.activation = gelu_tanh if activation == "gelu_tanh" else F.gelu
 
     def forward(self, z: Tensor) -> Tensor:
-        if self.activation is gelu_tanh and is_fusible(z, self.fc1.weight):
+        if self.activation is gelu_tanh and is_fusible(z, self.fc1):
             y = dense_gelu(z, self.fc1.weight, self.fc1.bias)
         else:
             y = self.activation(self.fc1(z))  # (B, T, mlp_dim)

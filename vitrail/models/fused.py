@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 try:
     from vitrail.models import kernels
@@ -19,10 +19,11 @@ except ImportError:  # there is no Triton for this platform
     kernels = None  # type: ignore[assignment]
 
 
-def is_fusible(z: Tensor, weight: Tensor) -> bool:
-    """Return True in a compiled training step on a CUDA device, with weights in bf16."""
-    compiling = torch.compiler.is_compiling() and torch.is_grad_enabled() and kernels is not None
-    return compiling and z.device.type == "cuda" and weight.dtype == torch.bfloat16
+def is_fusible(z: Tensor, layer: nn.Module) -> bool:
+    """Return True for a dense layer in bf16, in a compiled training step on a CUDA device."""
+    if not torch.compiler.is_compiling() or not torch.is_grad_enabled() or kernels is None:
+        return False
+    return z.device.type == "cuda" and isinstance(layer, nn.Linear) and layer.weight.dtype == torch.bfloat16
 
 
 def gelu_tanh(x: Tensor) -> Tensor:

@@ -145,6 +145,7 @@ class Described(nn.Module):
         self.provenance: dict[str, Any] = {}  # where the weights came from
         self.metrics: dict[str, Any] = {}  # scores of the weights
         self.license: dict[str, str] = {}  # of "weights" and "data"; missing: unknown
+        self.fp8: dict[str, Any] = {}  # scales for precision fp8, and how they were checked
 
 
 class ViT(Described):

@@ -27,6 +27,7 @@ from vitrail.checkpoints.run import Run
 from vitrail.errors import ConfigError, TrainingError
 from vitrail.evaluators.score import Evaluator, Gallery, Score
 from vitrail.objectives.objective import backbone
+from vitrail.runtime.cuda_graph import Recorded
 from vitrail.runtime.distributed import all_sum, gather, rank, world
 from vitrail.runtime.interrupts import Interrupts
 from vitrail.runtime.log import note
@@ -35,7 +36,6 @@ from vitrail.train.optim import lr_at
 from vitrail.train.parallel import gather_root, gather_tensor, synchronise
 from vitrail.train.settings import Experiment
 from vitrail.train.state import TrainState
-from vitrail.train.step_graph import StepGraph
 
 Batch = dict[str, Tensor]
 LOWER_IS_BETTER = ("loss", "ece")  # suffixes of names of scores
@@ -98,9 +98,9 @@ class Loop:
             self.forward = torch.compile(self.state.forward) if compiled else self.state.forward
         elif compiled:
             self.objective.compile()
-        self.graph: StepGraph | None = None
+        self.graph: Recorded | None = None
         if self.settings.compile == "graphs":
-            self.graph = StepGraph(self.compute_and_update, self.state.tensors)
+            self.graph = Recorded(self.compute_and_update, self.state.tensors)
 
     def fit(self) -> Outcome:
         """Train to the end."""

@@ -77,7 +77,7 @@ def build_optimizer(
 ) -> torch.optim.Optimizer:
     """Return the optimizer of groups by weight decay and factor of lr, which each of its groups has as `scale`.
 
-    `recordable`: as part of a CUDA graph (step_graph.py), which reads the learning rates from tensors at each replay.
+    `recordable`: as part of a CUDA graph, which reads the learning rates from tensors at each replay.
     """
     params = [{"params": ps, "weight_decay": decay, "scale": scale} for (decay, scale), ps in groups.items()]
     fused = device.type == "cuda"
