@@ -11,12 +11,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Unpack
 
+from vitrail.checkpoints.checkpoint import model_digest
 from vitrail.checkpoints.formats import has_weights, load, save
 from vitrail.checkpoints.run.folder import START, check_run_folder
 from vitrail.checkpoints.run.records import RUN_JSON
 from vitrail.checkpoints.run.state import fail_together
 from vitrail.errors import ConfigError
-from vitrail.inference.features import model_digest
 from vitrail.inspection import figures
 from vitrail.models.names import Model
 from vitrail.objectives.objective import Objective

@@ -4,6 +4,7 @@ VitrailError                    caught by the command line: one line on standard
 ├── ConfigError (ValueError)    a name, a setting or a flag that is not allowed
 ├── CheckpointError             a file of weights that cannot be read, or does not fit
 ├── TrainingError               a run that cannot continue
+├── CheckFailed                 a result that is worse than allowed; exit code 1
 ├── Interrupted                 a run that was interrupted, and saved; exit code 128 + the signal's number
 └── DataError                   a data set that cannot be used
     └── ImageError              one image that cannot be used
@@ -28,6 +29,10 @@ class CheckpointError(VitrailError):
 
 class TrainingError(VitrailError):
     """A run that cannot continue: a loss that is not finite, a process that was killed."""
+
+
+class CheckFailed(VitrailError):  # noqa: N818 - nothing is broken
+    """A result that is worse than allowed."""
 
 
 class Interrupted(VitrailError):  # noqa: N818 - it is no error

@@ -16,7 +16,7 @@ SIGNATURES = {
     "save": "(model, path, *, to)",
     "list_models": "(pattern)",
     "transform": "(model, training)",
-    "predict": "(model, images, top, *, batch_size, num_workers)",
+    "predict": "(model, images, top, *, batch_size, num_workers, precision)",
     "features": "(model, images_or_source, *, which, batch_size, num_workers)",
     "evaluate": "(model, data, *, split, batch_size, num_workers, mapping, real, precision, max_bad, progress)",
     "inspect": "(model, images, *, names, truths, name, beside, closely)",

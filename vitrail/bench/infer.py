@@ -11,14 +11,15 @@ from vitrail.bench import peers
 from vitrail.bench.rounds import OURS, Contestant, Step, Task
 from vitrail.bench.subject import Subject
 from vitrail.data.loader import Batch, Loader
-from vitrail.inference.engine import Precision, outputs
+from vitrail.inference.engine import outputs
+from vitrail.inference.precision import Precision, choose_precision
 from vitrail.models.cost import cost
 from vitrail.runtime.device import peak_flops
 
 
 def inference_task(subject: Subject, batch_size: int, *, latency: bool = False) -> Task:
     """Return the forward pass of the subject, and of other libraries where asked for."""
-    precision = choose_precision(subject)
+    precision = choose_precision(subject.settings.precision, subject.device)
     contestants, missing = (
         [Contestant(OURS, lambda: build_step(subject, batch_size, precision))],
         dict[str, str](),
@@ -36,12 +37,6 @@ def inference_task(subject: Subject, batch_size: int, *, latency: bool = False) 
         flops=cost(subject.config).flops,
         peak=peak_flops(subject.device) if precision == "bf16" else 0.0,
     )
-
-
-def choose_precision(subject: Subject) -> Precision:
-    if subject.settings.precision != "auto":
-        return subject.settings.precision
-    return "bf16" if subject.device.type == "cuda" else "float32"
 
 
 def build_step(subject: Subject, batch_size: int, precision: Precision) -> Step:

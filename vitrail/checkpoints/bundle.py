@@ -1,8 +1,9 @@
 """A bundle: a model as a folder that anyone can read.
 
     model.safetensors   the weights, by the names of the model's parameters
-    model.json          architecture, preprocessing line, class names, provenance, metrics, license; and under
-                        sha256 the digests of the weights' file and of the rest of this one, checked on loading
+    model.json          architecture, preprocessing line, class names, provenance, metrics, license, scales for fp8;
+                        under sha256 the digests of the weights' file and of the rest of this one, checked on
+                        loading
 
 Written completely or not at all. A folder with other contents is never overwritten. Weights are stored in single or
 half precision, and used in single. Bundles of version 1 have no digests: damage to them cannot be detected.
@@ -46,6 +47,7 @@ class Card(Required, total=False):
     provenance: dict[str, Any]
     metrics: dict[str, Any]
     license: dict[str, Any]
+    fp8: dict[str, Any]
     sha256: dict[str, Any]
 
 
@@ -72,7 +74,7 @@ def read(folder: Path) -> Checkpoint:
     weights = read_weights(None, stored, config, str(folder))
     return Checkpoint(
         config, weights, card["preprocess"], class_names, card.get("provenance", {}), card.get("metrics", {}),
-        stated_license(card.get("license", {})),
+        stated_license(card.get("license", {})), card.get("fp8", {}),
     )  # fmt: skip
 
 
@@ -101,6 +103,7 @@ def write(checkpoint: Checkpoint, folder: Path) -> list[str]:
         "provenance": checkpoint.provenance,
         "metrics": checkpoint.metrics,
         "license": complete_license(checkpoint.license),
+        **({"fp8": checkpoint.fp8} if checkpoint.fp8 else {}),
     }
     with atomic_folder(folder) as temporary:
         torch_files.save_safetensors(checkpoint.weights, temporary / WEIGHTS)

@@ -10,6 +10,7 @@ another image size (E_pos resampled). Both give another model, so metrics are dr
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,6 +40,9 @@ class Checkpoint:
     provenance: dict[str, Any] = field(default_factory=dict)  # where it came from
     metrics: dict[str, Any] = field(default_factory=dict)  # measured with exactly these weights
     license: dict[str, str] = field(default_factory=dict)  # of weights and data (license.py)
+    fp8: dict[str, Any] = field(
+        default_factory=dict
+    )  # scales for exactly these weights (evaluators/fp8_check.py)
 
 
 def from_model(model: Model) -> Checkpoint:
@@ -49,7 +53,8 @@ def from_model(model: Model) -> Checkpoint:
     check_license(model.license)
     weights = {name: w.detach().float().cpu() for name, w in model.state_dict().items()}
     return Checkpoint(
-        model.config, weights, model.preprocess, model.class_names, model.provenance, model.metrics, model.license
+        model.config, weights, model.preprocess, model.class_names, model.provenance, model.metrics, model.license,
+        model.fp8,
     )  # fmt: skip
 
 
@@ -69,8 +74,17 @@ def to_model(
         parameter.requires_grad_(True)
     model.preprocess, model.class_names = checkpoint.preprocess, checkpoint.class_names
     model.provenance, model.metrics = checkpoint.provenance, checkpoint.metrics
-    model.license = checkpoint.license
+    model.license, model.fp8 = checkpoint.license, checkpoint.fp8
     return model.eval()
+
+
+def model_digest(model: Model) -> str:
+    """Return a digest of the architecture and of every weight, bit by bit."""
+    state = hashlib.blake2b(repr(model.config).encode(), digest_size=16)
+    for name, w in model.state_dict().items():
+        state.update(f"{name} {w.dtype} {tuple(w.shape)};".encode())
+        state.update(w.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return state.hexdigest()
 
 
 def parameter_shapes(config: Config) -> dict[str, tuple[int, ...]]:

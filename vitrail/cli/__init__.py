@@ -21,13 +21,13 @@ from vitrail.cli.data_verbs import data_dedup, data_inspect, data_shard
 from vitrail.cli.demo_verb import demo
 from vitrail.cli.evaluate_verbs import evaluate, fewshot, knn, linear
 from vitrail.cli.inspect_verbs import inspect
-from vitrail.cli.model_verbs import convert, cost, models, predict
+from vitrail.cli.model_verbs import calibrate, convert, cost, models, predict
 from vitrail.cli.out_of_memory import out_of_memory
 from vitrail.cli.run_verbs import runs
 from vitrail.cli.train_verbs import finetune_command, pretrain_command
 from vitrail.cli.transfer_verbs import transfer_command, vtab_command
 from vitrail.cli.verb import COMMON, Output, show
-from vitrail.errors import ConfigError, Interrupted, VitrailError
+from vitrail.errors import CheckFailed, ConfigError, Interrupted, VitrailError
 from vitrail.runtime.interrupts import interruptible
 from vitrail.runtime.log import visible
 from vitrail.runtime.memory import exhausted_memory, requested_size
@@ -46,6 +46,7 @@ VERBS: dict[str, Callable[..., Output] | tuple[str, Callable[[list[str]], Output
     "models": models,
     "cost": cost,
     "convert": convert,
+    "calibrate": calibrate,
     "predict": predict,
     "evaluate": evaluate,
     "pretrain": (
@@ -105,7 +106,7 @@ def answer(words: list[str]) -> None:
         if not message:
             raise
         print(visible(f"error: {message}"), file=sys.stderr)
-        sys.exit(2)
+        sys.exit(1 if isinstance(error, CheckFailed) else 2)
     if not speaks:
         return
     if isinstance(sys.stdout, TextIOWrapper):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from vitrail.cli.verb import COMMON, READING, Common, ModelPath, Output, Reading
+from vitrail.cli.verb import COMMON, READING, Common, ModelPath, Output, Precision, Reading
 from vitrail.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ def evaluate(
     mapping: str | None = None,
     real: str | None = None,
     out: str | None = None,
+    precision: Precision = "auto",
     passing: Passing = PASSING,
     reading: Reading = READING,
     common: Common = COMMON,
@@ -59,10 +60,12 @@ def evaluate(
         mapping: a JSON file {data class: [model classes, ...]} where names differ; or `order`: class k is class k
         real: the file of ReaL labels (real.json), for ImageNet's validation images
         out: a new JSON file for the whole result, with every class and the mistakes
+        precision: of the computation; auto: bf16 on a GPU, else float32; fp8 needs `vitrail calibrate` first
     """
     from vitrail.checkpoints.formats import load
     from vitrail.evaluators.accuracy import evaluate as run
     from vitrail.evaluators.accuracy import open_split
+    from vitrail.inference.precision import choose_precision
     from vitrail.runtime.device import pick
     from vitrail.runtime.distributed import group, rank
     from vitrail.runtime.files import atomic_file
@@ -72,9 +75,14 @@ def evaluate(
     source = open_split(data, split)
     with group(pick(common.device)) as device:
         loaded = load(model, **reading.arguments()).to(device)
-        evaluation = run(loaded, source, mapping=mapping, real=real, **vars(passing))
+        evaluation = run(loaded, source, mapping=mapping, real=real, precision=precision, **vars(passing))
         first = rank() == 0
-    result = {"model": model, "preprocess": loaded.preprocess, **evaluation.as_json()}
+    result = {
+        "model": model,
+        "preprocess": loaded.preprocess,
+        "precision": choose_precision(precision, device),
+        **evaluation.as_json(),
+    }
     rows, lines = describe_evaluation(evaluation)
     output = Output(common, ["", f">{source.name}"], rows, result, after=lines)
     if out is not None and first:

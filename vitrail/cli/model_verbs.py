@@ -1,4 +1,4 @@
-"""The verbs on models and their files: models, cost, convert, predict."""
+"""The verbs on models and their files: models, cost, convert, calibrate, predict."""
 
 from __future__ import annotations
 
@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from vitrail.cli.verb import COMMON, READING, Common, Format, ModelPath, Output, Reading, parse_image_size
+from vitrail.cli.verb import (
+    COMMON,
+    READING,
+    Common,
+    Format,
+    ModelPath,
+    Output,
+    Precision,
+    Reading,
+    parse_image_size,
+)
 from vitrail.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -209,6 +219,57 @@ def convert(
     return output
 
 
+def calibrate(
+    model: ModelPath,
+    out: Annotated[Positional[str], arg(metavar="OUT")],
+    *,
+    data: str,
+    split: str = "train",
+    verify: str,
+    verify_split: str | None = None,
+    images: int = 1024,
+    max_drop: float = 0.5,
+    reading: Reading = READING,
+    common: Common = COMMON,
+) -> Output:
+    """Prepare a model for --precision fp8: measure its scales on images, compare it with float32, write a bundle.
+
+    Args:
+        model: an included model (ti8-64), a bundle, a run, or any supported checkpoint
+        out: folder of the new bundle; nothing is written if the comparison fails (exit code 1)
+        data: images to measure the scales on, such as the training set; labels are not used
+        split: which part of them
+        verify: labelled images to compare fp8 with float32 on, such as the validation set
+        verify_split: which part of them; if unset, the test split or else validation
+        images: how many images to measure the scales on
+        max_drop: points of top-1 accuracy that fp8 may lose
+    """
+    from vitrail.checkpoints.formats import load, save
+    from vitrail.data.sources import open_source
+    from vitrail.evaluators.accuracy import open_split
+    from vitrail.evaluators.fp8_check import calibrate_and_check
+    from vitrail.runtime.device import pick
+
+    if Path(out).exists():
+        raise ConfigError(f"{out} exists; nothing is overwritten")
+    loaded = load(model, **reading.arguments()).to(pick(common.device))
+    source, test = open_source(data, split), open_split(verify, verify_split)
+    compared = calibrate_and_check(loaded, source, test, count=images, max_drop=max_drop / 100)
+    save(loaded, out)
+    rows = [
+        ["top-1 in float32", f"{compared.top1_float32:.2%}"],
+        ["top-1 in fp8", f"{compared.top1_fp8:.2%}"],
+        ["same class", f"{compared.agreement:.2%}"],
+        ["compared on", f"{compared.n:,} images ({compared.data})"],
+        ["scales from", f"{loaded.fp8['calibrated']['n']:,} images ({source.name})"],
+        ["written", out],
+    ]
+    result = {"model": model, "out": out, **{k: loaded.fp8[k] for k in ("calibrated", "checked")}}
+    return Output(
+        common, ["", ""], rows, result, after=[f"Next: vitrail predict {out} IMAGE --precision fp8"]
+    )
+
+
 def measure(output: Output, model: Model, to: str, paths: list[Path]) -> None:
     """Add how far predictions change if readers of the format prepare images by their own code."""
     from vitrail.checkpoints.checkpoint import from_model
@@ -255,6 +316,7 @@ def predict(
     *,
     top: int = 5,
     class_names: str | None = None,
+    precision: Precision = "auto",
     reading: Reading = READING,
     common: Common = COMMON,
 ) -> Output:
@@ -265,6 +327,7 @@ def predict(
         images: files, folders or glob patterns; images that cannot be read are named at the end (exit code 2)
         top: classes to show for each image
         class_names: a file with one class name on each line (or a JSON list, if it ends in .json)
+        precision: of the computation; auto: bf16 on a GPU, else float32; fp8 needs `vitrail calibrate` first
     """
     from vitrail.checkpoints.formats import load
     from vitrail.data.readers.class_names import readable
@@ -282,7 +345,9 @@ def predict(
     names = names if len({*names.values()}) == len(paths) else {path: str(path) for path in paths}
     output = Output(common, ["image", "class", ">probability"], [], {"model": model, "images": []})
     loaded = loaded.to(pick(common.device))
-    predictions = predicting.predict_each(loaded, paths, top, num_workers=None, task="predict")
+    predictions = predicting.predict_each(
+        loaded, paths, top, num_workers=None, precision=precision, task="predict"
+    )
     for path, prediction in zip(paths, predictions, strict=True):
         if isinstance(prediction, ImageError):
             output.problems.append(str(prediction))

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
+Precision = Literal["auto", "float32", "bf16", "fp8"]
 Format = Literal["bundle", "npz", "timm", "huggingface", "torchvision"]
 ModelPath = Annotated[Positional[str], arg(metavar="MODEL")]
 

@@ -25,6 +25,7 @@ import torch
 from PIL import Image
 
 import vitrail
+from vitrail.checkpoints.checkpoint import model_digest
 from vitrail.checkpoints.formats import load
 from vitrail.checkpoints.json_files import Count, read_object, save_json
 from vitrail.checkpoints.run import Run
@@ -33,7 +34,7 @@ from vitrail.data.sources import Source, find_test_split, open_source, split_opt
 from vitrail.demo import DEMO, Demo
 from vitrail.errors import CheckpointError, ConfigError, DataError, ImageError, Interrupted
 from vitrail.evaluators.fewshot import FewShot
-from vitrail.inference.features import Extraction, model_digest
+from vitrail.inference.features import Extraction
 from vitrail.inference.images import decode_example, find_images, pixels
 from vitrail.inference.predict import Prediction, predict
 from vitrail.inspection import drawing, figures, pictures, report

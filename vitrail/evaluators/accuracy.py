@@ -38,7 +38,8 @@ from vitrail.data.splits import Subset
 from vitrail.errors import ConfigError, DataError
 from vitrail.evaluators.right_answers import ClassMapping, by_order, map_classes, real_sets
 from vitrail.evaluators.score import Score, wilson_interval
-from vitrail.inference.engine import ModelLike, Precision, evaluation_loader, evaluation_pipeline, outputs
+from vitrail.inference.engine import ModelLike, evaluation_loader, evaluation_pipeline, outputs
+from vitrail.inference.precision import Precision
 from vitrail.models.names import Model
 from vitrail.runtime.distributed import gather
 

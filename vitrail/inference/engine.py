@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
@@ -28,12 +27,12 @@ from vitrail.data.settings import DataSettings
 from vitrail.data.sources import Source
 from vitrail.errors import CheckpointError, ConfigError, ImageError
 from vitrail.inference.images import ImageLike, Images, Pictures, each_image, pixels
+from vitrail.inference.precision import Precision, in_precision
 from vitrail.models.names import Model
 from vitrail.runtime.distributed import rank, world
 from vitrail.runtime.progress import progress
 
 ModelLike = Model | str | Path
-Precision = Literal["float32", "bf16"]
 Call = Callable[[Tensor], Tensor]
 BATCH_SIZE = 32
 HELD = 512  # images of an iterator that are held at a time
@@ -58,10 +57,10 @@ def outputs(
     batches = loader.batches(device=weight.device)
     if task and rank() == 0:
         batches = progress(batches, loader.steps, task)
-    with evaluation_mode(model):
+    with evaluation_mode(model), in_precision(model, precision) as dtype:
         for batch in batches:
-            x = batch.pop("image").to(weight.dtype)  # (B, 3, H, W)
-            with torch.no_grad(), torch.autocast(x.device.type, torch.bfloat16, enabled=precision == "bf16"):
+            x = batch.pop("image").to(dtype)  # (B, 3, H, W)
+            with torch.no_grad():
                 y = (call or model)(x).float()  # (B, ...)
             used = batch["weight"] > 0  # (B,); no padding, and nothing that is broken
             y = y[used]  # (b, ...)

@@ -32,6 +32,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from vitrail.checkpoints.checkpoint import model_digest
 from vitrail.checkpoints.formats import as_model
 from vitrail.data.readers.fingerprint import digest
 from vitrail.data.sources import Source
@@ -244,15 +245,6 @@ def extract_rows(
 def as_float64(x: np.ndarray, device: torch.device | str) -> Tensor:
     """Return a copy in float64."""
     return torch.from_numpy(np.array(x)).to(device).to(torch.float64)
-
-
-def model_digest(model: Model) -> str:
-    """Return a digest of the architecture and of every weight, bit by bit."""
-    state = hashlib.blake2b(repr(model.config).encode(), digest_size=16)
-    for name, w in model.state_dict().items():
-        state.update(f"{name} {w.dtype} {tuple(w.shape)};".encode())
-        state.update(w.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
-    return state.hexdigest()
 
 
 def read_entry(folder: Path, about: dict[str, str]) -> Rows | None:

@@ -12,6 +12,7 @@ devices without 8-bit products the same numbers are multiplied in float32: slowe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -20,7 +21,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitrail.errors import ConfigError
+from vitrail.checkpoints.checkpoint import model_digest
+from vitrail.errors import CheckpointError, ConfigError
 from vitrail.models.names import Model
 from vitrail.models.vit import ViT
 
@@ -82,21 +84,23 @@ def calibrate(model: Model, run: Callable[[], Any]) -> dict[str, float]:
     finally:
         for hook in hooks:
             hook.remove()
-    return {name: float(value) for name, value in largest.items()}
+    return {name: max(float(value), 1e-12) for name, value in largest.items()}
 
 
 @contextmanager
 def dense_layers_in_fp8(model: nn.Module) -> Iterator[None]:
     """Context in which the dense layers of the encoder are in fp8, by the scales that are stored with the model."""
-    stored: dict[str, float] = getattr(model, "fp8", {}).get("largest", {})
-    if not stored:
+    assert isinstance(model, Model)
+    if not (stored := model.fp8.get("largest", {})):
         raise ConfigError(
             "precision fp8: this model has no scales for it. `vitrail calibrate MODEL OUT --data DATA --verify DATA` "
             "measures them and checks them"
         )
     layers = convertible_layers(model)
-    if layers.keys() != stored.keys():
-        raise ConfigError("precision fp8: the stored scales are of another architecture; calibrate the model again")
+    if layers.keys() != stored.keys() or model.fp8.get("weights") != model_digest(model):
+        raise ConfigError("precision fp8: the scales of this model are for other weights; calibrate it again")
+    if not all(isinstance(value, float) and 0 < value < math.inf for value in stored.values()):
+        raise CheckpointError(f"the scales for fp8 must be positive numbers: {str(stored)[:200]}")
     try:
         for name, part in layers.items():
             set_part(model, name, Dense8(part, stored[name]))

@@ -16,6 +16,7 @@ from vitrail.data.bounded_files import read_json, read_text
 from vitrail.errors import ConfigError, DataError, ImageError
 from vitrail.inference.engine import BATCH_SIZE, ModelLike, image_loaders, outputs
 from vitrail.inference.images import Images
+from vitrail.inference.precision import Precision
 from vitrail.models.names import Model
 from vitrail.runtime.log import note
 
@@ -24,14 +25,20 @@ NAMED = 5  # images that cannot be read, in a note
 
 
 def predict(
-    model: ModelLike, images: Images, top: int = 5, *, batch_size: int = BATCH_SIZE, num_workers: int = 0
+    model: ModelLike,
+    images: Images,
+    top: int = 5,
+    *,
+    batch_size: int = BATCH_SIZE,
+    num_workers: int = 0,
+    precision: Precision = "float32",
 ) -> list[Prediction]:
     """Return for each image the `top` classes with their probabilities (a softmax over all classes).
 
     `images`: files, folders (the images in them, sorted) or glob patterns; bytes, PIL images, arrays. The list of an
     image that cannot be read is empty, and a note says why; ImageError if none can be read.
     """
-    results = list(predict_each(as_model(model), images, top, batch_size, num_workers))
+    results = list(predict_each(as_model(model), images, top, batch_size, num_workers, precision=precision))
     errors = [result for result in results if isinstance(result, ImageError)]
     if errors and len(errors) == len(results):
         more = f" (nor can the {len(errors) - 1:,} others)" if len(errors) > 1 else ""
@@ -49,6 +56,7 @@ def predict_each(
     batch_size: int = BATCH_SIZE,
     num_workers: int | None = 0,
     *,
+    precision: Precision = "float32",
     task: str = "",
 ) -> Iterator[Prediction | ImageError]:
     """Yield the prediction of each image in turn, or what is wrong with it. `task` names a progress bar."""
@@ -59,7 +67,7 @@ def predict_each(
     names = class_names(model)
     for loader in image_loaders(model, images, batch_size, num_workers):
         source, bad, done = loader.stream.source, loader.bad_files.examples, 0
-        for logits, batch in outputs(model, loader, task=task):
+        for logits, batch in outputs(model, loader, precision=precision, task=task):
             p, k = logits.softmax(dim=1).topk(min(top, len(names)))  # (b, top) each
             for i, values, classes in zip(batch["index"].tolist(), p.tolist(), k.tolist(), strict=True):
                 yield from (ImageError(bad[source.key(j)].reason) for j in range(done, i))

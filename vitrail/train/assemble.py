@@ -15,7 +15,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from vitrail.checkpoints.checkpoint import Checkpoint, change_classes, change_image_size, to_model
+from vitrail.checkpoints.checkpoint import (
+    Checkpoint,
+    change_classes,
+    change_image_size,
+    model_digest,
+    to_model,
+)
 from vitrail.checkpoints.formats import create, has_weights, read
 from vitrail.checkpoints.run import Run
 from vitrail.data import preprocess as pp
@@ -26,7 +32,6 @@ from vitrail.data.sources import DataSet, Source
 from vitrail.errors import ConfigError, DataError
 from vitrail.evaluators.fewshot import FewShot
 from vitrail.evaluators.score import Evaluator
-from vitrail.inference.features import model_digest
 from vitrail.models.names import Config, Model, make_config
 from vitrail.models.vit import ViT
 from vitrail.runtime.distributed import launched, local_world, rank, world

@@ -27,6 +27,7 @@ from typing import Any, Literal, TypedDict, get_args
 
 import numpy as np
 
+from vitrail.checkpoints.checkpoint import model_digest
 from vitrail.checkpoints.formats import load
 from vitrail.checkpoints.json_files import Count, check_kind
 from vitrail.data.sources import Source, find_test_split, split_options
@@ -37,7 +38,7 @@ from vitrail.evaluators.linear import LinearProbe
 from vitrail.evaluators.probes import open_probe_splits
 from vitrail.evaluators.score import format_accuracy, mean_and_std
 from vitrail.inference.engine import ModelLike
-from vitrail.inference.features import Extraction, model_digest
+from vitrail.inference.features import Extraction
 from vitrail.models.names import Model
 from vitrail.runtime.device import Device, pick
 from vitrail.runtime.log import note

@@ -21,13 +21,13 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from vitrail.checkpoints.checkpoint import model_digest
 from vitrail.checkpoints.formats import load, save
 from vitrail.checkpoints.run import Run
 from vitrail.checkpoints.run.folder import lock
 from vitrail.checkpoints.run.records import RUN_JSON, read_results
 from vitrail.errors import ConfigError
 from vitrail.inference.engine import ModelLike
-from vitrail.inference.features import model_digest
 from vitrail.runtime.distributed import launched
 from vitrail.runtime.files import atomic_file, open_own
 from vitrail.runtime.log import visible

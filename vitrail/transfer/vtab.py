@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
-from vitrail.checkpoints.checkpoint import Checkpoint, to_model
+from vitrail.checkpoints.checkpoint import Checkpoint, model_digest, to_model
 from vitrail.checkpoints.formats import create
 from vitrail.checkpoints.json_files import Count
 from vitrail.data import preprocess as pp
@@ -29,7 +29,6 @@ from vitrail.data.settings import DataSettings
 from vitrail.errors import CheckpointError, ConfigError, DataError
 from vitrail.evaluators.score import format_accuracy, mean_and_std
 from vitrail.inference.engine import ModelLike
-from vitrail.inference.features import model_digest
 from vitrail.models.vit import ViTConfig
 from vitrail.runtime.device import Device
 from vitrail.runtime.log import note
