@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, cast
+from contextlib import ExitStack
 
-import torch
+from torch import Tensor
 
 from vitrail.bench import peers
 from vitrail.bench.rounds import OURS, Contestant, Step, Task
 from vitrail.bench.subject import Subject
-from vitrail.data.loader import Batch, Loader
-from vitrail.inference.engine import outputs
+from vitrail.inference.engine import forward_pass
 from vitrail.inference.precision import Precision, choose_precision
 from vitrail.models.cost import cost
 from vitrail.runtime.device import peak_flops
+
+MANY = 1_000_000_000  # images and batches to prepare for
 
 
 def inference_task(subject: Subject, batch_size: int, *, latency: bool = False) -> Task:
@@ -40,23 +40,14 @@ def inference_task(subject: Subject, batch_size: int, *, latency: bool = False) 
 
 
 def build_step(subject: Subject, batch_size: int, precision: Precision) -> Step:
-    """Return one pass of the engine over a batch; the only place here that calls the engine."""
-    loader = cast(Loader, OnDevice(subject, batch_size))
-    results = outputs(subject.model(), loader, precision=precision)
-    return lambda: next(results)
+    """Return one pass of the engine over a batch, prepared as for very many."""
+    images, entered = subject.images(batch_size), ExitStack()
+    forward = entered.enter_context(forward_pass(subject.model(), precision=precision, n=MANY, steps=MANY))
 
+    def step() -> Tensor:
+        assert (
+            entered is not None
+        )  # the weights are as the precision needs them for as long as there is a step
+        return forward(images)
 
-class OnDevice:
-    """The part of a Loader that the engine uses, with one batch that is on the device already, again and again."""
-
-    def __init__(self, subject: Subject, batch_size: int) -> None:
-        device = subject.device
-        self.batch = {
-            "image": subject.images(batch_size),
-            "weight": torch.ones(batch_size, device=device),
-            "index": torch.arange(batch_size, device=device),
-        }
-
-    def batches(self, **_: Any) -> Iterator[Batch]:
-        while True:
-            yield dict(self.batch)
+    return step

@@ -19,10 +19,12 @@ A batch is a dict of tensors. b = B / R; h x w the image size of a view.
 
 from __future__ import annotations
 
+import copy
 import itertools
+import threading
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import cast
+from dataclasses import dataclass, replace
+from typing import TypeVar, cast
 
 import numpy as np
 import torch
@@ -37,10 +39,14 @@ from vitrail.data.sources import Source
 from vitrail.data.workers import UNGUARDED, begin_worker, start_fork_server
 from vitrail.errors import ConfigError, DataError, TrainingError
 from vitrail.runtime.device import Device, pick
+from vitrail.runtime.threads import in_order
 
 # Purpose of a random generator: the last word of its seed, so that no two of these share a stream.
 ORDER, EXAMPLE, MIX, MASK = range(4)
 
+READING = threading.Lock()  # sources share an open file: one thread reads at a time
+
+T = TypeVar("T")
 Batch = dict[str, Tensor]
 Arrays = dict[str, np.ndarray]
 # A step, as a worker sends it: images by view, all else, broken examples. A tensor crosses in memory that is shared,
@@ -82,6 +88,13 @@ class Loader:
         """Steps of one pass over the data, the last of them not always full."""
         return -(-len(self.stream.source) // self.stream.settings.batch_size)
 
+    def with_batch_size(self, batch_size: int) -> Loader:
+        """Return a loader of the same examples, `batch_size` at a time on each process, and the same bad_files."""
+        settings = replace(self.stream.settings, batch_size=batch_size * self.stream.world)
+        loader = copy.copy(self)
+        loader.stream = replace(self.stream, settings=settings)
+        return loader
+
     def batch(self, step: int, device: torch.device | str = "cpu") -> Batch:
         """Return the batch of one step, read by this process."""
         return next(self.batches(step, step + 1, device, num_workers=0))
@@ -119,21 +132,47 @@ class Loader:
             num_workers = self.stream.settings.num_workers or 0
         read: Iterable[Step] = map(self.stream.__getitem__, steps)
         if num_workers:
-            start_fork_server(preload=__name__)
-            read = DataLoader(
-                self.stream,
-                batch_size=None,
-                collate_fn=tuple,  # a step is a batch already, and its arrays stay arrays
-                sampler=steps,
-                num_workers=num_workers,
-                multiprocessing_context="forkserver",
-                worker_init_fn=begin_worker,
-                pin_memory=pinned,
-            )
+            read = self.read_by_workers(steps, num_workers, pinned=pinned)
+        for images, arrays, bad in read:
+            self.bad_files.add(bad)
+            yield as_tensors(images, arrays)
+
+    def in_threads(self, function: Callable[[Batch], T], threads: int) -> Iterator[T]:
+        """Yield function(batch) of each step of an evaluation on the CPU, in order.
+
+        The threads also read and decode, unless processes do. An exception of the function is raised here.
+        """
+        assert self.stream.evaluation
+        num_workers = self.stream.settings.num_workers or 0
+        steps: Iterable[int | Step] = range(self.steps)
+        if num_workers:
+            steps = self.read_by_workers(range(self.steps), num_workers)
+
+        def apply(step: int | Step) -> tuple[T, list[BadExample]]:
+            images, arrays, bad = self.stream[step] if isinstance(step, int) else step
+            return function(self.finish(as_tensors(images, arrays))), bad
+
+        for result, bad in in_order(apply, steps, threads):
+            self.bad_files.add(bad)
+            yield result
+
+    def read_by_workers(
+        self, steps: Iterable[int], num_workers: int, *, pinned: bool = False
+    ) -> Iterator[Step]:
+        """Yield the steps, read by other processes."""
+        start_fork_server(preload=__name__)
+        read = DataLoader(
+            self.stream,
+            batch_size=None,
+            collate_fn=tuple,  # a step is a batch already, and its arrays stay arrays
+            sampler=steps,
+            num_workers=num_workers,
+            multiprocessing_context="forkserver",
+            worker_init_fn=begin_worker,
+            pin_memory=pinned,
+        )
         try:
-            for images, arrays, bad in read:
-                self.bad_files.add(bad)
-                yield {**images, **{name: torch.from_numpy(a) for name, a in arrays.items()}}
+            yield from read
         except BrokenPipeError as error:
             raise ConfigError(UNGUARDED) from error
         except RuntimeError as error:
@@ -237,7 +276,9 @@ class Stream(Dataset[Step]):
 
     def draws(self, epoch: int, index: int) -> dict[str, Tensor]:
         """Draw all views of an example: (3, h, w) each, (count, 3, h, w) for several draws."""
-        example, draws = self.source.read(index), {}
+        with READING:
+            example = self.source.read(index)
+        draws = {}
         for name, view in self.views.items():
             each = []
             for number in self.draw_numbers[name]:
@@ -286,6 +327,10 @@ class Stream(Dataset[Step]):
         # 0: mixup, or not mixed
         cut = (box[:, 2] * box[:, 3] > 0).to(x.dtype)[:, None, None, None]  # (b, 1, 1, 1)
         return batch | {"image": cut * augment.cutmix(x, box) + (1 - cut) * augment.mixup(x, share)}
+
+
+def as_tensors(images: dict[str, Tensor], arrays: Arrays) -> Batch:
+    return {**images, **{name: torch.from_numpy(a) for name, a in arrays.items()}}
 
 
 class Order:

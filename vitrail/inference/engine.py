@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -27,8 +28,12 @@ from vitrail.data.settings import DataSettings
 from vitrail.data.sources import Source
 from vitrail.errors import CheckpointError, ConfigError, ImageError
 from vitrail.inference.images import ImageLike, Images, Pictures, each_image, pixels
+from vitrail.inference.packed import packed_features
 from vitrail.inference.precision import Precision, in_precision
+from vitrail.models.cost import cost
 from vitrail.models.names import Model
+from vitrail.runtime.cuda_graph import Recorded
+from vitrail.runtime.device import peak_flops
 from vitrail.runtime.distributed import rank, world
 from vitrail.runtime.progress import progress
 
@@ -38,6 +43,13 @@ BATCH_SIZE = 32
 HELD = 512  # images of an iterator that are held at a time
 PARALLEL = 5000  # images from which on starting processes that decode them is worth the time
 MOST_WORKERS = 8
+MOST_THREADS = 16  # that compute batches of their own, on a CPU; with more cores, each uses several
+PACKED = 8  # images from which on packing the weights for them is worth the time
+CPU_PIXELS = 16 * 64 * 64  # of such a batch
+RECORDED = 4  # batches from which on recording their kernels is worth the time
+COMPILED = 60  # seconds of computing from which on compiling, about half a minute, is worth the time
+UTILISATION = 0.3  # share of a GPU's peak that a model reaches without
+T = TypeVar("T")
 
 
 def outputs(
@@ -46,26 +58,109 @@ def outputs(
     call: Call | None = None,
     *,
     precision: Precision = "float32",
+    threads: int | None = None,
     task: str = "",
 ) -> Iterator[tuple[Tensor, Batch]]:
     """Yield y = call(images), float32 (b, ...), and the batch without images, for the readable examples of a loader.
 
-    `call`: None for the model itself. `task`: the name of a progress bar; no name, no bar. `loader.bad_files` lists
-    the examples that could not be read.
+    `call`: None for the model itself. `threads`: on a CPU, in how many `call` may run at once; None: chosen
+    automatically. `task`: the name of a progress bar; no name, no bar. `loader.bad_files` lists the examples that
+    could not be read.
     """
-    weight = next(model.parameters())
-    batches = loader.batches(device=weight.device)
-    if task and rank() == 0:
-        batches = progress(batches, loader.steps, task)
-    with evaluation_mode(model), in_precision(model, precision) as dtype:
-        for batch in batches:
-            x = batch.pop("image").to(dtype)  # (B, 3, H, W)
-            with torch.no_grad():
-                y = (call or model)(x).float()  # (B, ...)
-            used = batch["weight"] > 0  # (B,); no padding, and nothing that is broken
-            y = y[used]  # (b, ...)
-            check_finite(y, "outputs")
-            yield y, {name: t[used] for name, t in batch.items()}
+    device = next(model.parameters()).device
+    on_cpu = device.type == "cpu"
+    if on_cpu:
+        loader, threads = share_out(loader, threads)
+    n = len(loader.stream.source)
+    with forward_pass(model, call, precision=precision, n=n, steps=loader.steps) as forward:
+
+        def compute(batch: Batch) -> tuple[Tensor, Batch]:
+            return forward(batch.pop("image")), batch
+
+        results: Iterator[tuple[Tensor, Batch]]
+        if on_cpu:
+            assert threads is not None
+            results = loader.in_threads(lambda batch: readable(*compute(batch)), threads)
+        else:
+            batches = loader.batches(device=device, num_workers=decoding_processes(loader))
+            results = (readable(*result) for result in one_behind(map(compute, batches)))
+        yield from progress(results, loader.steps, task) if task and rank() == 0 else results
+
+
+@contextmanager
+def forward_pass(
+    model: nn.Module,
+    call: Call | None = None,
+    *,
+    precision: Precision = "float32",
+    n: int = 1,
+    steps: int = 1,
+) -> Iterator[Call]:
+    """Context that yields images (B, 3, H, W) -> y = call(images), float32 (B, ...); None: of the model itself.
+
+    `n` images in `steps` batches of equal shapes are to come: many are worth preparing for, which does not change
+    results beyond rounding. On a CPU weights are packed for them; on CUDA the kernels are recorded, or compiled.
+    """
+    device = next(model.parameters()).device
+    pack = device.type == "cpu" and precision in ("auto", "float32") and n >= PACKED
+    with (
+        evaluation_mode(model),
+        packed_features(model) if pack else nullcontext(),
+        in_precision(model, precision) as numbers,
+    ):
+
+        def forward(x: Tensor) -> Tensor:
+            with (
+                torch.no_grad(),
+                torch.autocast(device.type, torch.bfloat16, enabled=numbers.autocast, cache_enabled=False),
+            ):
+                return (call or model)(x.to(numbers.dtype)).float()
+
+        if device.type == "cuda" and call is None and steps >= RECORDED:
+            assert isinstance(model, Model)
+            peak = peak_flops(device)
+            if peak and n * cost(model.config).flops / (UTILISATION * peak) > COMPILED:
+                forward = torch.compile(forward)
+            recorded = Recorded(lambda inputs: forward(inputs["image"]))
+            yield lambda x: recorded({"image": x}).clone()  # the next call overwrites it
+        else:
+            yield forward
+
+
+def readable(y: Tensor, batch: Batch) -> tuple[Tensor, Batch]:
+    """Leave out padding and broken examples: y (B, ...) -> (b, ...), and the rest of the batch."""
+    used = batch["weight"] > 0  # (B,)
+    y = y[used]  # (b, ...)
+    check_finite(y, "outputs")
+    return y, {name: t[used] for name, t in batch.items()}
+
+
+def one_behind(results: Iterator[T]) -> Iterator[T]:
+    """Yield each result when the next is under way: the device computes that while the host waits for this."""
+    waiting: list[T] = []
+    for result in results:
+        waiting.append(result)
+        if len(waiting) > 1:
+            yield waiting.pop(0)
+    yield from waiting
+
+
+def share_out(loader: Loader, threads: int | None) -> tuple[Loader, int]:
+    """Return a loader of batches that suit a core's cache, at least one for each thread; and how many threads."""
+    stream = loader.stream
+    own = -(-len(stream.source) // stream.world)  # examples of this process
+    threads = min(threads or MOST_THREADS, torch.get_num_threads(), own)
+    size = stream.pipeline.image_size
+    assert size is not None
+    batch_size = min(stream.own, max(1, CPU_PIXELS // (size[0] * size[1])), -(-own // threads))
+    return loader.with_batch_size(batch_size), threads
+
+
+def decoding_processes(loader: Loader) -> int:
+    """Return the number of processes that decode for a GPU: as set, else by the number of images."""
+    if loader.stream.settings.num_workers is not None:
+        return loader.stream.settings.num_workers
+    return min(MOST_WORKERS, os.cpu_count() or 1) if len(loader.stream.source) >= PARALLEL else 0
 
 
 def image_outputs(
@@ -75,11 +170,12 @@ def image_outputs(
     batch_size: int = BATCH_SIZE,
     num_workers: int | None = 0,
     *,
+    threads: int | None = None,
     task: str = "",
 ) -> Iterator[Tensor]:
     """Yield y = call(images) on the CPU, float32 (b, ...); raise ImageError at the first that cannot be read."""
     for loader in image_loaders(model, images, batch_size, num_workers):
-        for y, _ in outputs(model, loader, call, task=task):
+        for y, _ in outputs(model, loader, call, threads=threads, task=task):
             for bad in loader.bad_files.examples.values():
                 raise ImageError(bad.reason)
             yield y.cpu()
@@ -117,13 +213,12 @@ def evaluation_loader(
 ) -> Loader:
     """Return a loader of each example once, in order, `batch_size` at a time on each process.
 
-    `num_workers`: processes that decode; None: chosen automatically. `max_bad`: share of examples that may be broken.
+    `num_workers`: processes that decode; None: chosen automatically; 0: none, on a CPU the threads that compute also
+    decode. `max_bad`: share of examples that may be broken.
     `shared`: processes that were started together (torchrun) each get a part; otherwise each gets everything.
     """
     if batch_size < 1:
         raise ConfigError(f"batch_size must be at least 1, not {batch_size}")
-    if num_workers is None:
-        num_workers = min(MOST_WORKERS, os.cpu_count() or 1) if len(source) >= PARALLEL else 0
     processes, number = (world(), rank()) if shared else (1, 0)
     batch_size = min(batch_size, -(-len(source) // processes))
     if isinstance(source, Pictures):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import nn
@@ -29,26 +29,32 @@ def choose_precision(precision: Precision, device: torch.device) -> Precision:
     return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported(False) else "float32"
 
 
+class Numbers(NamedTuple):
+    """How a forward pass computes: the type of its input, and whether autocast rounds (in each thread, by itself)."""
+
+    dtype: torch.dtype
+    autocast: bool = False
+
+
 @contextmanager
-def in_precision(model: nn.Module, precision: Precision) -> Iterator[torch.dtype]:
-    """Context in which a model computes in a precision; yields the type of its input. Its weights are put back."""
+def in_precision(model: nn.Module, precision: Precision) -> Iterator[Numbers]:
+    """Context in which a model's weights are as a precision needs them; afterwards they are as before."""
     weight = next(model.parameters())
     precision = choose_precision(precision, weight.device)
     if precision == "float32":
-        yield weight.dtype
+        yield Numbers(weight.dtype)
         return
     if any(isinstance(part, StdConv) for part in model.modules()):
         if precision == "fp8":
             raise ConfigError("precision fp8 is for ViTs without a ResNet; use bf16")
-        with torch.autocast(weight.device.type, torch.bfloat16):
-            yield weight.dtype
+        yield Numbers(weight.dtype, autocast=True)
         return
     own = {p: p.data for p in model.parameters()}
     with dense_layers_in_fp8(model) if precision == "fp8" else nullcontext():
         for p in model.parameters():
             p.data = p.data.bfloat16()
         try:
-            yield torch.bfloat16
+            yield Numbers(torch.bfloat16)
         finally:
             for p, w in own.items():
                 p.data = w

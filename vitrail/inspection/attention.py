@@ -144,7 +144,7 @@ def record(model: Model, images: Images) -> dict[str, Tensor]:
             recorded.setdefault(name, []).append(value.float().cpu())
         return inside["logits"]
 
-    for _ in image_outputs(vit, images, call):
+    for _ in image_outputs(vit, images, call, threads=1):  # in order
         pass
     return {name: torch.cat(values) for name, values in recorded.items()}
 

@@ -4,7 +4,8 @@ In a backward pass, the gradient of a dense layer's bias is a sum of columns of 
 torch.compile writes that gradient and then reads all of it again (or computes it twice) for the sum. These kernels
 add up the columns while they write. Each program sums ROWS rows; the sums of all programs are added up by torch.
 
-M rows (batch x tokens), N columns. models/fused.py has the functions around them.
+M rows (batch x tokens), N columns. models/fused.py has the functions around them. Offsets within a program, and in
+one of dq, dk, dv, are 32-bit numbers: 64 bits would cost more than the arithmetic.
 """
 
 from __future__ import annotations
@@ -14,27 +15,31 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-ROWS, COLUMNS, AT_ONCE, WARPS = 128, 256, 16, 8  # of a program; AT_ONCE: rows that it holds at once
+# Rows and columns of a program; rows that it holds at once, and how many of these loads are under way.
+ROWS, COLUMNS, AT_ONCE, STAGES, WARPS = 256, 256, 16, 3, 8
 
 
 @triton.jit
 def gelu_backward_kernel(
     h_at, dy_at, dh_at, sums_at, M, N,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, AT_ONCE: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, AT_ONCE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """dh = dy gelu'(h) with gelu(h) = h s(2u), s the sigmoid, u = sqrt(2 / pi) (h + 0.044715 h^3)."""
+    first = tl.program_id(0) * ROWS
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    base = first.to(tl.int64) * N
     total = tl.zeros((AT_ONCE, COLUMNS), tl.float32)
-    for start in range(0, ROWS, AT_ONCE):
-        row = tl.program_id(0) * ROWS + start + tl.arange(0, AT_ONCE)
-        at = row[:, None].to(tl.int64) * N + column[None, :]
-        inside = (row < M)[:, None] & (column < N)[None, :]
-        h = tl.load(h_at + at, inside, 0.0).to(tl.float32)
-        dy = tl.load(dy_at + at, inside, 0.0).to(tl.float32)
-        s = tl.sigmoid(1.5957691216057308 * h * (1 + 0.044715 * h * h))
-        slope = 1.5957691216057308 * (1 + 0.134145 * h * h)  # 2 du/dh
-        dh = (dy * (s + h * s * (1 - s) * slope)).to(dh_at.dtype.element_ty)
-        tl.store(dh_at + at, dh, inside)
+    for start in tl.range(0, ROWS, AT_ONCE, num_stages=STAGES):
+        row = start + tl.arange(0, AT_ONCE)
+        at = row[:, None] * N + column[None, :]
+        inside = (first + row < M)[:, None] & (column < N)[None, :]
+        h = tl.load(h_at + base + at, inside, 0.0).to(tl.float32)
+        dy = tl.load(dy_at + base + at, inside, 0.0).to(tl.float32)
+        square = h * h
+        s = tl.sigmoid(h * (1.5957691216057308 + 0.07135481282598905 * square))  # of 2u
+        slope = 1.5957691216057308 + 0.21406443847796716 * square  # 2 du/dh
+        dh = (dy * s * (1 + h * (1 - s) * slope)).to(dh_at.dtype.element_ty)
+        tl.store(dh_at + base + at, dh, inside)
         total += dh.to(tl.float32)
     tl.store(sums_at + tl.program_id(0) * N + column, tl.sum(total, 0), column < N)
 
@@ -42,21 +47,22 @@ def gelu_backward_kernel(
 @triton.jit
 def pack_kernel(
     dq_at, dk_at, dv_at, packed_at, sums_at, M, T, D,
-    HEAD: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, AT_ONCE: tl.constexpr,
+    HEAD: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, AT_ONCE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """dq, dk, dv (B, h, T, d) -> (B T, 3 h d)."""
     which = tl.program_id(2)
     source = dq_at if which == 0 else (dk_at if which == 1 else dv_at)
+    first = tl.program_id(0) * ROWS
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)  # of one of the three
+    place = (column // HEAD) * (T * HEAD) + column % HEAD
+    base = first.to(tl.int64) * (3 * D) + which * D
     total = tl.zeros((AT_ONCE, COLUMNS), tl.float32)
-    for start in range(0, ROWS, AT_ONCE):
-        row = tl.program_id(0) * ROWS + start + tl.arange(0, AT_ONCE)
-        inside = (row < M)[:, None] & (column < D)[None, :]
-        token = (row // T).to(tl.int64) * (D * T) + (row % T) * HEAD
-        place = (column // HEAD) * (T * HEAD) + column % HEAD
+    for start in tl.range(0, ROWS, AT_ONCE, num_stages=STAGES):
+        row = start + tl.arange(0, AT_ONCE)
+        inside = (first + row < M)[:, None] & (column < D)[None, :]
+        token = ((first + row) // T) * (D * T) + ((first + row) % T) * HEAD
         x = tl.load(source + token[:, None] + place[None, :], inside, 0.0)
-        at = row[:, None].to(tl.int64) * (3 * D) + which * D + column[None, :]
-        tl.store(packed_at + at, x, inside)
+        tl.store(packed_at + base + row[:, None] * (3 * D) + column[None, :], x, inside)
         total += x.to(tl.float32)
     tl.store(sums_at + tl.program_id(0) * (3 * D) + which * D + column, tl.sum(total, 0), column < D)
 
@@ -67,7 +73,7 @@ def gelu_backward(h: Tensor, dy: Tensor) -> tuple[Tensor, Tensor]:
     programs = triton.cdiv(M, ROWS)
     dh, sums = torch.empty_like(h), torch.empty(programs, N, device=h.device)
     grid = (programs, triton.cdiv(N, COLUMNS))
-    gelu_backward_kernel[grid](h, dy, dh, sums, M, N, ROWS, COLUMNS, AT_ONCE, num_warps=WARPS)
+    gelu_backward_kernel[grid](h, dy, dh, sums, M, N, ROWS, COLUMNS, AT_ONCE, STAGES, num_warps=WARPS)
     return dh, sums.sum(0)
 
 
@@ -75,8 +81,11 @@ def pack(dq: Tensor, dk: Tensor, dv: Tensor) -> tuple[Tensor, Tensor]:
     """dq, dk, dv (B, h, T, d), contiguous -> (B T, 3 h d) and its sums by column (3 h d,), float32."""
     B, heads, T, d = dq.shape
     M, D = B * T, heads * d
+    if M * D >= 1 << 31:
+        packed = torch.stack([t.transpose(1, 2) for t in (dq, dk, dv)], dim=2).reshape(M, 3 * D)
+        return packed, packed.sum(0, dtype=torch.float32)
     programs = triton.cdiv(M, ROWS)
     packed, sums = dq.new_empty(M, 3 * D), torch.empty(programs, 3 * D, device=dq.device)
     grid = (programs, triton.cdiv(D, COLUMNS), 3)
-    pack_kernel[grid](dq, dk, dv, packed, sums, M, T, D, d, ROWS, COLUMNS, AT_ONCE, num_warps=WARPS)
+    pack_kernel[grid](dq, dk, dv, packed, sums, M, T, D, d, ROWS, COLUMNS, AT_ONCE, STAGES, num_warps=WARPS)
     return packed, sums.sum(0)
