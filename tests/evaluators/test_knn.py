@@ -43,8 +43,10 @@ def test_whole_numbers_with_many_ties(data):
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 @pytest.mark.parametrize("k", [1, 20, 150])
 def test_blocks_of_keys_and_queries(monkeypatch, dtype, k):
-    monkeypatch.setattr(knn, "QUERIES", 16)
-    monkeypatch.setattr(knn, "KEYS", 40)
+    monkeypatch.setattr(knn, "QUERIES", 32)
+    monkeypatch.setattr(knn, "SLICE", 16)
+    monkeypatch.setattr(knn, "KEYS", 96)
+    monkeypatch.setattr(knn, "GROUP", 2)
     rng = np.random.default_rng(0)
     keys, queries = rng.standard_normal((500, 24)).astype(dtype), rng.standard_normal((50, 24)).astype(dtype)
     keys[200:260] = keys[:60]
@@ -107,7 +109,7 @@ def test_an_election_in_blocks_is_an_election(monkeypatch):
     rng = np.random.default_rng(0)
     w, labels = rng.random((10, 4)), rng.integers(0, 3, (10, 4))
     whole = elect(w, labels, 3)
-    monkeypatch.setattr(knn, "QUERIES", 3)
+    monkeypatch.setattr(knn, "ELECTED", 3)
     np.testing.assert_array_equal(elect(w, labels, 3), whole)
 
 

@@ -9,13 +9,14 @@ Exact, ties included: neighbours are those of s in float64, of equal s the one o
 the lower class. The search itself is a float32 product in blocks, so that a million features fit. Its rounding is
 bounded: everything within that bound of the k-th stays a candidate, and candidates are ranked by s in float64.
 
-n queries, N features to search, D width, m candidates of each query, K classes.
+n queries, N features to search, D width, m candidates of each query, K classes, b rows at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
@@ -25,14 +26,21 @@ from vitrail.data.sources import Source
 from vitrail.errors import ConfigError
 from vitrail.evaluators.score import Score
 from vitrail.inference.features import Extraction, Features, as_float64, train_and_test
+from vitrail.inference.packed import PackedLinear, operators_work
 from vitrail.runtime.progress import progress
+from vitrail.runtime.threads import in_order
 
 TEMPERATURE = 0.07
-QUERIES, KEYS = 4096, 8192  # a block of scores: 128 MiB
+QUERIES, KEYS = 65_536, 8192  # that are searched together
+SLICE = 256  # queries of a thread on a CPU: its block of scores, 8 MiB, stays in the cache
+SCORES = 1 << 25  # numbers in a block of scores on other devices: 128 MiB
 SPARE = 16  # candidates beyond k
-RANKED = 1 << 22  # features of candidates that are in memory at a time, in numbers
+GROUP = 8  # scores of which only the highest is looked at at first
+RANKED = 1 << 19  # features of candidates that a thread ranks at a time, in numbers
+ELECTED = 4096  # queries that are classified at a time
 VOTES = ("weighted", "unweighted")
 KS = (1, 5, 10, 20, 50)  # to choose from
+Product = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -108,9 +116,9 @@ def weights(s: np.ndarray, temperature: float | None) -> np.ndarray:
 def elect(w: np.ndarray, labels: np.ndarray, classes: int) -> np.ndarray:
     """Return the class of each query, int64 (n,), by weights and labels of its neighbours (n, k)."""
     classes_of_blocks = []
-    for i in range(0, len(w), QUERIES):
-        sums = torch.zeros(len(w[i : i + QUERIES]), classes, dtype=torch.float64)  # (b, K)
-        sums.scatter_add_(1, torch.from_numpy(labels[i : i + QUERIES]), torch.from_numpy(w[i : i + QUERIES]))
+    for i in range(0, len(w), ELECTED):
+        sums = torch.zeros(len(w[i : i + ELECTED]), classes, dtype=torch.float64)  # (b, K)
+        sums.scatter_add_(1, torch.from_numpy(labels[i : i + ELECTED]), torch.from_numpy(w[i : i + ELECTED]))
         classes_of_blocks.append(sums.argmax(dim=1).numpy())
     return np.concatenate(classes_of_blocks)  # (n,)
 
@@ -134,10 +142,12 @@ def nearest(
     """Return the neighbours from m candidates, or from more if rounding could hide one behind the last."""
     dtype = score_type(device)
     rough, index = candidates(keys, unit(queries, device, dtype), m)  # (n, m) each
-    s, at = ranked(keys, queries, index.cpu().numpy(), k, device)  # (n, k) each
     # On |rough - s|, whatever the order of summation.
     bound = (queries.shape[1] + 8) * torch.finfo(dtype).eps / 2
-    unsure = (rough[:, -1] >= rough[:, k - 1] - 2 * bound).cpu().numpy()  # (n,)
+    possible = rough >= rough[:, k - 1 : k] - 2 * bound  # (n, m)
+    most = int(possible.sum(dim=1).max())
+    s, at = ranked(keys, queries, index[:, :most].cpu().numpy(), k, device)  # (n, k) each
+    unsure = possible[:, -1].cpu().numpy()  # (n,)
     if m < len(keys) and unsure.any():
         s[unsure], at[unsure] = nearest(keys, queries[unsure], k, min(2 * m, len(keys)), device)
     return s, at
@@ -146,13 +156,41 @@ def nearest(
 def candidates(keys: np.ndarray, q: Tensor, m: int) -> tuple[Tensor, Tensor]:
     """Return the m highest scores of each query, highest first, and the index of each: (n, m) each."""
     score, index = q.new_zeros(len(q), 0), torch.zeros(len(q), 0, dtype=torch.int64, device=q.device)
+
+    def best(rows: slice, product: Product, begin: int) -> tuple[Tensor, Tensor]:
+        high, at = promising(product(q[rows]), score[rows], m)  # (b, p) each
+        high, at = torch.cat([score[rows], high], 1), torch.cat([index[rows], at + begin], 1)
+        high, order = high.topk(min(m, high.shape[1]))
+        return high, at.gather(1, order)  # (b, up to m) each
+
     for i in range(0, len(keys), KEYS):
-        block = q @ unit(keys[i : i + KEYS], q.device, q.dtype).T  # (n, KEYS)
-        high, at = block.topk(min(m, block.shape[1]))
-        score, index = torch.cat([score, high], dim=1), torch.cat([index, at + i], dim=1)  # (n, up to 2 m)
-        score, order = score.topk(min(m, score.shape[1]))
-        index = index.gather(1, order)  # (n, m)
+        block = unit(keys[i : i + KEYS], q.device, q.dtype)  # (N, D), N <= KEYS
+        size = SLICE if q.device.type == "cpu" else max(1, SCORES // len(block))
+        extend = partial(best, product=packed_product(block), begin=i)
+        score, index = joined(extend, len(q), size, q.device)  # (n, up to m) each
     return score, index
+
+
+def promising(scores: Tensor, best: Tensor, m: int) -> tuple[Tensor, Tensor]:
+    """Return all scores (b, N) that are above the m-th of the best so far, and others, and their places: (b, p) each.
+
+    Most of them are not above it, which the maximum of a group tells: a block is read once, and not sorted.
+    """
+    b, N = scores.shape
+    if best.shape[1] == m and N % GROUP == 0:
+        groups = scores.unflatten(1, (GROUP, -1))  # (b, GROUP, G)
+        above = groups.amax(dim=1) > best[:, -1:]  # (b, G)
+        row, group = above.nonzero(as_tuple=True)  # (r,) each
+        counts = torch.bincount(row, minlength=b)  # (b,)
+        widest = int(counts.max())
+        if widest * GROUP <= N // 4:
+            slot = torch.arange(len(row), device=row.device) - (counts.cumsum(0) - counts)[row]  # (r,)
+            few = scores.new_full((b, widest, GROUP), -torch.inf)
+            few[row, slot] = groups[row, :, group]
+            at = row.new_zeros(b, widest, GROUP)
+            at[row, slot] = group[:, None] + groups.shape[2] * torch.arange(GROUP, device=row.device)
+            return few.flatten(1), at.flatten(1)
+    return scores.topk(min(m, N))
 
 
 def ranked(
@@ -160,18 +198,35 @@ def ranked(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the first k of the candidates (n, m) by s, then by index."""
     index = np.sort(index, axis=1)  # (n, m); a stable sort by s keeps this order among equals
-    step = max(1, RANKED // (index.shape[1] * keys.shape[1]))
-    s, at = np.empty((len(queries), k)), np.empty((len(queries), k), np.int64)
-    for i in range(0, len(queries), step):
-        here = slice(i, i + step)
-        q = as_float64(queries[here], device)[:, None]  # (b, 1, D)
-        x = as_float64(keys[index[here]], device)  # (b, m, D)
+
+    def rank(rows: slice) -> tuple[Tensor, Tensor]:
+        q = as_float64(queries[rows], device)[:, None]  # (b, 1, D)
+        x = as_float64(keys[index[rows]], device)  # (b, m, D)
         norms = q.square().sum(dim=2).sqrt() * x.square().sum(dim=2).sqrt()  # (b, m)
         cosine = (q * x).sum(dim=2) / torch.where(norms > 0, norms, 1)  # (b, m)
         high, order = cosine.sort(dim=1, descending=True, stable=True)
-        s[here] = high[:, :k].cpu().numpy()  # (b, k)
-        at[here] = np.take_along_axis(index[here], order[:, :k].cpu().numpy(), axis=1)  # (b, k)
-    return s, at
+        return high[:, :k], torch.from_numpy(index[rows]).to(device).gather(1, order[:, :k])  # (b, k) each
+
+    size = max(1, RANKED // (index.shape[1] * keys.shape[1]))
+    s, at = joined(rank, len(queries), size, device)  # (n, k) each
+    return s.cpu().numpy(), at.cpu().numpy()
+
+
+def joined(
+    function: Callable[[slice], tuple[Tensor, Tensor]], n: int, size: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Concatenate function(rows) of n rows, `size` at a time; on a CPU each thread computes rows of its own."""
+    slices = [slice(i, i + size) for i in range(0, n, size)]
+    threads = min(torch.get_num_threads(), len(slices)) if device.type == "cpu" else 1
+    first, second = zip(*in_order(function, slices, threads), strict=True)
+    return torch.cat(first), torch.cat(second)
+
+
+def packed_product(block: Tensor) -> Product:
+    """Return q -> q block^T: on x86 CPUs by the kernels of packed.py, which are faster than matmul."""
+    if block.device.type == "cpu" and block.dtype == torch.float32 and operators_work():
+        return PackedLinear(block)
+    return lambda q: q @ block.T
 
 
 def unit(x: np.ndarray, device: torch.device, dtype: torch.dtype) -> Tensor:

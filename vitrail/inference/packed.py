@@ -117,9 +117,9 @@ class PackedBlock:
 class PackedLinear:
     """x -> x W^T + b, then a GELU if its algorithm is given."""
 
-    def __init__(self, weight: Tensor, bias: Tensor, gelu: str | None = None) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None = None, gelu: str | None = None) -> None:
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), None)
-        self.bias = bias.detach()
+        self.bias = None if bias is None else bias.detach()
         self.after, self.algorithm = ("none", "") if gelu is None else ("gelu", gelu)
 
     def __call__(self, x: Tensor) -> Tensor:
