@@ -193,3 +193,26 @@ def test_flat_checkpoints_are_read_by_plain_states(tmp_path):
     assert {moments["step"].item() for moments in plain.optimizer.state.values()} == {1}
     for name, t in flat.tensors().items():
         assert torch.equal(plain.tensors()[name], t)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_everything_that_a_step_changes_can_be_put_back(optimizer):
+    """A step that is recorded as a CUDA graph is tried before: nothing of that may stay."""
+
+    def everything(state):
+        moments = [t for one in state.optimizer.state.values() for t in one.values()]
+        return [*state.weights, *state.average, *state.rounded, *moments]
+
+    settings = OptimizerSettings(optimizer, weight_decay=0.1, ema=0.9)
+    state = TrainState(objective(), settings, CPU, flat=True, copies=True)
+    before = [t.clone() for t in everything(state)]
+    kept = {name: t.clone() for name, t in state.changed_by_update().items()}
+    state.schedule(0, 0.1)
+    with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
+        loss, _ = state.forward(batch(0))
+    state.add_gradients(loss)
+    state.update()
+    assert not any(torch.equal(t, was) for t, was in zip(everything(state), before, strict=True))
+    for name, t in state.changed_by_update().items():
+        t.copy_(kept[name])
+    assert all(torch.equal(t, was) for t, was in zip(everything(state), before, strict=True))

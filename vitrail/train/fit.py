@@ -100,7 +100,7 @@ class Loop:
             self.objective.compile()
         self.graph: Recorded | None = None
         if self.settings.compile == "graphs":
-            self.graph = Recorded(self.compute_and_update, self.state.tensors)
+            self.graph = Recorded(self.compute_and_update, self.state.changed_by_update)
 
     def fit(self) -> Outcome:
         """Train to the end."""

@@ -99,6 +99,12 @@ class TrainState:
             named |= {f"optimizer.{name}.{key}": t for name, t in each.items()}
         return named | {f"ema.{name}": t for name, t in self.named(self.average).items()}
 
+    def changed_by_update(self) -> dict[str, Tensor]:
+        """Return all tensors that a step changes: also those that `tensors` leaves out, which follow from it."""
+        counts = [moments["step"] for moments in self.optimizer.state.values() if "step" in moments]
+        others = {f"step {i}": count for i, count in enumerate(counts)}
+        return self.tensors() | others | {f"copies {i}": t for i, t in enumerate(self.rounded)}
+
     def forward(self, batch: dict[str, Tensor]) -> Any:
         """Return the objective's loss and metrics, computed with the copies of the weights."""
         return functional_call(self.objective, self.copies, (batch,))
