@@ -7,7 +7,17 @@ from __future__ import annotations
 
 from typing import Literal, TypedDict
 
-from vitrail.models.choices import Activation, BlockKind, Pool, Positions, PositionsAt
+from vitrail.models.choices import (
+    Activation,
+    BlockKind,
+    MLPKind,
+    Norm,
+    Pool,
+    Positions,
+    PositionsAt,
+    QKVBias,
+    Rotary,
+)
 from vitrail.train.settings import Duration, Parallel
 
 
@@ -32,6 +42,17 @@ class ExperimentSettings(TypedDict, total=False):
     drop_path: float | None
     pre_logits: bool
     head_bias: float | None
+    registers: int | None
+    patch_stride: int | None
+    pre_norm: bool | None
+    norm: Norm | None
+    layer_scale: float | None
+    mlp: MLPKind | None
+    mlp_norm: bool | None
+    attention_norm: bool | None
+    qk_norm: bool | None
+    qkv_bias: QKVBias | None
+    rotary: Rotary | None
     train: str
     val: str
     test: str

@@ -24,7 +24,17 @@ from __future__ import annotations
 
 from typing import Literal, TypedDict
 
-from vitrail.models.choices import Activation, BlockKind, Pool, Positions, PositionsAt
+from vitrail.models.choices import (
+    Activation,
+    BlockKind,
+    MLPKind,
+    Norm,
+    Pool,
+    Positions,
+    PositionsAt,
+    QKVBias,
+    Rotary,
+)
 from vitrail.train.settings import Duration, Parallel
 
 

@@ -19,6 +19,20 @@ VARIED = [
         "R50+B/16", width=32, depth=1, heads=2, mlp_dim=64, image_size=(64, 96), stem=StemConfig((1, 2), 0.5)
     ),
     make_config("R+Ti/16", depth=1, image_size=64),
+    make_config("mu/8", image_size=32, depth=2, registers=3, layer_scale=0.1, pre_norm=True, norm="rms"),
+    make_config(
+        "mu/8", image_size=32, depth=2, mlp="gated", activation="silu", mlp_norm=True, dense_bias=False
+    ),
+    make_config(
+        "mu/8", image_size=32, depth=2, rotary="unit", qkv_bias="qv", attention_norm=True, qk_norm=True
+    ),
+    make_config("mu/8", image_size=32, depth=2, rotary="learned", qkv_bias="none", norm_at="none"),
+    make_config("mu/8", image_size=32, depth=2, block="parallel", layer_scale=0.1, embedding_norm=True),
+    make_config("mu/8", image_size=32, depth=2, block="twin", embedding_bias=False),
+    make_config("mu/8", image_size=32, depth=2, block="post_norm", patch_stride=4, pool="token_and_mean"),
+    make_config("mu/8", image_size=32, depth=2, positions="relative_bias", distillation_token=False),
+    make_config("mu/8", image_size=32, pool="attention_patches", registers=2, pool_heads=4, pool_mlp_dim=50),
+    make_config("mu/8", image_size=32, pool="token_and_distillation", distillation_token=True),
     BiTConfig((1, 2, 1), 0.5, (64, 96), classes=11),
 ]
 
@@ -51,7 +65,9 @@ def test_flops_are_those_torch_counts(config):
     assert cost(config).training_flops == 3 * cost(config).flops
 
 
-@pytest.mark.parametrize("config", [c for c in VARIED if getattr(c, "positions", "") != "relative"], ids=str)
+@pytest.mark.parametrize(
+    "config", [c for c in VARIED if "relative" not in getattr(c, "positions", "")], ids=str
+)
 def test_activations_are_what_autograd_keeps(config):
     """Each tensor that autograd saves, counted once by its storage; parameters and masks apart."""
     model, x = randomise(build(config)).train(), torch.randn(7, 3, *config.image_size)

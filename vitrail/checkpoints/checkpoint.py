@@ -144,7 +144,7 @@ def change_classes(checkpoint: Checkpoint, classes: int | None) -> Checkpoint:
         config = dataclasses.replace(config, pre_logits=0)
     weights = {name: w for name, w in checkpoint.weights.items() if not name.startswith("head.")}
     if classes:
-        weights["head.classifier.weight"] = torch.zeros(classes, config.width)
+        weights["head.classifier.weight"] = torch.zeros(classes, config.pooled_width)
         weights["head.classifier.bias"] = torch.zeros(classes)
     return dataclasses.replace(checkpoint, config=config, weights=weights, class_names=None, metrics={})
 

@@ -77,7 +77,7 @@ def features(
     call = representation(model, which)
     rows = [y.numpy() for y in image_outputs(model, images_or_source, call, batch_size, num_workers)]
     hidden = model.config.pre_logits if isinstance(model, ViT) and which == "pre_logits" else 0
-    D = hidden or model.config.width
+    D = hidden or model.config.pooled_width if which == "pre_logits" else model.config.width
     return np.concatenate(rows) if rows else np.zeros((0, D), np.float32)  # (n, D)
 
 

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from vitrail.checkpoints.checkpoint import model_digest
 from vitrail.errors import CheckpointError, ConfigError
+from vitrail.models.fused import is_plain
 from vitrail.models.names import Model
 from vitrail.models.vit import ViT
 
@@ -59,7 +60,7 @@ def convertible_layers(model: nn.Module) -> dict[str, nn.Linear]:
     return {
         name: part
         for name, part in model.named_modules()
-        if isinstance(part, nn.Linear) and name.startswith("encoder.blocks.")
+        if isinstance(part, nn.Linear) and is_plain(part) and name.startswith("encoder.blocks.")
         and not any(n % MULTIPLE for n in part.weight.shape)
         and not (name == last and model.config.pool == "token")
     }  # fmt: skip

@@ -48,7 +48,9 @@ def can_pack(model: ViT) -> bool:
     c = model.config
     layers = [m for block in model.encoder.blocks for m in block.modules()]
     return (
-        (c.block, c.positions_at) == ("standard", "stem")
+        c.has_plain_layers
+        and (c.positions_at, c.norm_at != "none") == ("stem", True)
+        and c.activation in GELU
         and {type(m) for m in layers} <= {Block, SelfAttention, MLP, nn.LayerNorm, nn.Linear, nn.Dropout}
         and not any(m._forward_hooks or m._forward_pre_hooks for m in [model.encoder, *layers])
         and all(w.dtype == torch.float32 and w.device.type == "cpu" for w in model.encoder.parameters())
@@ -95,6 +97,7 @@ class PackedBlock:
     def __init__(self, block: nn.Module, gelu: str) -> None:
         assert isinstance(block, Block)
         attention, mlp = block.attention, block.mlp
+        assert isinstance(mlp, MLP)
         D = attention.out.in_features
         W, b = attention.qkv.weight, attention.qkv.bias
         self.norm1, self.norm2, self.heads = block.norm1, block.norm2, attention.heads

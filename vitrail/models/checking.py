@@ -18,8 +18,12 @@ MOST = {
     "channels": 1 << 12,
     "classes": 1 << 24,
     "pre_logits": 1 << 18,
+    "registers": 1 << 12,
+    "patch_stride": 1 << 10,
+    "pool_heads": 1 << 16,
+    "pool_mlp_dim": 1 << 18,
 }
-MAY_BE_0 = {"classes", "pre_logits"}
+MAY_BE_0 = {"classes", "pre_logits", "registers", "patch_stride", "pool_heads", "pool_mlp_dim"}
 # Numbers: field, (least value, the value that it stays below).
 WITHIN = {
     "dropout": (0, 1),
@@ -29,6 +33,12 @@ WITHIN = {
     "standardisation_eps": (0, 1),
     "head_bias": (-1000, 1000),
     "width_factor": (0.5, 1000),
+    "layer_scale": (0, 1000),
+    "rotary_base": (1e-3, 1e9),
+    "rotary_offset": (-1000, 1000),
+    "rotary_shift": (0, 10),
+    "rotary_jitter": (1, 100),
+    "rotary_rescale": (1, 100),
 }
 CHOICES = {
     "pool": get_args(choices.Pool),
@@ -37,8 +47,17 @@ CHOICES = {
     "block": get_args(choices.BlockKind),
     "activation": get_args(choices.Activation),
     "norm_at": get_args(choices.NormAt),
+    "norm": get_args(choices.Norm),
+    "mlp": get_args(choices.MLPKind),
+    "qkv_bias": get_args(choices.QKVBias),
+    "rotary_kind": get_args(choices.Rotary),
+    "rotary_pairs": get_args(choices.Pairs),
     "standardisation": get_args(choices.Standardisation),
 }
+YES_OR_NO = {
+    "distillation_token", "embedding_bias", "embedding_norm", "pre_norm", "mlp_norm", "attention_norm", "qk_norm",
+    "dense_bias", "rotary_columns_first",
+}  # fmt: skip
 MOST_PIXELS = 1 << 16  # along a side of an image
 
 
@@ -56,6 +75,8 @@ def check_fields(fields: Mapping[str, Any]) -> None:
             low, high = WITHIN[name]
             if not isinstance(value, int | float) or not low <= value < high:
                 wrong = f"{name} must be in [{low:g}, {high:g}), not {value!r}"
+        elif name in YES_OR_NO and not isinstance(value, bool):
+            wrong = f"{name} must be True or False, not {value!r:.60}"
         elif name in CHOICES and value not in CHOICES[name]:
             wrong = f"{name}={value!r} is not one of {', '.join(CHOICES[name])}"
         if wrong:

@@ -76,9 +76,15 @@ def accelerator_days(flops: float, peak_flops: float, utilisation: float) -> flo
 
 def vit_cost(c: ViTConfig) -> Cost:
     D, M, T, N = c.width, c.mlp_dim, c.tokens, c.grid[0] * c.grid[1]
-    attention, mlp, norm = 4 * (D * D + D), 2 * D * M + D + M, 2 * D  # parameters
+    g = 2 if c.mlp == "gated" else 1  # matrices before the MLP's activation
+    norms = 1 if c.norm == "rms" else 2  # parameters of a norm, for each number that it scales
+    d, norm = D // c.heads, norms * D
+    # Parameters of attention and of an MLP, with what the config adds to them.
+    attention = 4 * D * D + {"all": 3 * D, "qv": 2 * D, "none": 0}[c.qkv_bias] + D * c.dense_bias
+    attention += 2 * norms * d * c.qk_norm + norm * c.attention_norm
+    mlp = (g + 1) * D * M + (D + g * M) * c.dense_bias + norms * M * c.mlp_norm
     E = c.patch_size**2 * c.embedded_channels * D
-    layers = c.depth * (2 if c.block == "axial" else 1)
+    layers = c.depth * (2 if c.block in ("axial", "twin") else 1)
 
     rows, columns = c.grid
     table = {
@@ -87,30 +93,45 @@ def vit_cost(c: ViTConfig) -> Cost:
         "1d": T * D,
         "2d": (rows + columns) * (D // 2),
         "relative": (2 * T - 1) * D,
+        "relative_bias": ((2 * rows - 1) * (2 * columns - 1) + 3) * c.heads,
     }
-    parameters = E + D + D * bool(c.class_token)
+    parameters = E + D * c.embedding_bias + D * c.prefix + norm * (c.embedding_norm + c.pre_norm)
     parameters += table[c.positions] * (c.depth if c.positions_at == "every" else 1)
-    parameters += layers * (attention + mlp + 2 * norm) + norm
+    scales = (1 if c.block == "parallel" else 2) * D * bool(c.layer_scale)
+    parameters += layers * (attention + mlp + (1 if c.block == "parallel" else 2) * norm + scales)
+    parameters += {"encoder": norm, "pooled": norms * c.pooled_width, "none": 0}[c.norm_at]
+    parameters += c.depth * D if c.rotary is not None and c.rotary.kind == "learned" else 0
     # Axial blocks attend within rows, then within columns.
     pairs = N * (rows + columns) if c.block == "axial" else T * T
-    macs = N * E + layers * (4 * T * D * D + 2 * T * D * M) + c.depth * 2 * pairs * D
-    activations = N * E // D + layers * T * (8 * D + 2 * M) + T * D
+    macs = N * E + layers * (4 * T * D * D + (g + 1) * T * D * M)
+    macs += (layers if c.block == "twin" else c.depth) * 2 * pairs * D
+    activations = N * E // D + layers * T * (8 * D + kept_by_parts(c)) + T * D
     if c.positions == "relative":
         macs += layers * T * (2 * T - 1) * D  # q . r for every offset
         activations += layers * c.heads * T * T
-    if c.pool == "attention":
-        parameters += D + attention + mlp + norm
-        macs += 2 * D * D + 2 * T * D * D + 2 * T * D + 2 * D * M
-        activations += 2 * T * D
-    R = c.pre_logits or D
-    parameters += (D * c.pre_logits + c.pre_logits) + (R * c.classes + c.classes)
-    macs += D * c.pre_logits + R * c.classes
+    if c.pool.startswith("attention"):
+        pooled, M = T if c.pool == "attention" else N, c.pool_mlp_dim or M
+        parameters += D + 4 * (D * D + D) + 2 * D * M + D + M + norm
+        macs += 2 * D * D + 2 * pooled * D * D + 2 * pooled * D + 2 * D * M
+        activations += 2 * pooled * D
+    W, R = c.pooled_width, c.pre_logits or c.pooled_width
+    parameters += (W * c.pre_logits + c.pre_logits) + (R * c.classes + c.classes)
+    macs += W * c.pre_logits + R * c.classes
     if isinstance(c, HybridConfig):
         stem = resnet_cost(c.stem, c.channels, c.image_size)
         parameters += stem.parameters
         macs += stem.macs
         activations += stem.activations
     return Cost(parameters, T, macs, activations)
+
+
+def kept_by_parts(c: ViTConfig) -> int:
+    """Return the values of a token that a layer's MLP keeps, and the parts that the config adds."""
+    D, M = c.width, c.mlp_dim
+    kept = 4 * M if c.mlp == "gated" else 2 * M  # gate, its activation, x, their product
+    kept += 2 * D * bool(c.layer_scale) + 2 * D * c.qk_norm + D * c.attention_norm + M * c.mlp_norm
+    kept += 2 * D * (c.norm == "rms")  # it keeps its output too
+    return kept + (4 * D if c.rotary is not None else 0) - (D if c.block == "parallel" else 0)
 
 
 def resnet_cost(c: BiTConfig | StemConfig, channels: int, image_size: tuple[int, int]) -> Cost:

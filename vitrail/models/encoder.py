@@ -9,12 +9,15 @@ written-out formula instead, so that the weights A exist; a test checks that the
 of each of B * rows rows) and `block3.column.attention` (over the rows of each column).
 
 B batch, T tokens, D width, h heads, d = D / h, z (B, T, D) the tokens. `Layout` has what the layers need to know
-about the tokens besides their values: grid, places, mask, and relative positions.
+about the tokens besides their values: grid, places, mask, relative and rotary positions.
+
+What later ViTs added is off by default, and each in a small file: norms.py, mlp.py, rotary.py, biases.py, blocks.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -22,9 +25,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from vitrail.models.biases import make_qkv
 from vitrail.models.choices import Activation
 from vitrail.models.fused import dense_gelu, gelu_tanh, is_fusible, split_heads
-from vitrail.models.positions import Grid, Relative1D, additive, take
+from vitrail.models.mlp import ACTIVATIONS, GatedMLP
+from vitrail.models.norms import LayerScale, make_norm, make_scale
+from vitrail.models.positions import Grid, additive, relative, take
+from vitrail.models.rotary import Rotary
 
 if TYPE_CHECKING:
     from vitrail.models.vit import ViTConfig
@@ -40,6 +47,9 @@ class Layout(NamedTuple):
     mask: Tensor | None = None  # bool (B, 1, 1 or T, T), by query and key; False: not attended to
     # Of this layer: q (B, h, T, d), places -> (B, h, T, T), added to attention.
     relative: nn.Module | None = None
+    rotary: Callable[[Tensor], Tensor] | None = (
+        None  # of this layer: turns q or k (B, h, T, d) by their places
+    )
     first: int | None = None  # of this layer: how many tokens it returns, from the left; None: all
 
 
@@ -48,10 +58,11 @@ class Block(nn.Module):
 
     def __init__(self, c: ViTConfig, drop_path: float) -> None:
         super().__init__()
-        self.norm1 = nn.LayerNorm(c.width, eps=c.norm_eps)
-        self.attention = SelfAttention(c.width, c.heads, c.dropout, c.attention_dropout)
-        self.norm2 = nn.LayerNorm(c.width, eps=c.norm_eps)
-        self.mlp = MLP(c.width, c.mlp_dim, c.activation, c.dropout)
+        self.norm1 = make_norm(c)
+        self.attention = SelfAttention(c)
+        self.norm2 = make_norm(c)
+        self.mlp = make_mlp(c)
+        self.scale1, self.scale2 = make_scale(c), make_scale(c)
         self.drop_path = drop_path
 
     def forward(
@@ -59,14 +70,15 @@ class Block(nn.Module):
     ) -> Tensor:
         """`group`: rows of z that are one example; several in an axial block."""
         y = self.attention(self.norm1(z), layout, record, name)
-        z = z[:, : layout.first] + self.branch(y, group)  # Eq. 2
-        z = z + self.branch(self.mlp(self.norm2(z)), group)  # Eq. 3
+        z = z[:, : layout.first] + self.branch(y, group, self.scale1)  # Eq. 2
+        z = z + self.branch(self.mlp(self.norm2(z)), group, self.scale2)  # Eq. 3
         if record is not None:
             record[f"{name}.z"] = z
         return z
 
-    def branch(self, y: Tensor, group: int = 1) -> Tensor:
+    def branch(self, y: Tensor, group: int = 1, scale: LayerScale | None = None) -> Tensor:
         """Apply stochastic depth: drop a whole branch for an example, and scale the others to keep the mean."""
+        y = y if scale is None else scale(y)
         if not self.training or self.drop_path == 0:
             return y
         keep = 1 - self.drop_path
@@ -77,12 +89,15 @@ class Block(nn.Module):
 class SelfAttention(nn.Module):
     """MSA: h heads of softmax(q k^T / sqrt(d)) v, projected back to D."""
 
-    def __init__(self, width: int, heads: int, dropout: float, attention_dropout: float) -> None:
+    def __init__(self, c: ViTConfig) -> None:
         super().__init__()
-        self.qkv = nn.Linear(width, 3 * width)
-        self.out = nn.Linear(width, width)
-        self.dropout = nn.Dropout(dropout)
-        self.heads, self.attention_dropout = heads, attention_dropout
+        self.qkv, self.has_bias = make_qkv(c), c.qkv_bias == "all"
+        self.q_norm = make_norm(c, c.width // c.heads) if c.qk_norm else None
+        self.k_norm = make_norm(c, c.width // c.heads) if c.qk_norm else None
+        self.norm = make_norm(c) if c.attention_norm else None  # EVA-02's sub-LN
+        self.out = nn.Linear(c.width, c.width, bias=c.dense_bias)
+        self.dropout = nn.Dropout(c.dropout)
+        self.heads, self.attention_dropout = c.heads, c.attention_dropout
 
     def forward(self, z: Tensor, layout: Layout, record: Record | None = None, name: str = "") -> Tensor:
         if layout.first is not None:
@@ -92,6 +107,10 @@ class SelfAttention(nn.Module):
         else:
             qkv = self.qkv(z).unflatten(-1, (3, self.heads, -1))  # (B, T, 3, h, d)
             q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # (B, h, T, d) each         Eq. 5
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        if layout.rotary is not None:
+            q, k = layout.rotary(q), layout.rotary(k)
         bias = layout.mask  # (B, 1, 1 or T, T)
         if layout.relative is not None:
             logits = layout.relative(q, layout.places)  # (B, h, T, T)
@@ -104,11 +123,14 @@ class SelfAttention(nn.Module):
             record[f"{name}.attention"] = A
             y = F.dropout(A, p) @ v  # (B, h, T, d)                                     Eq. 7
         y = y.transpose(1, 2).flatten(2)  # (B, T, D)
+        y = y if self.norm is None else self.norm(y)
         return self.dropout(self.out(y))  # (B, T, D)                                   Eq. 8
 
     def few_queries(self, z: Tensor, first: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return q of the first tokens (B, h, first, d), k and v of all (B, h, T, d).  Eq. 5"""
-        (w_q, w_kv), (b_q, b_kv) = (t.tensor_split([z.shape[-1]]) for t in (self.qkv.weight, self.qkv.bias))
+        D = z.shape[-1]
+        w_q, w_kv = self.qkv.weight.tensor_split([D])
+        b_q, b_kv = self.qkv.bias.tensor_split([D]) if self.has_bias else (None, None)
         q = F.linear(z[:, :first], w_q, b_q).unflatten(-1, (self.heads, -1))  # (B, first, h, d)
         kv = F.linear(z, w_kv, b_kv).unflatten(-1, (2, self.heads, -1))  # (B, T, 2, h, d)
         k, v = kv.permute(2, 0, 3, 1, 4).unbind(0)  # (B, h, T, d) each
@@ -126,12 +148,22 @@ def attention_weights(q: Tensor, k: Tensor, bias: Tensor | None = None) -> Tenso
 class MLP(nn.Module):
     """Two dense layers with a GELU between: the published code's is the tanh approximation."""
 
-    def __init__(self, width: int, mlp_dim: int, activation: Activation, dropout: float) -> None:
+    def __init__(
+        self,
+        width: int,
+        mlp_dim: int,
+        activation: Activation,
+        dropout: float,
+        bias: bool = True,
+        norm: nn.Module | None = None,
+    ) -> None:
+        """`norm`: of the hidden layer, before fc2."""
         super().__init__()
-        self.fc1 = nn.Linear(width, mlp_dim)
-        self.fc2 = nn.Linear(mlp_dim, width)
+        self.fc1 = nn.Linear(width, mlp_dim, bias=bias)
+        self.norm = norm
+        self.fc2 = nn.Linear(mlp_dim, width, bias=bias)
         self.dropout = nn.Dropout(dropout)
-        self.activation = gelu_tanh if activation == "gelu_tanh" else F.gelu
+        self.activation = ACTIVATIONS[activation]
 
     def forward(self, z: Tensor) -> Tensor:
         if self.activation is gelu_tanh and is_fusible(z, self.fc1):
@@ -139,7 +171,15 @@ class MLP(nn.Module):
         else:
             y = self.activation(self.fc1(z))  # (B, T, mlp_dim)
         y = self.dropout(y)
+        y = y if self.norm is None else self.norm(y)
         return self.dropout(self.fc2(y))  # (B, T, D)
+
+
+def make_mlp(c: ViTConfig) -> MLP | GatedMLP:
+    if c.mlp == "gated":
+        return GatedMLP(c)
+    norm = make_norm(c, c.mlp_dim) if c.mlp_norm else None
+    return MLP(c.width, c.mlp_dim, c.activation, c.dropout, c.dense_bias, norm)
 
 
 class AxialBlock(nn.Module):
@@ -162,6 +202,17 @@ class AxialBlock(nn.Module):
         return z
 
 
+def make_block(c: ViTConfig, drop_path: float) -> nn.Module:
+    """Return a layer of the config's kind; those that are not of the paper are in blocks.py."""
+    if c.block == "standard":
+        return Block(c, drop_path)
+    if c.block == "axial":
+        return AxialBlock(Block(c, drop_path), Block(c, drop_path))
+    from vitrail.models.blocks import OTHER_BLOCKS  # which are made of these layers
+
+    return OTHER_BLOCKS[c.block](c, drop_path)
+
+
 class Encoder(nn.Module):
     """The layers in order, then the last LayerNorm (or none, where it comes after the pooling).
 
@@ -171,29 +222,28 @@ class Encoder(nn.Module):
 
     def __init__(self, c: ViTConfig) -> None:
         super().__init__()
-        blocks: list[nn.Module] = []
-        for i in range(c.depth):
-            drop_path = c.drop_path * i / max(1, c.depth - 1)
-            block = Block(c, drop_path)
-            blocks.append(block if c.block == "standard" else AxialBlock(block, Block(c, drop_path)))
-        self.relative = c.positions == "relative"
+        blocks = [make_block(c, c.drop_path * i / max(1, c.depth - 1)) for i in range(c.depth)]
+        self.relative = c.positions in ("relative", "relative_bias")
         positions: list[nn.Module] = []
         for _ in range({"stem": 0, "shared": 1, "every": c.depth}[c.positions_at or "stem"]):
             if self.relative:
-                positions.append(Relative1D(c.tokens, c.width, c.heads))
+                positions.append(relative(c.positions, c.grid, c.width, c.heads, c.prefix))
             elif (added := additive(c.positions, c.grid, c.width, c.prefix)) is not None:
                 positions.append(added)
         self.blocks = nn.ModuleList(blocks)
         self.positions = nn.ModuleList(positions)
-        self.norm = nn.LayerNorm(c.width, eps=c.norm_eps) if c.norm_at == "encoder" else nn.Identity()
+        self.rotary = Rotary(c) if c.rotary is not None else None
+        self.may_shorten = not self.relative and c.rotary is None and c.qkv_bias != "qv"
+        self.norm = make_norm(c) if c.norm_at == "encoder" else nn.Identity()
         self.activation_checkpointing = False  # keep only the inputs of layers, and compute the rest again
 
     def forward(
         self, z: Tensor, layout: Layout, record: Record | None = None, first: int | None = None
     ) -> Tensor:
         """Return all tokens, or at least the `first`: the last layer needs the others only as keys and values."""
-        if record is not None or layout.mask is not None or self.relative:
+        if record is not None or layout.mask is not None or not self.may_shorten:
             first = None  # not worth the code
+        turns = None if self.rotary is None else self.rotary(layout.grid, layout.places, z.device)
         for i, block in enumerate(self.blocks):
             at_layer = self.positions[i % len(self.positions)] if len(self.positions) else None
             if self.relative:
@@ -201,7 +251,10 @@ class Encoder(nn.Module):
             elif at_layer is not None:
                 E_pos = at_layer(layout.grid).to(z.dtype)  # (1, prefix + N, D)
                 z = z + (E_pos if layout.places is None else take(E_pos, layout.places))
-            if isinstance(block, Block) and i == len(self.blocks) - 1:
+            if self.rotary is not None and turns is not None:
+                turn = turns[:, i % turns.shape[1]]  # (2, B or 1, h or 1, T, d)
+                layout = layout._replace(rotary=partial(self.rotary.rotate, turn=turn))
+            if type(block) is Block and i == len(self.blocks) - 1:
                 layout = layout._replace(first=first)
             if self.activation_checkpointing and self.training and record is None:
                 z = checkpoint(block, z, layout, use_reentrant=False)

@@ -23,7 +23,14 @@ def is_fusible(z: Tensor, layer: nn.Module) -> bool:
     """Return True for a dense layer in bf16, in a compiled training step on a CUDA device."""
     if not torch.compiler.is_compiling() or not torch.is_grad_enabled() or kernels is None:
         return False
-    return z.device.type == "cuda" and isinstance(layer, nn.Linear) and layer.weight.dtype == torch.bfloat16
+    if z.device.type != "cuda" or not is_plain(layer):
+        return False
+    return isinstance(layer, nn.Linear) and layer.weight.dtype == torch.bfloat16
+
+
+def is_plain(layer: nn.Module) -> bool:
+    """Return True for x W^T + b: not for layers without a bias, or with more than these."""
+    return type(layer) is nn.Linear and layer._parameters["bias"] is not None
 
 
 def gelu_tanh(x: Tensor) -> Tensor:

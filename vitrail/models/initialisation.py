@@ -33,6 +33,16 @@ def xavier_each(count: int) -> Callable[[Tensor], object]:
     return lambda w: [xavier_uniform_(part) for part in w.chunk(count)]
 
 
+def rotated_frequencies(f: Tensor, base: float = 10.0) -> None:
+    """f (2, L, h, d/2): base^(-4 i / d), along two axes that are at right angles and turned at random by layer and
+    head (Heo et al. 2024, arXiv:2403.13298, section 3.2)."""
+    _, layers, heads, half = f.shape
+    size = base ** (-torch.arange(half // 2) / (half // 2))  # (d/4)
+    turn = 2 * math.pi * torch.rand(layers, heads, 1)
+    turns = torch.cat([turn.expand(-1, -1, half // 2), (turn + math.pi / 2).expand(-1, -1, half // 2)], dim=2)
+    f.copy_(torch.stack([turns.cos(), turns.sin()]) * torch.cat([size, size]))
+
+
 # regular expression for the whole name of a parameter: its initialisation
 INITIALISATION: dict[str, Callable[[Tensor], object]] = {
     # Eq. 1
@@ -40,12 +50,19 @@ INITIALISATION: dict[str, Callable[[Tensor], object]] = {
     r"embedding\.bias": zeros_,
     r"cls": zeros_,
     r"(encoder\.)?positions\.(\d+\.)?(table|x|y)": partial(normal_, std=0.02),
+    r"distillation|registers": partial(normal_, std=0.02),  # as DeiT and DINOv2 have them
+    r"(embedding_norm|pre_norm)\.weight": ones_,
+    r"(embedding_norm|pre_norm)\.bias": zeros_,
     # Eqs. 2, 3
     r"encoder\..*norm\d?\.weight": ones_,
     r"encoder\..*norm\d?\.bias": zeros_,
     r"encoder\..*\.qkv\.weight": xavier_each(3),
     r"encoder\..*\.out\.weight": xavier_uniform_,
-    r"encoder\..*\.(qkv|out)\.bias": zeros_,
+    r"encoder\..*\.(qkv|out)\.(qv_)?bias": zeros_,
+    r"encoder\..*\.scale[12]\.gamma": ones_,  # times the config's layer_scale
+    r"encoder\..*\.mlp\.gated\.weight": xavier_each(2),
+    r"encoder\..*\.mlp\.gated\.bias": partial(normal_, std=1e-6),
+    r"encoder\.rotary\.frequencies": rotated_frequencies,  # of the config's base
     r"(encoder\..*|attention_pool)\.mlp\.fc[12]\.weight": xavier_uniform_,
     r"(encoder\..*|attention_pool)\.mlp\.fc[12]\.bias": partial(normal_, std=1e-6),
     # Eq. 4
@@ -72,7 +89,14 @@ INITIALISATION: dict[str, Callable[[Tensor], object]] = {
 
 
 @torch.no_grad()
-def initialise(model: nn.Module, *, prefix: str = "", head_bias: float = 0.0) -> None:
+def initialise(
+    model: nn.Module,
+    *,
+    prefix: str = "",
+    head_bias: float = 0.0,
+    layer_scale: float = 0.0,
+    rotary_base: float = 0.0,
+) -> None:
     """Set every parameter of `model` by the table, in which its names begin with `prefix`."""
     for name, parameter in model.named_parameters(prefix=prefix.rstrip(".")):
         rows = [row for pattern, row in INITIALISATION.items() if re.fullmatch(pattern, name)]
@@ -82,3 +106,7 @@ def initialise(model: nn.Module, *, prefix: str = "", head_bias: float = 0.0) ->
         rows[0](parameter)
         if name == "head.classifier.bias":
             constant_(parameter, head_bias)
+        elif name.endswith(".gamma"):
+            constant_(parameter, layer_scale)
+        elif name.endswith(".frequencies"):
+            rotated_frequencies(parameter, rotary_base)

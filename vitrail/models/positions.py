@@ -5,9 +5,10 @@
     2d          learned X and Y tables of D/2 each; a patch at (y, x) gets [X[x], Y[y]]
     sincos      like 2d, with fixed sines and cosines
     relative    a learned key for each offset p_q - p_k; its logits are added to attention before the softmax
+    relative_bias   BEiT's: a learned number for each head and offset in rows and columns, added in the same place
 
 The first four are added to the tokens: at the stem (Eq. 1), or again at the input of every layer, with a separate
-table for each layer or one shared by all. `relative` is part of attention: every layer, or shared.
+table for each layer or one shared by all. The relative ones are part of attention: every layer, or shared.
 The tokens before the patches (the class token) have learned rows in `1d`; in `2d` and `sincos` they get zeros.
 
 Positions are a function of the grid: for another grid, tables are resampled, as when a model is loaded at another
@@ -127,6 +128,49 @@ class Relative1D(nn.Module):
         by_offset = q @ r / q.shape[-1] ** 0.5  # (B, h, T, 2T-1)
         offset = offset if offset.ndim == 2 else offset[:, None]  # (T, T) or (B, 1, T, T)
         return by_offset.gather(-1, offset.expand(*q.shape[:2], -1, -1))  # (B, h, T, T)
+
+
+class RelativeBias2D(nn.Module):
+    """Attention logits b_(y_q - y_k, x_q - x_k) of each head; three more: class to patch, patch to class, class to
+    class (Bao et al. 2021, arXiv:2106.08254, as in Raffel et al. 2019, arXiv:1910.10683, section 2.1)."""
+
+    def __init__(self, grid: Grid, heads: int, prefix: int) -> None:
+        super().__init__()
+        assert prefix == 1
+        rows, columns = grid
+        self.table = nn.Parameter(torch.empty((2 * rows - 1) * (2 * columns - 1) + 3, heads))
+        self.grid = grid
+
+    def forward(self, q: Tensor, p: Tensor | None = None) -> Tensor:
+        """q (B, h, T, d) -> (1 or B, h, T, T). `p` (B, T): the places of the tokens; None: all of them, in order."""
+        rows, columns = self.grid
+        y = torch.arange(rows, device=q.device).repeat_interleave(columns)  # (N)
+        x = torch.arange(columns, device=q.device).repeat(rows)  # (N)
+        down, right = y[:, None] - y + rows - 1, x[:, None] - x + columns - 1  # (N, N) each
+        last = len(self.table)
+        index = F.pad(
+            down * (2 * columns - 1) + right, (1, 0, 1, 0), value=last - 3
+        )  # (T, T): class to patch
+        index[1:, 0], index[0, 0] = last - 2, last - 1
+        index = index[None] if p is None else index[p[:, :, None], p[:, None]]  # (1 or B, T, T)
+        return self.table[index].permute(0, 3, 1, 2).to(q.dtype)  # (1 or B, h, T, T)
+
+
+def relative(kind: Positions, grid: Grid, width: int, heads: int, prefix: int) -> nn.Module:
+    """Return the module of a kind that is part of attention."""
+    if kind == "relative_bias":
+        return RelativeBias2D(grid, heads, prefix)
+    return Relative1D(prefix + grid[0] * grid[1], width, heads)
+
+
+def resample_bias(table: Tensor, old: Grid, new: Grid, method: str = "official") -> Tensor:
+    """Resample a RelativeBias2D's table from grid `old` to grid `new`; its last three rows stay."""
+    offsets, others = table[:-3], table[-3:]  # (offsets, h), (3, h)
+    square = offsets.T.unflatten(1, (2 * old[0] - 1, 2 * old[1] - 1))[
+        None
+    ]  # (1, h, 2 rows - 1, 2 columns - 1)
+    square = interpolate(square, (2 * new[0] - 1, 2 * new[1] - 1), method)
+    return torch.cat([square[0].flatten(1).T, others])  # (offsets', h)
 
 
 def token_places(keep: Tensor, prefix: int) -> Tensor:

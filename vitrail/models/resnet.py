@@ -63,6 +63,11 @@ class BiTConfig:
         """D, the width of the features."""
         return stage_width(self.width_factor, len(self.units) - 1)
 
+    @property
+    def pooled_width(self) -> int:
+        """Width of what the head reads."""
+        return self.width
+
 
 @dataclass(frozen=True)
 class StemConfig:

@@ -16,7 +16,17 @@ from typing import Any, Literal
 
 from vitrail.data.settings import DataSettings
 from vitrail.errors import ConfigError
-from vitrail.models.choices import Activation, BlockKind, Pool, Positions, PositionsAt
+from vitrail.models.choices import (
+    Activation,
+    BlockKind,
+    MLPKind,
+    Norm,
+    Pool,
+    Positions,
+    PositionsAt,
+    QKVBias,
+    Rotary,
+)
 from vitrail.models.names import Config, make_config
 from vitrail.objectives import objective_name
 from vitrail.objectives.classification import Classification
@@ -66,6 +76,17 @@ class ModelSettings:
     drop_path: float | None = None  # stochastic depth: rate at the last layer, rising linearly from 0
     pre_logits: bool = False  # add a tanh layer of width D before the classifier, as the paper pre-trains
     head_bias: float | None = None  # initial bias of the classifier
+    registers: int | None = None  # tokens without a place, after the class token
+    patch_stride: int | None = None  # pixels from one patch to the next; 0: the patch size
+    pre_norm: bool | None = None  # a norm before the first layer
+    norm: Norm | None = None  # the kind of all norms
+    layer_scale: float | None = None  # initial scale of each branch; 0: none
+    mlp: MLPKind | None = None  # MLPs of two dense layers, or gated ones
+    mlp_norm: bool | None = None  # a norm of the hidden layer of MLPs
+    attention_norm: bool | None = None  # a norm of the outputs of attention heads
+    qk_norm: bool | None = None  # norms of queries and keys
+    qkv_bias: QKVBias | None = None  # which of queries, keys and values have biases
+    rotary: Rotary | None = None  # rotary positions: by patches, by [-1, 1], or with learned frequencies
 
     def fresh_overrides(self) -> dict[str, Any]:
         """Return the fields of the named architecture that are set, for fresh weights."""
@@ -80,7 +101,9 @@ class ModelSettings:
     def completed(self, config: Config) -> ModelSettings:
         """Return the settings with unset ones filled in from a model, for display; its head is new."""
         height, width = config.image_size
-        known = vars(config) | {"image_size": height if height == width else None, "head_bias": 0.0}
+        known = vars(config)
+        known = known | {"rotary": getattr(known.get("rotary"), "kind", None)}
+        known = known | {"image_size": height if height == width else None, "head_bias": 0.0}
         unset = {name: known[name] for name, value in vars(self).items() if value is None and name in known}
         return dataclasses.replace(self, **unset, pre_logits=bool(known.get("pre_logits")))
 
