@@ -143,16 +143,15 @@ def test_what_config_json_does_not_say(tmp_path):
     assert parse(again.preprocess) == parse("resize(32, pillow_bilinear)|uint8|normalize(0.5, 0.5)")
 
 
-def test_no_qkv_bias_is_a_bias_of_zeros(tmp_path):
+def test_no_qkv_bias_is_none_here(tmp_path):
     _, folder = written("token", tmp_path)
     wanted = re.compile(r".*(query|key|value)\.bias")
     edit_tensors(folder, lambda t: {name: w for name, w in t.items() if not wanted.fullmatch(name)})
     again = read(folder)
-    assert not again.weights["encoder.blocks.1.attention.qkv.bias"].any()
+    assert again.config.qkv_bias == "none"
+    assert "encoder.blocks.1.attention.qkv.bias" not in again.weights
     edit_tensors(folder, lambda t: t | {"vit.encoder.layer.0.attention.attention.key.bias": torch.ones(32)})
-    with pytest.raises(
-        CheckpointError, match=r"missing encoder\.layer\.0\.attention\.attention\.query\.bias"
-    ):
+    with pytest.raises(CheckpointError, match=r"extra encoder\.layer\.0\.attention\.attention\.key\.bias"):
         read(folder)
 
 

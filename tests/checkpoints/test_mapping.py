@@ -40,7 +40,7 @@ def test_the_same_function_in_a_plainer_form(overrides):
         ({"positions": "relative"}, "positions='relative'"),
         ({"positions_at": "every"}, "positions_at='every'"),
         ({"positions": "2d", "positions_at": "shared"}, "positions_at='shared'"),
-        ({"block": "axial", "pool": "mean"}, "axial blocks"),
+        ({"block": "axial", "pool": "mean"}, "block=axial"),
     ],
 )
 def test_what_computes_something_else_is_refused(overrides, problem):

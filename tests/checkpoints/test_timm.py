@@ -18,7 +18,8 @@ from vitrail.checkpoints import formats, timm, torch_files
 from vitrail.checkpoints.architecture import Hints
 from vitrail.checkpoints.checkpoint import from_model
 from vitrail.checkpoints.formats import create
-from vitrail.checkpoints.timm import crop_settings, mlp_ratio
+from vitrail.checkpoints.timm import crop_settings
+from vitrail.checkpoints.timm_writing import mlp_ratio
 from vitrail.checkpoints.transforms import Transform
 from vitrail.data.preprocess import parse
 from vitrail.errors import CheckpointError
@@ -202,7 +203,7 @@ def test_pooling_is_inferred_or_said(tmp_path):
         read(bare("mean", tmp_path), **asked, pool="attention")
     folder = bare("mean, norm after", tmp_path, class_token=True)
     assert (read(folder, heads=4).config.pool, read(folder, heads=4).config.norm_at) == ("mean", "pooled")
-    with pytest.raises(CheckpointError, match="the probe attends to all tokens"):
+    with pytest.raises(CheckpointError, match="the probe attends to all tokens, or"):
         read(bare("attention, class token", tmp_path), heads=4)
 
 
@@ -295,10 +296,14 @@ def test_mlp_ratio_gives_the_mlp_again(width, mlp_dim):
         (lambda t: t.update({"cls_token": torch.zeros(32)}), r"cls_token is \[32\]"),
         (
             lambda t: t.update({"blocks.0.ls1.gamma": torch.zeros(32)}),
-            "has LayerScale, for which there is no",
+            r"missing blocks\.0\.ls2\.gamma",
         ),
-        (lambda t: t.update({"reg_token": torch.zeros(1, 4, 32)}), "register tokens"),
-        (lambda t: t.pop("blocks.0.mlp.fc1.weight"), r"inferred without blocks\.0\.mlp\.fc1\.weight$"),
+        (
+            lambda t: t.update({"blocks.0.attn.lambda_q1": torch.zeros(4)}),
+            "has differential attention, for which",
+        ),
+        (lambda t: t.pop("blocks.0.mlp.fc1.weight"), r"missing blocks\.0\.mlp\.fc1\.weight$"),
+        (lambda t: t.pop("blocks.0.mlp.fc2.weight"), r"inferred without blocks\.0\.mlp\.fc2\.weight$"),
         (
             lambda t: [t.pop(k) for k in list(t) if k.startswith("blocks.0.")],
             r"its layers have gaps: .* \[1\]",
@@ -323,14 +328,16 @@ def test_tensors_that_do_not_fit(change, problem, tmp_path):
     [
         ({"architecture": None, "model_type": "vit"}, "is not timm's: it names no architecture"),
         ({"model_args": {"block_fn": "Strange"}}, "with block_fn has no counterpart"),
-        ({"model_args": {"num_heads": 4, "act_layer": "quick_gelu"}}, "'quick_gelu' has no counterpart here"),
-        ({"model_args": {"num_heads": 4, "norm_layer": "rmsnorm"}}, "'rmsnorm' has no counterpart here"),
-        ({"model_args": {"num_heads": 4, "global_pool": "max"}}, "'max' has no counterpart here"),
+        ({"model_args": {"num_heads": 4, "act_layer": "relu"}}, "'relu' has no counterpart here"),
+        ({"model_args": {"num_heads": 4, "norm_layer": "batchnorm"}}, "'batchnorm' has no counterpart here"),
+        ({"model_args": {"num_heads": 4, "norm_layer": "rmsnorm"}}, r"extra blocks\.0\.norm1\.bias"),
+        ({"model_args": {"num_heads": 4, "attn_layer": "diff"}}, "with attn_layer has no counterpart"),
         (
-            {"model_args": {"num_heads": 4, "global_pool": "avg", "pool_include_prefix": True}},
-            "mean is of the patches",
+            {"model_args": {"num_heads": 4, "use_rot_pos_emb": True, "rope_type": "mrope"}},
+            "'mrope' is not one of",
         ),
-        ({"architecture": "vit_base_patch16_rpn_224"}, "has no counterpart"),
+        ({"architecture": "vit_dwee_patch16_reg1_gap_256"}, "differential attention; their vit_little"),
+        ({"model_args": {"num_heads": 4, "global_pool": "max"}}, "'max' has no counterpart here"),
         ({"model_args": {"num_heads": "many"}}, "num_heads is 'many' .* expected int"),
         ({"model_args": {"num_heads": 5}}, "not divisible into 5 heads"),
         ({"pretrained_cfg": {"input_size": 3}}, "input_size is 3 .* expected"),
@@ -348,7 +355,7 @@ def test_config_files_that_do_not_fit(entries, problem, tmp_path):
     [
         ("token", {"pre_logits": 24}, "tanh layer before the classifier"),
         ("token", {"positions": "relative"}, "no counterpart for positions='relative'"),
-        ("mean", {"block": "axial"}, "no counterpart for axial blocks"),
+        ("mean", {"block": "axial"}, "no counterpart for block=axial"),
     ],
 )
 def test_what_has_no_counterpart_is_not_written(name, overrides, problem, tmp_path):

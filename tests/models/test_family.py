@@ -1,4 +1,4 @@
-"""Parts of later ViTs, by their equations and properties; tests/parity/ compares whole models with other libraries."""
+"""Parts of later ViTs, by their equations and properties; tests/parity/ compares whole models with others'."""
 
 import math
 

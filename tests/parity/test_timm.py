@@ -23,7 +23,7 @@ from tests.parity.comparing import (
 from tests.peers import torchvision_or_skip
 from tests.randomise import randomise
 from vitrail.checkpoints.formats import create, load, save
-from vitrail.checkpoints.timm import BITS, PLAIN, STEMS
+from vitrail.checkpoints.timm_writing import BITS, PLAIN, STEMS
 
 torchvision_or_skip()
 timm = pytest.importorskip("timm")

@@ -40,6 +40,7 @@ class Hints:
     activation: str | None = None
     norm_eps: float | None = None
     pool: str | None = None
+    ignore_fields: tuple[str, ...] = ()  # entries of the config file that are read as if they were not there
 
     def __post_init__(self) -> None:
         checking.check_fields({name: value for name, value in asdict(self).items() if value is not None})
@@ -47,6 +48,8 @@ class Hints:
     def check(self, config: Config, where: str) -> None:
         """Raise an error if a hint contradicts what was read."""
         for name, value in asdict(self).items():
+            if name == "ignore_fields":
+                continue
             if value is not None and getattr(config, name, None) != value:
                 has = (
                     f"{name}={getattr(config, name)}" if hasattr(config, name) else f"no {name}, as a ResNet"
@@ -69,7 +72,7 @@ class Inference:
     defaults: Mapping[str, Any] = field(default_factory=dict)  # activation and norm_eps if unstated
     sure: bool = False  # the defaults are known to be right
     resnet: Mapping[str, Any] = field(default_factory=dict)  # fields of a stem or a BiT that no shape shows
-    class_row_optional: bool = False  # positions may lack a row for the class token
+    prefix_rows_optional: bool = False  # positions may lack rows for the tokens before the patches
     assumed: dict[str, Any] = field(default_factory=dict)
     heads_source: str = ""
 
@@ -97,16 +100,24 @@ class Inference:
         if root is not None:
             units, channels = count_units(t, r"stem\.stages", self.where), root.shape[1]
             stem = StemConfig(units, len(root) / 64, **self.resnet)
-        class_token, table = self.stated.get("class_token", "cls" in t), t.get("positions.table")
-        patches: tuple[int, ...] | None = None
-        if table is not None:
-            rows = table.shape[1]
-            patches = (rows - class_token, rows) if self.class_row_optional else (rows - class_token,)
-        norm_at = "pooled" if "pooled_norm.weight" in t else "encoder"
-        pool = "token" if class_token and norm_at == "encoder" else "mean"
+        class_token = self.stated.get("class_token", "cls" in t)
+        parts = find_parts(t)
+        prefix = bool(class_token) + parts["registers"] + parts["distillation_token"]
+        rows, patches = t.get("positions.table"), None
+        if rows is not None:
+            n = rows.shape[1]
+            patches = tuple(
+                dict.fromkeys((n - prefix, n, n - 1) if self.prefix_rows_optional else (n - prefix,))
+            )
+        elif (biases := t.get("encoder.positions.0.table")) is not None:
+            patches = (((math.isqrt(len(biases) - 3) + 1) // 2) ** 2,)  # of a square grid
+        norm_at = (
+            "pooled" if "pooled_norm.weight" in t else "encoder" if "encoder.norm.weight" in t else "none"
+        )
+        pool = "token" if class_token and norm_at != "pooled" else "mean"
         pool = "attention" if "attention_pool.probe" in t else pool
         sizes = {"width": width, "depth": depth, "patch_size": patch_size, "channels": channels}
-        sizes["mlp_dim"] = len(t["encoder.blocks.0.mlp.fc1.weight"])
+        sizes["mlp_dim"] = t[f"{FIRST_LAYER[parts['block'] == 'twin']}.mlp.fc2.weight"].shape[1]
         for name, actual in sizes.items():
             if (stated := self.stated.get(name, actual)) != actual:
                 raise CheckpointError(
@@ -118,15 +129,22 @@ class Inference:
             "classes": classes,
             "pre_logits": len(t["head.pre_logits.weight"]) if "head.pre_logits.weight" in t else 0,
             "class_token": class_token,
-            "positions": "none" if table is None else "1d",
+            "positions": "1d" if rows is not None else "none",
             "norm_at": norm_at,
+            **parts,
             **{name: value for name, value in self.stated.items() if value is not None},
         }
+        if parts["layer_scale"]:  # what the file states is the initial value
+            fields["layer_scale"] = fields["layer_scale"] or parts["layer_scale"]
+        elif fields["layer_scale"]:
+            fields["layer_scale"] = 0.0
         fields["heads"] = self.choose_heads(width, depth, sizes["mlp_dim"])
         if class_token or "pool" in self.stated:
             pool = self.choose("pool", pool, sure=self.sure)
         fields["pool"] = pool  # without a class token, shapes show it
         fields |= {name: self.choose(name, value, sure=self.sure) for name, value in self.defaults.items()}
+        if fields["positions"] == "relative_bias":
+            fields["positions_at"] = "every" if depth == 1 or "encoder.positions.1.table" in t else "shared"
         return HybridConfig(**fields, stem=stem) if stem else ViTConfig(**fields)
 
     def choose(self, name: str, default: Any, *, sure: bool = False) -> Any:
@@ -182,6 +200,45 @@ class Inference:
             )
             origin["assumed"] = self.assumed
         return origin
+
+
+# The names of the first layer's parameters begin with this; of twins, second.
+FIRST_LAYER = ("encoder.blocks.0", "encoder.blocks.0.left")
+
+
+def find_parts(t: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Return the fields of a config that the names of a model's parameters show, by what is there and what is not."""
+    twin = f"{FIRST_LAYER[1]}.norm1.weight" in t
+    layer = FIRST_LAYER[twin]
+    norms = f"{layer}.norm1"
+    fields: dict[str, Any] = {
+        "registers": t["registers"].shape[1] if "registers" in t else 0,
+        "distillation_token": "distillation" in t,
+        "embedding_bias": "embedding.bias" in t,
+        "embedding_norm": "embedding_norm.weight" in t,
+        "pre_norm": "pre_norm.weight" in t,
+        "norm": "rms" if f"{norms}.weight" in t and f"{norms}.bias" not in t else "layer",
+        "layer_scale": 1e-5 if f"{layer}.scale1.gamma" in t else 0.0,
+        "mlp": "gated" if f"{layer}.mlp.gated.weight" in t else "dense",
+        "mlp_norm": f"{layer}.mlp.norm.weight" in t,
+        "attention_norm": f"{layer}.attention.norm.weight" in t,
+        "qk_norm": f"{layer}.attention.q_norm.weight" in t,
+        "dense_bias": f"{layer}.mlp.fc2.bias" in t,
+        "block": "standard",
+    }
+    biases = f"{layer}.attention.qkv"
+    fields["qkv_bias"] = "qv" if f"{biases}.qv_bias" in t else "all" if f"{biases}.bias" in t else "none"
+    if twin:
+        fields["block"] = "twin"
+    elif f"{layer}.norm2.weight" not in t:
+        fields["block"] = "parallel"
+    if "encoder.positions.0.table" in t:
+        fields["positions"] = "relative_bias"
+    if "attention_pool.mlp.fc1.weight" in t:
+        fields["pool_mlp_dim"] = len(t["attention_pool.mlp.fc1.weight"])
+        if fields["pool_mlp_dim"] == t[f"{layer}.mlp.fc2.weight"].shape[1]:
+            fields["pool_mlp_dim"] = 0
+    return fields
 
 
 def read_fields(

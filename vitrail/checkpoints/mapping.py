@@ -16,9 +16,10 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -160,11 +161,14 @@ def make_plain(
     with_positions: bool = False,
     only_token: bool = False,
     tanh: bool = True,
+    parts: Collection[str] = (),
 ) -> tuple[Checkpoint, ViTConfig]:
     """Return the same function with one learned table of positions (or none) at the stem, as the format `to` has it.
 
     `with_positions`: a model without positions gets a table of zeros, for formats that always have one.
     `only_token`: the format has plain ViTs only, which classify by the class token. `tanh`: it has pre_logits.
+    `parts`: what it has of later ViTs, as names of config fields, or as field=value; the rest is refused, but for
+    missing biases, for which zeros compute the same.
     """
     c = checkpoint.config
     if not isinstance(c, ViTConfig) or (only_token and isinstance(c, HybridConfig)):
@@ -179,13 +183,15 @@ def make_plain(
             "a tanh layer before the classifier: load the model with another number of classes (0: no classifier), "
             "which leaves its pre-training head out"
         )
-    elif c.block != "standard":
-        problem = f"{c.block} blocks"
-    elif c.positions == "relative" or (c.positions != "none" and c.positions_at != "stem"):
+    elif foreign := [part for part in find_parts(c) if not {part, part.partition("=")[0]} & set(parts)]:
+        problem = ", ".join(foreign)
+    elif c.positions not in ("none", "relative_bias") and (
+        c.positions_at != "stem" or c.positions == "relative"
+    ):
         problem = f"positions={c.positions!r}, positions_at={c.positions_at!r}: it adds one table at the stem"
     if problem:
         raise CheckpointError(f"{to} has no counterpart for {problem}")
-    weights = dict(checkpoint.weights)
+    weights, absent = add_biases(checkpoint.weights, c, parts)
     if c.positions in ("2d", "sincos"):  # E_pos (1, T, D), computed
         module = positions.additive(c.positions, c.grid, c.width, c.prefix)
         assert module is not None
@@ -198,10 +204,48 @@ def make_plain(
         # LayerNorm sees one token at a time: before or after picking one is the same.
         for name in ("weight", "bias"):
             weights[f"encoder.norm.{name}"] = weights.pop(f"pooled_norm.{name}")
+    keeps_positions = c.positions == "relative_bias" or (c.positions == "none" and not with_positions)
     config = dataclasses.replace(
         c,
-        positions="none" if c.positions == "none" and not with_positions else "1d",
-        positions_at="stem",
-        norm_at="encoder" if c.pool == "token" else c.norm_at,
+        positions=c.positions if keeps_positions else "1d",
+        positions_at=c.positions_at if keeps_positions else "stem",
+        norm_at="encoder" if c.pool == "token" and c.norm_at == "pooled" else c.norm_at,
+        **absent,
     )
     return dataclasses.replace(checkpoint, config=config, weights=weights), config
+
+
+# Fields of a ViTConfig that other formats may lack, each with the values that all of them have.
+COMMON: dict[str, tuple[Any, ...]] = {
+    "block": ("standard",),
+    "norm_at": ("encoder", "pooled"),
+    "activation": ("gelu", "gelu_tanh"),
+    "pool": ("token", "mean", "attention"),
+}
+# Fields that say that biases are missing.
+BIASES = ("embedding_bias", "qkv_bias", "dense_bias")
+
+
+def find_parts(c: ViTConfig) -> list[str]:
+    """Return what a model has of later ViTs, as field=value; missing biases are no part."""
+    names = [f.name for f in dataclasses.fields(ViTConfig)]
+    added = [name for name in names[names.index("registers") :] if name not in BIASES]
+    parts = [f"{name}={getattr(c, name)}" for name in added if getattr(c, name) != getattr(ViTConfig, name)]
+    parts += [
+        f"{name}={getattr(c, name)}" for name, values in COMMON.items() if getattr(c, name) not in values
+    ]
+    return parts + (["positions=relative_bias"] if c.positions == "relative_bias" else [])
+
+
+def add_biases(
+    weights: Mapping[str, Tensor], c: ViTConfig, parts: Collection[str]
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the weights with zeros for biases that the model lacks and the format has, and the changed fields."""
+    lacking = [name for name in BIASES if not {name, f"{name}={getattr(c, name)}"} & set(parts)]
+    full, changed = dict(weights), {name: getattr(ViTConfig, name) for name in lacking}
+    shapes = parameter_shapes(dataclasses.replace(c, **changed))
+    for name in [n for n in full if n.endswith(".qv_bias") and n not in shapes]:
+        b_q, b_v = full.pop(name).chunk(2)
+        full[f"{name.removesuffix('qv_bias')}bias"] = torch.cat([b_q, torch.zeros_like(b_q), b_v])
+    full |= {n: torch.zeros(shape) for n, shape in shapes.items() if n not in full and n.endswith(".bias")}
+    return full, changed

@@ -23,141 +23,50 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from vitrail.checkpoints import torch_files
-from vitrail.checkpoints.architecture import (
-    NO_HINTS,
-    Hints,
-    Inference,
-    Size,
-    find_variant,
-    read_fields,
-    write_fields,
-)
+from vitrail.checkpoints.architecture import NO_HINTS, Hints, Inference, Size, read_fields
 from vitrail.checkpoints.checkpoint import Checkpoint
 from vitrail.checkpoints.json_files import Number, check_entries, list_class_names
 from vitrail.checkpoints.license import complete_license, find_license, stated_license
-from vitrail.checkpoints.mapping import Entry, Table, make_plain, read_weights, write_weights
+from vitrail.checkpoints.mapping import read_weights
+from vitrail.checkpoints.timm_functions import (
+    DEFAULTS,
+    DROPOUTS,
+    FIELDS,
+    HEADS,
+    NEUTRAL,
+    OTHER_FUNCTIONS,
+    READ,
+    RESNET,
+    ROTARY,
+    ROTARY_KINDS,
+    SIZE,
+    TRACED,
+    WORDS,
+    function_arguments,
+)
+from vitrail.checkpoints.timm_layouts import BIT, find_table, pad_positions, straighten
+from vitrail.checkpoints.timm_writing import express
 from vitrail.checkpoints.torch_files import WeightFiles
 from vitrail.checkpoints.transforms import HALF, IMAGENET, Transform, line_to_transform, triple
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.models.hybrid import HybridConfig
-from vitrail.models.names import TIMM_SIZES, Config
-from vitrail.models.resnet import BiTConfig, StemConfig
-from vitrail.models.vit import VARIANTS, ViTConfig
+from vitrail.models.names import Config
+from vitrail.models.resnet import BiTConfig
+from vitrail.models.rotary import RotaryConfig
+from vitrail.models.vit import ViTConfig
 from vitrail.runtime.log import note
 
 CONFIG = "config.json"
-BACKBONE = "patch_embed.backbone"
-UNIT = {name: name for name in ("conv1", "conv2", "conv3", "norm1", "norm2", "norm3")}
-UNIT |= {"projection": "downsample.conv", "projection_norm": "downsample.norm"}
-VIT: Table = {
-    "stem.root.conv": f"{BACKBONE}.stem.conv",
-    "stem.root.norm": f"{BACKBONE}.stem.norm",
-    **{f"stem.stages.{{s}}.{{u}}.{a}": f"{BACKBONE}.stages.{{s}}.blocks.{{u}}.{b}" for a, b in UNIT.items()},
-    "embedding": "patch_embed.proj",
-    "cls": "cls_token",
-    "positions.table": "pos_embed",
-    "encoder.blocks.{i}.norm1": "blocks.{i}.norm1",
-    "encoder.blocks.{i}.attention.qkv": "blocks.{i}.attn.qkv",
-    "encoder.blocks.{i}.attention.out": "blocks.{i}.attn.proj",
-    "encoder.blocks.{i}.norm2": "blocks.{i}.norm2",
-    "encoder.blocks.{i}.mlp.fc1": "blocks.{i}.mlp.fc1",
-    "encoder.blocks.{i}.mlp.fc2": "blocks.{i}.mlp.fc2",
-    "encoder.norm": "norm",
-    "pooled_norm": "fc_norm",
-    "attention_pool.probe": "attn_pool.latent",
-    "attention_pool.out": "attn_pool.proj",
-    **{f"attention_pool.{name}": f"attn_pool.{name}" for name in ("q", "kv", "norm", "mlp.fc1", "mlp.fc2")},
-    "head.pre_logits": "pre_logits.fc",
-    "head.classifier": "head",
-}
-# A stem without stages is the root alone, and its names are one level shorter.
-ROOT_ALONE: Table = {
-    **VIT,
-    "stem.root.conv": f"{BACKBONE}.conv",
-    "stem.root.norm": f"{BACKBONE}.norm",
-}
-BIT: Table = {
-    "root.conv": "stem.conv",
-    **{f"stages.{{s}}.{{u}}.{a}": f"stages.{{s}}.blocks.{{u}}.{b}" for a, b in UNIT.items()},
-    "norm": "norm",
-    "head.classifier.weight": Entry(  # a convolution: (classes, D, 1, 1) <-> (classes, D)
-        ("head.fc.weight",), lambda w: w.squeeze(3).squeeze(2), lambda w: w[:, :, None, None]
-    ),
-    "head.classifier.bias": "head.fc.bias",
-}
-
-DEFAULTS: dict[str, Any] = {"activation": "gelu", "norm_eps": 1e-6}
-# Group normalisation and weight standardisation in stems and in BiTs.
-RESNET: dict[str, Any] = {"norm_eps": 1e-5, "standardisation": "sqrt_var", "standardisation_eps": 1e-8}
-# Our words for the values of some arguments, and our fields.
-POOLS = {"token": "token", "avg": "mean", "map": "attention"}
-WORDS: dict[str, dict[str, str]] = {
-    "act_layer": {"gelu": "gelu", "gelu_tanh": "gelu_tanh"},
-    "norm_layer": {"layernorm": "layernorm"},
-    "global_pool": POOLS,
-}
-DROPOUTS = {"proj_drop_rate": "dropout", "attn_drop_rate": "attention_dropout", "drop_path_rate": "drop_path"}
-FIELDS: dict[str, str] = {  # their argument: our field; empty: only checked
-    "num_heads": "heads", "act_layer": "activation", "global_pool": "pool", "norm_layer": "", **DROPOUTS,
-}  # fmt: skip
-READ = {*FIELDS, "img_size", "pool_include_prefix"}
 LEAST_CROP = 0.01  # crop_pct: images are scaled to the model's size over it
 
-# (variant, patch size): timm's function. Others are made by B/16's, with other model_args.
-PATCHES = {"tiny": (16,), "small": (32, 16, 8), "base": (32, 16, 8), "large": (32, 16, 14)}
-PATCHES |= {"huge": (14,), "giant": (14,), "gigantic": (14,)}
-PLAIN: dict[tuple[str, int], str] = {
-    (TIMM_SIZES[size], patch): f"vit_{size}_patch{patch}_224" for size in PATCHES for patch in PATCHES[size]
-}
-# The units of a stem, or of a BiT, cannot be passed as arguments: each function has its own.
-STEMS: dict[tuple[int, ...], str] = {
-    (): "vit_tiny_r_s16_p8_224",
-    (2, 2, 2, 2): "vit_small_r26_s32_224",
-    (3, 4, 9): "vit_base_r50_s16_224",
-    (3, 4, 6, 3): "vit_large_r50_s32_224",
-}
-BITS: dict[tuple[int, ...], tuple[str, int]] = {  # with the width factor of the function
-    (3, 4, 6, 3): ("resnetv2_50x1_bit", 1),
-    (3, 4, 23, 3): ("resnetv2_101x1_bit", 1),
-    (3, 8, 36, 3): ("resnetv2_152x2_bit", 2),
-}
-# Arguments in which some of timm's functions differ from the others of their kind.
-QUIRKS: dict[str, dict[str, Any]] = {
-    r"test_vit": {"num_heads": 2},
-    r"vit_base_patch16_gap_224": {"num_heads": 16},
-    r"vit_(base_patch32|giantopt_patch16|so400m_patch16)_siglip_.*": {"act_layer": "gelu_tanh"},
-    r"vit_large_patch16_siglip(_gap)?_512": {"act_layer": "gelu_tanh"},
-    r"vit_base_patch16_rpn_224": {"block_fn": "ResPostBlock"},
-}
-# Functions that a test compares with timm's: what they leave open is as in QUIRKS, else exact GELU, 1e-6.
-KNOWN = re.compile(
-    r"(vit|deit)_(tiny|small|base|large|huge|giant|gigantic)_patch\d+_\d+(_miil)?|flexivit_(small|base|large)"
-    r"|vit_(base|large|so400m|giantopt)_patch\d+_siglip(_gap)?_\d+|vit_(base|huge|giant)_patch\d+_gap_\d+"
-    r"|vit_(tiny|small|base|large)_r\d*_s\d+(_p8)?_\d+|eva_large_patch14_\d+|test_vit|resnetv2_\d+x\d_bit"
-)
-# model_args that the tensors show too, or that only concern training; and those that are read.
-TRACED = {
-    "patch_size", "in_chans", "num_classes", "embed_dim", "depth", "mlp_ratio", "qkv_bias", "class_token",
-    "pos_embed", "no_embed_class", "reg_tokens", "pre_norm", "init_values", "qk_norm", "fc_norm", "channels",
-    "stem_chs", "drop_rate", "pos_drop_rate", "patch_drop_rate", "weight_init", "fix_init", "zero_init_last",
-    "dynamic_img_size", "dynamic_img_pad",
-}  # fmt: skip
 # What timm uses for a pretrained_cfg that leaves it open; and for weights without one: of BiTs, and of ViTs of at
 # most 224 pixels (beyond that, crop_pct is 1).
 UNSTATED: dict[str, Any] = {"interpolation": "bicubic", "crop_pct": 0.875, **IMAGENET}
 BIT_IMAGES: dict[str, Any] = {"interpolation": "bilinear", "crop_pct": 0.875, "mean": HALF, "std": HALF}
 VIT_IMAGES: dict[str, Any] = {"interpolation": "bicubic", "crop_pct": 0.9, "mean": HALF, "std": HALF}
-# Parts that timm's models can have and ours cannot, by a piece of the name.
-FOREIGN: dict[str, str] = {
-    ".gamma": "LayerScale", "reg_token": "register tokens", "dist_token": "a distillation token",
-    "norm_pre.": "a LayerNorm before the encoder", ".q_norm.": "normalised queries and keys",
-    ".attn.norm.": "norms inside attention and MLPs", "rel_pos": "relative positions in windows",
-    "mlp.w12.": "gated MLPs", "mlp.fc1_g.": "gated MLPs", "running_mean": "batch norms",
-}  # fmt: skip
 # Entries of config.json, of its model_args and of its pretrained_cfg.
 SCHEMA: dict[str, Any] = {
     "architecture": str, "model_args": dict[str, Any], "pretrained_cfg": dict[str, Any], "global_pool": str,
@@ -165,7 +74,12 @@ SCHEMA: dict[str, Any] = {
     "input_size": tuple[int, int, int], "interpolation": str, "crop_pct": Number, "crop_mode": str,
     "mean": list[Number], "std": list[Number],
     "img_size": int | tuple[int, int], "num_heads": int, "act_layer": str, "norm_layer": str,
-    "pool_include_prefix": bool, **dict.fromkeys(DROPOUTS, Number),
+    "pool_include_prefix": bool, **dict.fromkeys(DROPOUTS, Number), "eps": Number, "init_values": Number,
+    "attn_pool_num_heads": int, "rope_type": str, "use_rot_pos_emb": bool, "rope_rotate_half": bool,
+    "rope_grid_indexing": str, "post_norm": bool, "use_post_norm": bool, "rope_temperature": Number,
+    "rope_grid_offset": Number, "ref_feat_shape": int | tuple[int, int],
+    "rope_ref_feat_shape": int | tuple[int, int], "rope_shift_coords": Number, "rope_jitter_coords": Number,
+    "rope_rescale_coords": Number,
 }  # fmt: skip
 
 
@@ -173,34 +87,35 @@ SCHEMA: dict[str, Any] = {
 
 
 def recognises(tensors: Mapping[str, Tensor]) -> bool:
-    return "patch_embed.proj.weight" in tensors or "stages.0.blocks.0.conv1.weight" in tensors
+    firsts = ("patch_embed.proj.weight", "embeds.proj.weight", "stages.0.blocks.0.conv1.weight")
+    return any(name in tensors for name in firsts)
 
 
 def read(files: WeightFiles, hints: Hints = NO_HINTS, *, image_size: Size | None = None) -> Checkpoint:
     """Read a checkpoint. `image_size` is needed only if neither the config file nor a square grid gives it."""
-    t, where = files.tensors, files.where
-    if foreign := sorted({what for piece, what in FOREIGN.items() if any(piece in key for key in t)}):
-        raise CheckpointError(f"{where} has {', '.join(foreign)}, for which there is no counterpart here")
-    architecture, args, pretrained = read_config(files.configs.get(CONFIG), where)
-    is_vit, known = "patch_embed.proj.weight" in t, bool(KNOWN.fullmatch(architecture))
-    stated = function_heads(architecture) | read_fields(args, FIELDS, WORDS, where)
+    where = files.where
+    architecture, args, pretrained, ignored = read_config(
+        files.configs.get(CONFIG), where, hints.ignore_fields
+    )
+    known = function_arguments(architecture) is not None
+    t = straighten(files.tensors, args.get("num_heads") or hints.heads, where)
+    table = find_table(t)
+    if not known and table is not BIT:
+        check_enough_is_stated(t, args, hints, where)
+    stated = read_fields(args, FIELDS, WORDS, where) | read_layers(args, t, where)
     size = args.get("img_size", (pretrained or {}).get("input_size", ())[1:]) or None
-    inference = Inference(where, hints, image_size, stated, size, DEFAULTS, known, RESNET, True)
-    if is_vit and "cls_token" not in t and not known:
-        check_enough_is_stated(t, inference)
-    table = BIT if not is_vit else ROOT_ALONE if f"{BACKBONE}.conv.weight" in t else VIT
+    if (
+        "embeds.proj.weight" in files.tensors
+    ):  # NaFlexVit's images have any size: read at that of its positions
+        size = None
+    gated = any(name.endswith(".mlp.gated") for name in table)
+    defaults = DEFAULTS | ({"activation": "silu"} if gated else {})
+    inference = Inference(where, hints, image_size, stated, size, defaults, known, RESNET, True)
     config = inference.infer(table, t)
     if isinstance(config, ViTConfig):
-        there, pool = bool(args.get("pool_include_prefix")), config.pool
-        if config.class_token and pool != "token" and there != (pool == "attention"):
-            here = "the probe attends to all tokens" if there is False else "the mean is of the patches only"
-            raise CheckpointError(
-                f"{where}: with a class token, here {here}; pool_include_prefix={there} there"
-            )
-        positions = t.get("pos_embed")
-        if config.class_token and positions is not None and positions.shape[1] == config.tokens - 1:
-            t = {**t, "pos_embed": F.pad(positions, (0, 0, 1, 0))}  # (1, 1 + N, D)
-    weights = read_weights(table, t, config, where, zeros="attention.qkv.bias")
+        config = with_pooling(config, args, "gamma_1" in "".join(t) or "rope_type" in args, where)
+        t = pad_positions(t, config.prefix, config.tokens)
+    weights = read_weights(table, t, config, where)
     class_names = None
     if pretrained and (labels := pretrained.get("label_names")):
         words = pretrained.get("label_descriptions") or {}
@@ -209,50 +124,128 @@ def read(files: WeightFiles, hints: Hints = NO_HINTS, *, image_size: Size | None
     line = preprocessing(pretrained, config)
     if pretrained is None and line:
         inference.assumed["preprocess"] = line
-    provenance = inference.provenance("timm", files, architecture or None)
+    provenance = inference.provenance("timm", files, architecture or None) | ignored
     license = find_license(files.configs.get(CONFIG))
     return Checkpoint(config, weights, line, class_names, provenance, license=license)
 
 
 def read_config(
-    content: dict[str, Any] | None, where: str
-) -> tuple[str, dict[str, Any], dict[str, Any] | None]:
-    """Return architecture, arguments and pretrained_cfg; nothing without a file."""
+    content: dict[str, Any] | None, where: str, ignore: tuple[str, ...] = ()
+) -> tuple[str, dict[str, Any], dict[str, Any] | None, dict[str, Any]]:
+    """Return architecture, arguments, pretrained_cfg (none without a file), and the ignored fields for provenance."""
     if content is None:
-        return "", {}, None
+        return "", {}, None, {}
     content = check_entries(content, SCHEMA, where)
     if "architecture" not in content:
         raise CheckpointError(f"{where}: the config.json beside it is not timm's: it names no architecture")
     architecture = content["architecture"].split(".")[0]
+    if other := next((what for pattern, what in OTHER_FUNCTIONS if re.fullmatch(pattern, architecture)), ""):
+        raise CheckpointError(f"{where}: {architecture} has {other}")
     pretrained = check_entries(content.get("pretrained_cfg", content), SCHEMA, where)  # flat in old files
-    args = next((args for pattern, args in QUIRKS.items() if re.fullmatch(pattern, architecture)), {})
+    args = dict(function_arguments(architecture) or function_heads(architecture))
     if content.get("global_pool"):
-        args = args | {"global_pool": content["global_pool"]}
-    args = args | check_entries(content.get("model_args", {}), SCHEMA, where)
-    if unknown := sorted(set(args) - TRACED - READ):
-        raise CheckpointError(f"{where}: {architecture} with {', '.join(unknown)} has no counterpart here")
+        args |= {"global_pool": content["global_pool"]}
+    own = {name: value for name, value in content.get("model_args", {}).items() if name not in ignore}
+    args = {name: value for name, value in args.items() if name not in own}
+    left = sorted(set(content.get("model_args", {})) & set(ignore))
+    args |= check_entries(own, SCHEMA, where)
+    refused = {name for name, values in NEUTRAL.items() if args.get(name, values[0]) not in values}
+    if unknown := sorted(set(args) - TRACED - READ - set(NEUTRAL) | refused):
+        raise CheckpointError(
+            f"{where}: {architecture} with {', '.join(unknown)} has no counterpart here (--ignore-field NAME reads "
+            "it as if it were not there; its numbers may differ)"
+        )
     labels = {key: value for key, value in content.items() if key in ("label_names", "label_descriptions")}
-    return architecture, args, pretrained | labels
+    return architecture, args, pretrained | labels, {"ignored_fields": left} if left else {}
+
+
+def read_layers(args: Mapping[str, Any], t: Mapping[str, Tensor], where: str) -> dict[str, Any]:
+    """Return the fields that several arguments decide together: the order of norms, and rotary positions."""
+    fields: dict[str, Any] = {}
+    if args.get("post_norm") or args.get("use_post_norm"):
+        fields["block"] = "post_norm"
+    kind = args.get("rope_type") or "cat"
+    if not args.get("use_rot_pos_emb", "rope_type" in args and kind != "none"):
+        return fields
+    if kind not in ROTARY_KINDS:
+        raise CheckpointError(f"{where}: rope_type {kind!r} is not one of {', '.join(ROTARY_KINDS)}")
+    halves = bool(args.get("rope_rotate_half"))
+    if halves != (kind == "dinov3"):
+        raise CheckpointError(
+            f"{where}: rope_rotate_half={halves} with rope_type {kind!r} has no counterpart here"
+        )
+    own = {ours: args[theirs] for theirs, ours in ROTARY.items() if args.get(theirs) is not None}
+    if isinstance(own.get("reference"), int):
+        own["reference"] = (own["reference"], own["reference"])
+    if kind != "cat" and kind != "axial":
+        own.pop("reference", None)
+    columns_first = args.get("rope_grid_indexing") == "xy" and kind != "dinov3"
+    pairs = "halves" if halves else "adjacent"
+    fields["rotary"] = RotaryConfig(kind=ROTARY_KINDS[kind], pairs=pairs, columns_first=columns_first, **own)  # type: ignore[arg-type]
+    return fields
+
+
+def with_pooling(config: ViTConfig, args: Mapping[str, Any], all_tokens: bool, where: str) -> ViTConfig:
+    """Return the config with the tokens that are pooled; `all_tokens`: Eva's attention pooling sees all of them."""
+    there, pool = bool(args.get("pool_include_prefix")), config.pool
+    if config.distillation_token and pool == "token":
+        return dataclasses.replace(config, pool="token_and_distillation")
+    if not config.prefix or pool == "token":
+        return config
+    if pool == "mean" and there:
+        return dataclasses.replace(config, pool="mean_all")
+    if pool == "attention" and not there and not all_tokens:
+        return dataclasses.replace(config, pool="attention_patches")
+    return config
 
 
 def function_heads(architecture: str) -> dict[str, Any]:
     """Return the heads that all of timm's functions for a size have."""
-    size = re.match(r"(vit|deit|flexivit|eva)_([a-z0-9]+)(_|$)", architecture)
-    variant = TIMM_SIZES.get(size[2]) if size else None
-    return {"heads": VARIANTS[variant][3]} if variant else {}
+    size = SIZE.fullmatch(architecture)
+    return {"num_heads": HEADS[size[1]]} if size and size[1] in HEADS else {}
 
 
-def check_enough_is_stated(t: Mapping[str, Tensor], inference: Inference) -> None:
-    """Refuse to guess if timm's own functions differ for the same tensors: without a class token."""
-    where, hints, stated = inference.where, inference.hints, inference.stated
+# Pieces of names of parts whose functions differ in what tensors do not show: rotary positions, GELU, epsilons.
+ASKING = (
+    "norm_pre.", ".attn.norm.", "patch_embed.norm.", ".q_proj.", ".fc1_g.", "rope.", "embeds.", ".in_norm.",
+    ".attns.",
+)  # fmt: skip
+
+
+def check_enough_is_stated(
+    t: Mapping[str, Tensor], args: Mapping[str, Any], hints: Hints, where: str
+) -> None:
+    """Refuse to guess if timm's own functions differ for the same tensors."""
     beside = "put timm's config.json, which names the architecture, beside it"
+    beit = any("relative_position_bias_table" in name for name in t)
+    pieces = [piece for piece in ASKING if any(piece in name for name in t)]
+    if not beit and any(name.endswith(".gamma_1") or name.endswith(".q_bias") for name in t):
+        pieces.append("gamma_1")
+    if pieces:
+        raise CheckpointError(
+            f"{where} has {pieces[0].strip('.')}: timm's models with it differ in positions, GELU or norms that "
+            f"tensors do not show; {beside}"
+        )
+    if (
+        "attn_pool.latent" in t
+        and ("cls_token" in t or "reg_token" in t)
+        and "pool_include_prefix" not in args
+    ):
+        raise CheckpointError(
+            f"{where}: the probe attends to all tokens, or to those of patches, which tensors do not show; {beside}"
+        )
+    if "cls_token" in t:
+        return
     if "blocks.0.attn.qkv.bias" not in t:
         raise CheckpointError(
             f"{where} has neither a class token nor biases of q, k and v: such models of timm normalise "
-            f"before each layer or, as vit_base_patch16_rpn_224, after it, which has no counterpart here; {beside}"
+            f"before each layer or, as vit_base_patch16_rpn_224, after it, which tensors do not show; {beside}"
         )
-    needed = {"heads": "heads=", "activation": "activation=gelu or =gelu_tanh"}
-    if missing := [needed[name] for name in needed if name not in stated and getattr(hints, name) is None]:
+    needed = {"heads": ("heads=", "num_heads"), "activation": ("activation=gelu or =gelu_tanh", "act_layer")}
+    missing = [
+        words for name, (words, arg) in needed.items() if arg not in args and getattr(hints, name) is None
+    ]
+    if missing:
         raise CheckpointError(
             f"{where} has no class token, and timm's models without one differ in what tensors do not show: "
             f"pass {' and '.join(missing)} (vitrail convert writes a bundle with them), or {beside}"
@@ -294,14 +287,8 @@ def preprocessing(pretrained: dict[str, Any] | None, config: Config) -> str:
 
 def write(checkpoint: Checkpoint, path: Path) -> list[str]:
     """Write a folder for timm's local-dir and hf-hub sources; return what its reader must set by hand."""
-    if isinstance(checkpoint.config, ViTConfig):
-        checkpoint, _ = make_plain(checkpoint, "timm", tanh=False)
     c = checkpoint.config
-    if isinstance(c, BiTConfig):
-        table, (architecture, args, notes) = BIT, bit_arguments(c)
-    else:
-        table = ROOT_ALONE if isinstance(c, HybridConfig) and not c.stem.units else VIT
-        architecture, args, notes = vit_arguments(c)
+    tensors, architecture, args, notes = express(checkpoint)
     settings, more = pretrained_settings(checkpoint)
     if stated := stated_license(checkpoint.license).get("weights"):
         settings["license"] = stated  # where timm keeps it
@@ -316,7 +303,6 @@ def write(checkpoint: Checkpoint, path: Path) -> list[str]:
     }
     if checkpoint.class_names is not None:
         content["label_names"] = checkpoint.class_names
-    tensors = write_weights(table, checkpoint.weights)
     torch_files.save_folder(path, tensors, {CONFIG: content}, checkpoint.license)
     return notes + more
 
@@ -325,47 +311,6 @@ def reader_line(checkpoint: Checkpoint) -> str:
     """Return the line of timm.data.create_transform for the config.json that is written."""
     settings, _ = pretrained_settings(checkpoint)
     return preprocessing(settings, checkpoint.config)
-
-
-def vit_arguments(c: ViTConfig) -> tuple[str, dict[str, Any], list[str]]:
-    """Return the name of a function, its arguments, and what the reader must set besides."""
-    args: dict[str, Any] = {
-        "patch_size": c.patch_size,
-        "embed_dim": c.width,
-        "depth": c.depth,
-        "mlp_ratio": mlp_ratio(c.width, c.mlp_dim),
-        "class_token": bool(c.class_token),
-        "fc_norm": c.norm_at == "pooled",
-        **{name: value for name, value in write_fields(c, FIELDS, WORDS).items() if value},  # no rates of 0
-    }
-    if c.positions == "none":
-        args["pos_embed"] = "none"
-    if c.pool == "attention" and c.class_token:
-        args["pool_include_prefix"] = True  # the class token is one of the tokens that the probe attends to
-    if c.dropout:
-        args["pos_drop_rate"] = c.dropout
-    notes = []
-    if c.norm_eps != DEFAULTS["norm_eps"]:
-        notes.append(
-            f"the reader must set norm_layer=functools.partial(torch.nn.LayerNorm, eps={c.norm_eps}): "
-            f"timm's files have no place for it, and its own is {DEFAULTS['norm_eps']}"
-        )
-    if not isinstance(c, HybridConfig):
-        return PLAIN.get((find_variant(c), c.patch_size), PLAIN["B", 16]), args, notes
-    if c.stem.width_factor != 1 or c.stem.units not in STEMS:
-        notes.append(no_function(f"a stem of units {c.stem.units} and width factor {c.stem.width_factor}"))
-    return STEMS.get(c.stem.units, STEMS[3, 4, 9]), args, notes + resnet_notes(c.stem)
-
-
-def bit_arguments(c: BiTConfig) -> tuple[str, dict[str, Any], list[str]]:
-    """Return the same for a BiT; a width factor other than the function's is passed as numbers of channels."""
-    name, factor = BITS.get(c.units, BITS[3, 4, 6, 3])
-    notes = [] if c.units in BITS else [no_function(f"a BiT of units {c.units}")]
-    by = c.width_factor / factor
-    args: dict[str, Any] = {}
-    if by != 1:
-        args = {"channels": [int(n * by) for n in (256, 512, 1024, 2048)], "stem_chs": int(64 * by)}
-    return name, args, notes + resnet_notes(c)
 
 
 def pretrained_settings(checkpoint: Checkpoint) -> tuple[dict[str, Any], list[str]]:
@@ -406,22 +351,3 @@ def crop_settings(t: Transform, c: Config) -> dict[str, Any] | None:
         if all(math.floor(side / kept) == goal for side, goal in zip(c.image_size, target, strict=True)):
             return {"crop_pct": kept, "crop_mode": mode}
     return None
-
-
-def mlp_ratio(width: int, mlp_dim: int) -> float:
-    """Return a ratio with int(width * ratio) == mlp_dim, as timm computes it."""
-    ratio = mlp_dim / width
-    return ratio if int(width * ratio) == mlp_dim else math.nextafter(ratio, math.inf)
-
-
-def no_function(what: str) -> str:
-    return f"timm has no function for {what}: build its ResNetV2 by hand, and load model.safetensors into it"
-
-
-def resnet_notes(c: BiTConfig | StemConfig) -> list[str]:
-    ours = dataclasses.asdict(c)
-    return [
-        f"timm's ResNets have {name} {theirs}, and its files have no place for {ours[name]}: numbers differ a little"
-        for name, theirs in RESNET.items()
-        if ours[name] != theirs
-    ]
