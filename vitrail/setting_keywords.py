@@ -84,6 +84,7 @@ class ExperimentSettings(TypedDict, total=False):
     grad_clip: float
     ema: float
     ema_ramp: bool
+    tune: str
     freeze: tuple[str, ...] | list[str]
     steps: Duration
     grad_accum: int
@@ -100,6 +101,7 @@ class ExperimentSettings(TypedDict, total=False):
     patience: int
     on_nonfinite: Literal["stop", "skip"]
     max_skipped: int
+    save_adapter: bool
     tensorboard: bool
     seed: int
 

@@ -89,7 +89,7 @@ def test_finetune_and_what_it_records(run, tmp_path):
 
 
 def test_finetune_begins_with_its_weights(run, tmp_path):
-    run("finetune", *TRAIN, "--freeze", "body", "--out", "tuned")
+    run("finetune", *TRAIN, "--tune", "head", "--out", "tuned")
     tuned, included = (vitrail.load(m).encoder.state_dict() for m in (tmp_path / "tuned/model", "ti8-64"))
     assert all(torch.equal(w, included[name]) for name, w in tuned.items())
 

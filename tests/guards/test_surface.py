@@ -12,7 +12,7 @@ import vitrail
 PROBE = "train_split, test_split, which, cache, batch_size, num_workers)"
 SIGNATURES = {
     "create": "(name, *, classes, image_size, **overrides)",
-    "load": "(path_or_name, *, classes, image_size, heads, activation, norm_eps, pool, resample)",
+    "load": "(path_or_name, *, classes, image_size, heads, activation, norm_eps, pool, resample, adapter)",
     "save": "(model, path, *, to)",
     "list_models": "(pattern)",
     "transform": "(model, training)",

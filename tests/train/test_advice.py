@@ -41,7 +41,7 @@ def test_over_half_an_hour_a_cpu_is_the_wrong_place(parts, slow, caplog, device,
     assert advise(replace(parts(steps=226), device=torch.device(device)), runs=1) == 1808
     assert f"226 steps of 8 images: about 30 minutes on {device}" in caplog.text
     assert ("vitrail linear mu/8@16 shapes?image_size=16&n=80" in caplog.text) == said
-    assert ("--freeze body" in caplog.text) == said
+    assert ("--tune head" in caplog.text) == said
 
 
 def test_measuring_takes_time_and_leaves_the_random_numbers_alone(parts):

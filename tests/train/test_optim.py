@@ -1,4 +1,4 @@
-"""Which parameter is in which group, and what is frozen."""
+"""Which parameter is in which group."""
 
 from collections import Counter
 
@@ -9,9 +9,9 @@ import vitrail
 from vitrail.errors import ConfigError
 from vitrail.objectives.classification import Classification
 from vitrail.objectives.masked_patches import MaskedPatches
-from vitrail.train.optim import freeze
 from vitrail.train.settings import OptimizerSettings
 from vitrail.train.state import TrainState
+from vitrail.train.tuning import select
 
 CPU = torch.device("cpu")
 CLASSIFY, MASK = Classification().build, MaskedPatches().build
@@ -83,7 +83,7 @@ def test_layer_decay_of_positions_at_the_layers(kind):
 
 def test_layer_decay_does_not_depend_on_what_is_frozen():
     objective, frozen = CLASSIFY(vit(depth=3)), CLASSIFY(vit(depth=3))
-    freeze(frozen.model, ["encoder.blocks.2"])
+    select(frozen.model, "all", ["encoder.blocks.2"])
     found, others = (groups(each, layer_decay=0.5) for each in (objective, frozen))
     assert others and all(group["scale"] == found[name]["scale"] for name, group in others.items())
 
@@ -120,44 +120,6 @@ def test_decay_is_decoupled_and_scaled_by_the_rate():
     assert (model.head.classifier.bias == 1).all()
 
 
-def trained(model):
-    return {name for name, p in model.named_parameters() if p.requires_grad}
-
-
-def test_freezing_the_body_leaves_the_head():
-    model = vit()
-    freeze(model, ["body"])
-    assert trained(model) == {"head.classifier.weight", "head.classifier.bias"}
-    assert set(groups(CLASSIFY(model))) == {"model.head.classifier.weight", "model.head.classifier.bias"}
-
-
-def test_freezing_parts_by_whole_words():
-    model = vit(depth=12)
-    everything = trained(model)
-    freeze(model, ["encoder.blocks.1", "cls", "head.classifier.bias"])
-    frozen = everything - trained(model)
-    assert frozen == {
-        n for n in everything if n.startswith("encoder.blocks.1.") or n in ("cls", "head.classifier.bias")
-    }
-    assert "encoder.blocks.10.mlp.fc1.weight" in trained(model)
-
-
-def test_a_part_that_is_not_there():
-    model = vit()
-    before = trained(model)
-    for part in ("tail", "enc", ""):
-        with pytest.raises(
-            ConfigError, match=f"freeze '{part}': no parameter has this prefix; there are body, .*encoder"
-        ):
-            freeze(model, [part])
-    assert trained(model) == before
-
-
-def test_nothing_left_to_train():
-    with pytest.raises(ConfigError, match="freeze body, head leaves nothing to train"):
-        freeze(vit(), ["body", "head"])
-
-
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
@@ -167,17 +129,9 @@ def test_nothing_left_to_train():
         ({"weight_decay": -1.0}, "decay -1.0"),
         ({"layer_decay": 0.0}, "layer_decay 0.0"),
         ({"layer_decay": 1.1}, "layer_decay 1.1"),
+        ({"tune": "body"}, "tune 'body' is not one of"),
     ],
 )
 def test_refused(fields, words):
     with pytest.raises(ConfigError, match=words):
         OptimizerSettings(**fields)
-
-
-def test_a_head_of_zeros_cannot_be_frozen_for_nothing_would_learn():
-    model = vit()
-    with pytest.raises(ConfigError, match="freeze head: the head is new and all zeros"):
-        freeze(model, ["head"])
-    torch.nn.init.ones_(model.head.classifier.weight)
-    freeze(model, ["head"])
-    assert not model.head.classifier.weight.requires_grad

@@ -185,6 +185,19 @@ def test_stopped_and_continued_is_bit_for_bit_the_same(whole, tmp_path, monkeypa
     assert without_time(again.results) == without_time(whole.results)
 
 
+def test_adapters_stopped_and_continued_are_bit_for_bit_the_same(whole, tmp_path, monkeypatch):
+    settings = experiment(model=str(whole.folder / "model"), tune="lora:2")
+    straight = run(settings, tmp_path / "straight", device="cpu")
+    stop_after(monkeypatch, 5)
+    with pytest.raises(Interrupted):
+        run(settings, tmp_path / "run", device="cpu")
+    monkeypatch.undo()
+    again = run(settings, tmp_path / "run", device="cpu")
+    assert same_weights(weights(again.folder), weights(straight.folder))
+    assert rows(again.folder) == rows(straight.folder)
+    assert without_time(again.results) == without_time(straight.results)
+
+
 def stop_after(monkeypatch, steps):
     def step(self, row):
         if row["step"] == steps:

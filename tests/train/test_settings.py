@@ -108,7 +108,8 @@ OTHER = [
     {"evaluate_every": 1},  # with `monitor` it decides which weights are kept
     {"grad_accum": 2},
     {"weight_decay": 0.1},
-    {"freeze": "body"},
+    {"freeze": "embedding"},
+    {"tune": "head"},
     {"label_smoothing": 0.1},
     {"objective": "masked-patches"},
 ]

@@ -8,18 +8,18 @@ from vitrail.checkpoints.run import Run
 from vitrail.objectives.classification import Classification
 from vitrail.train.settings import OptimizerSettings
 from vitrail.train.state import TrainState
+from vitrail.train.tuning import select
 
 CPU = torch.device("cpu")
 STEPS = 4
 
 
-def objective():
+def objective(tune="all"):
     torch.manual_seed(0)
-    made = Classification().build(vitrail.create("mu/8", classes=5, image_size=16))
-    torch.nn.init.normal_(
-        made.model.head.classifier.weight
-    )  # a head of zeros would give the body no gradient
-    return made
+    model = vitrail.create("mu/8", classes=5, image_size=16)
+    torch.nn.init.normal_(model.head.classifier.weight)  # a head of zeros would give the body no gradient
+    select(model, tune)
+    return Classification().build(model)
 
 
 def batch(step, part=0):
@@ -136,12 +136,12 @@ def test_without_an_average_the_weights_are_what_they_are():
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-@pytest.mark.parametrize("grad_accum", [1, 2])
-def test_flat_trains_as_plain(optimizer, grad_accum):
+@pytest.mark.parametrize(("grad_accum", "tune"), [(1, "all"), (2, "all"), (1, "lora:2"), (2, "last:1")])
+def test_flat_trains_as_plain(optimizer, grad_accum, tune):
     settings = OptimizerSettings(optimizer, weight_decay=0.1, layer_decay=0.5, ema=0.9)
     states = []
     for flat in (False, True):
-        state = TrainState(objective(), settings, CPU, flat=flat)
+        state = TrainState(objective(tune), settings, CPU, flat=flat)
         for step in range(STEPS):
             state.schedule(step, 0.1)
             for part in range(grad_accum):
@@ -159,25 +159,30 @@ def test_flat_trains_as_plain(optimizer, grad_accum):
             torch.testing.assert_close(flat[name], t, rtol=1e-4, atol=1e-5, msg=name)
 
 
-def test_copies_follow_the_weights_which_stay_exact():
-    state = TrainState(objective(), OptimizerSettings("sgd"), CPU, flat=True, copies=True)
+@pytest.mark.parametrize("tune", ["all", "lora:2"])
+def test_copies_follow_the_weights_which_stay_exact(tune):
+    state = TrainState(objective(tune), OptimizerSettings("sgd"), CPU, flat=True, copies=True)
     before = {name: p.detach().clone() for name, p in state.objective.named_parameters()}
+    trained = {name for name, p in state.objective.named_parameters() if p.requires_grad}
     for step in range(STEPS):
         state.schedule(step, 1e-3)
         with torch.autocast("cpu", torch.bfloat16):
             loss, _ = state.forward(batch(step))
         state.add_gradients(loss)
         state.update()
-    moved = 0
+    moved = set()
     for name, p in state.objective.named_parameters():
-        assert p.dtype == torch.float32 and state.copies[name].dtype == torch.bfloat16
-        assert torch.equal(state.copies[name], p.to(torch.bfloat16))
-        moved += not torch.equal(p, before[name])
-    assert moved == len(before)
+        assert p.dtype == torch.float32
+        if name in trained:
+            assert state.copies[name].dtype == torch.bfloat16
+            assert torch.equal(state.copies[name], p.to(torch.bfloat16))
+        moved |= set() if torch.equal(p, before[name]) else {name}
+    assert moved == trained == state.copies.keys()
+    bias = "model.head.classifier.bias"
     with torch.no_grad():
-        state.tensors()["weights.model.cls"].fill_(0.3)  # as a checkpoint that is restored
+        state.tensors()[f"weights.{bias}"].fill_(0.3)  # as a checkpoint that is restored
     state.restored()
-    assert state.copies["model.cls"].unique().tolist() == [torch.tensor(0.3).bfloat16().item()]
+    assert state.copies[bias].unique().tolist() == [torch.tensor(0.3).bfloat16().item()]
 
 
 def test_flat_checkpoints_are_read_by_plain_states(tmp_path):

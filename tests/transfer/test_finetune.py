@@ -317,8 +317,8 @@ def test_it_begins_from_the_body_with_a_head_of_zeros_at_the_new_size(pretrained
 
 
 def test_a_frozen_body_stays_as_it_is(pretrained, tmp_path):
-    made = tune(pretrained, tmp_path / "run", freeze="body", test="none")
-    assert card(made.folder)["config"]["optimizer"]["freeze"] == ["body"]
+    made = tune(pretrained, tmp_path / "run", tune="head", test="none")
+    assert card(made.folder)["config"]["optimizer"]["tune"] == "head"
     before, after = vitrail.load(pretrained, classes=10).state_dict(), made.model().state_dict()
     assert {name for name in after if not torch.equal(before[name], after[name])} == {
         "head.classifier.weight",

@@ -111,9 +111,9 @@ def write(checkpoint: Checkpoint, folder: Path) -> list[str]:
     return []
 
 
-def seal_card(card: dict[str, Any], weights: Path) -> dict[str, Any]:
-    """Add the digests of the weights' file and of the card itself."""
-    return {**card, "sha256": {WEIGHTS: digest_file(weights), CARD: digest_card(card)}}
+def seal_card(card: dict[str, Any], weights: Path, name: str = CARD) -> dict[str, Any]:
+    """Add the digests of the weights' file and of the card itself, which will have this name."""
+    return {**card, "sha256": {weights.name: digest_file(weights), name: digest_card(card)}}
 
 
 def digest_file(path: Path) -> str:
@@ -127,19 +127,20 @@ def digest_card(card: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def read_card(path: Path) -> dict[str, Any]:
-    card = read_object(path, Card, follow_links=True)
+def read_card(path: Path, kind: Any = Card, version: int = VERSION) -> dict[str, Any]:
+    """Read a card of up to a version, check it against a schema, and its digest."""
+    card = read_object(path, kind, follow_links=True)
     try:
         check_license(card.get("license", {}))
     except ConfigError as error:
         raise CheckpointError(f"{path}: {error}") from error
-    if card["version"] > VERSION:
+    if card["version"] > version:
         raise CheckpointError(
-            f"{path} has version {card['version']}; this version of vitrail reads up to {VERSION}"
+            f"{path} has version {card['version']}; this version of vitrail reads up to {version}"
         )
     if "sha256" not in card and card["version"] > UNSEALED:
         raise CheckpointError(f"{path} lacks sha256")
-    if "sha256" in card and digest_card(card) != card["sha256"].get(CARD):
+    if "sha256" in card and digest_card(card) != card["sha256"].get(path.name):
         raise CheckpointError(
             f"{path} is damaged, or was edited by hand: its SHA-256 is not the one written in it. Change a model in "
             "Python (vitrail.load, set its preprocess or class_names, vitrail.save) or with vitrail convert"

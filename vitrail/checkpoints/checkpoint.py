@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,7 @@ from vitrail.checkpoints.license import check_license, describe_license, stated_
 from vitrail.data import preprocess as pp
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.models import positions
+from vitrail.models.adapters import base_weights
 from vitrail.models.hybrid import HybridConfig
 from vitrail.models.names import Config, Model, build
 from vitrail.models.resnet import BiTConfig
@@ -79,11 +81,16 @@ def to_model(
 
 
 def model_digest(model: Model) -> str:
-    """Return a digest of the architecture and of every weight, bit by bit."""
-    state = hashlib.blake2b(repr(model.config).encode(), digest_size=16)
-    for name, w in model.state_dict().items():
+    """Return a digest of the architecture and of every weight, bit by bit; adapters do not count."""
+    return weights_digest(base_weights(model.state_dict()), repr(model.config))
+
+
+def weights_digest(weights: Mapping[str, Tensor], text: str = "") -> str:
+    """Return a digest of a text and of every weight, bit by bit."""
+    state = hashlib.blake2b(text.encode(), digest_size=16)
+    for name, w in weights.items():
         state.update(f"{name} {w.dtype} {tuple(w.shape)};".encode())
-        state.update(w.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+        state.update(w.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return state.hexdigest()
 
 

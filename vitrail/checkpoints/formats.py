@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from vitrail.checkpoints import adapter as adapters
 from vitrail.checkpoints import bundle, google, huggingface, timm, torch_files, torchvision
 from vitrail.checkpoints.architecture import NO_HINTS, Hints, Size
 from vitrail.checkpoints.checkpoint import Checkpoint, check_finite_weights, from_model, to_model
@@ -55,15 +56,18 @@ def load(
     norm_eps: float | None = None,
     pool: str | None = None,
     resample: str = "official",
+    adapter: str | Path = "",
 ) -> Model:
     """Return a model with its weights, in evaluation mode, from a path in any format, or an included one by name.
 
     `classes`: another number gives a new head of zeros. `image_size`: another one resamples the positions, by
     the method `resample`. `heads`, `activation` (gelu, gelu_tanh), `norm_eps`, `pool` (token, mean, attention): for
-    files that do not record them.
+    files that do not record them. `adapter`: a folder that --save-adapter wrote, for the weights it belongs to.
     """
     hints = Hints(heads, activation, norm_eps, pool)
     checkpoint = read(path_or_name, hints, image_size=image_size)
+    if adapter:
+        checkpoint = adapters.apply(checkpoint, Path(adapter))
     return to_model(checkpoint, classes=classes, image_size=image_size, resample=resample)
 
 

@@ -82,11 +82,12 @@ def with_model(experiment: Experiment, config: Config, start: Checkpoint | None)
 
 def describe_needs(needs: Estimate, on: Accelerators, where: str) -> dict[str, str]:
     many = f"{on.processes} x {on.peak_flops / 1e12:g} TFLOP/s ({where}) at {on.utilisation:.0%}"
+    trained = "" if needs.trained == needs.parameters else f", {needs.trained:,} of them trained"
     less = "(less with --grad-accum, --activation-checkpointing)"
     return {
         "steps": f"{needs.steps:,} ({needs.examples_seen:,} images)",
         "image size": "{} x {}".format(*needs.image_size),
-        "parameters": f"{needs.parameters:,}",
+        "parameters": f"{needs.parameters:,}" + trained,
         "exaFLOPs": f"{needs.exaflops:,.4g}",
         "memory per process": size(needs.memory_bytes),
         "  weights, gradients, optimizer": size(needs.state_bytes),

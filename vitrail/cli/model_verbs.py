@@ -169,6 +169,7 @@ def convert(
     resample: str = "official",
     preprocess: str = "",
     license: str = "",
+    adapter: str = "",
     sample: tuple[str, ...] = (),
     reading: Reading = READING,
     common: Common = COMMON,
@@ -187,6 +188,7 @@ def convert(
         preprocess: preprocessing line instead of the model's own, or the name of a preset, such as
             big_vision_fewshot
         license: license of the weights, if the source states none: an SPDX identifier such as MIT, or a sentence
+        adapter: folder of adapters, which --save-adapter wrote for the weights of SRC, to merge into them
         sample: images to measure the change on: files, folders or patterns; if unset, 16 drawn pictures
     """
     from vitrail.checkpoints.formats import convert as run
@@ -197,7 +199,7 @@ def convert(
     paths = find_images(sample) if sample else []
     model = run(
         source, destination, to=to, precision=precision, classes=classes, resample=resample, preprocess=preprocess,
-        license=license, **reading.arguments(),
+        license=license, adapter=adapter, **reading.arguments(),
     )  # fmt: skip
     config, parameters = model.config, cost(model.config).parameters
     H, W = config.image_size

@@ -64,6 +64,14 @@ def cost(config: Config) -> Cost:
     return replace(body, parameters=body.parameters + head + config.classes, macs=body.macs + head)
 
 
+def layer_cost(config: ViTConfig) -> Cost:
+    """Return the cost of one layer of the encoder."""
+    less, more = cost(config), cost(replace(config, depth=config.depth + 1))
+    return Cost(
+        more.parameters - less.parameters, 0, more.macs - less.macs, more.activations - less.activations
+    )
+
+
 def accelerator_days(flops: float, peak_flops: float, utilisation: float) -> float:
     """Return the days on one accelerator. The paper's TPUv3 core: a peak of 61.5e12 (half a chip's 123e12) in bf16;
     its H/14 took 2,500 core-days for 14 epochs of JFT, a utilisation of 0.32, its L/16 680, 0.43."""

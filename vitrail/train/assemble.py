@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from vitrail.checkpoints.adapter import base_digest
 from vitrail.checkpoints.checkpoint import (
     Checkpoint,
     change_classes,
@@ -37,9 +38,9 @@ from vitrail.models.vit import ViT
 from vitrail.runtime.distributed import launched, local_world, rank, world
 from vitrail.runtime.log import summary_writer
 from vitrail.train.data_splits import Sources, list_some, open_data, without_images
-from vitrail.train.optim import freeze
 from vitrail.train.parallel import check_processes
 from vitrail.train.settings import Experiment, ModelSettings
+from vitrail.train.tuning import parse_tune, select
 
 MOST_WORKERS = 16
 MOST_EVALUATED = 256  # images at a time on one process
@@ -77,6 +78,7 @@ class Assembled:
     evaluators: list[Evaluator]
     device: torch.device
     from_weights: bool  # it starts from weights that were loaded
+    base: str  # digest of these, where adapters to them are to be saved
 
     def open_run(self, folder: Path, identity: dict[str, Any] | None = None) -> Run:
         """Open its folder, new or to be resumed; refuse that of another. `identity`: what tells runs apart."""
@@ -110,10 +112,15 @@ def assemble(
         raise ConfigError("compile graphs records whole steps, and cannot skip one: set on_nonfinite to stop")
     if training.parallel == "fsdp" and not launched():
         raise ConfigError("parallel=fsdp needs processes to share the weights: use torchrun, or leave it out")
+    if training.save_adapter and (parse_tune(resolved.optimizer.tune).kind != "lora" or inputs.start is None):
+        raise ConfigError(
+            f"save_adapter is for adapters to weights that are loaded: set tune to lora:R, and model to weights, not "
+            f"tune {resolved.optimizer.tune} and model {experiment.model.model}"
+        )
     torch.manual_seed(experiment.seed)
     model = build_model(experiment, sources.train, inputs.start)
+    select(model, experiment.optimizer.tune, experiment.optimizer.freeze)
     objective = experiment.objective.build(model).to(device)
-    freeze(model, experiment.optimizer.freeze)
     if isinstance(model, ViT):
         model.encoder.activation_checkpointing = training.activation_checkpointing
     return Assembled(
@@ -126,6 +133,7 @@ def assemble(
         evaluators=build_evaluators(experiment, objective, sources.val),
         device=device,
         from_weights=inputs.start is not None,
+        base=base_digest(inputs.start) if training.save_adapter and inputs.start is not None else "",
     )
 
 

@@ -1,8 +1,8 @@
 """Estimates of a run before it starts: steps, FLOPs, memory and time by arithmetic, or time measured on this machine.
 
-    FLOPs         training FLOPs of an image (models/cost.py) x batch x steps
-    memory        per process: weights, gradients and the optimizer's moments in float32, the average where there is
-                  one, and what the backward pass keeps of its part of a batch
+    FLOPs         training FLOPs of an image (tuning.py) x batch x steps
+    memory        per process: weights in float32, of those that learn also gradients, the optimizer's moments and the
+                  average where there is one; and what the backward pass keeps of its part of a batch
     time          FLOPs / (processes x peak x utilisation)
 
 The layer by which masked patches are predicted is not counted: 0.2% of B/16 for mean colours.
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import torch
 
-from vitrail.models.cost import accelerator_days, cost
+from vitrail.models.cost import accelerator_days
 from vitrail.models.names import Config
 from vitrail.models.vit import ViTConfig
 from vitrail.runtime.distributed import world
@@ -24,6 +24,7 @@ from vitrail.train.assemble import Assembled
 from vitrail.train.optim import MOMENTS
 from vitrail.train.parallel import check_processes
 from vitrail.train.settings import Experiment
+from vitrail.train.tuning import parse_tune, training_cost
 
 UTILISATION = 0.4  # fraction of the peak that training reaches, unless something else is known
 TPU_V3_CORE = 61.5e12  # FLOP/s: what the paper counts its days in
@@ -46,6 +47,7 @@ class Estimate:
     examples_seen: int  # steps x batch
     image_size: tuple[int, int]
     parameters: int
+    trained: int  # of them
     flops: float  # of the whole run
     state_bytes: int  # of a process: weights, gradients, moments, average
     activation_bytes: int  # of a process: kept for the backward pass
@@ -70,23 +72,26 @@ def estimate(
     check_processes(experiment.training, batch_size, on.processes)
     resolved = experiment.resolve(examples, cuda=True)
     training, optimizer, steps = resolved.training, resolved.optimizer, int(resolved.training.steps)
-    c = cost(config)
-    flops = float(c.training_flops) * batch_size * steps
+    c = training_cost(config, optimizer.tune, optimizer.freeze)
+    flops = float(c.flops) * batch_size * steps
     days = accelerator_days(flops, on.peak_flops, on.utilisation)
-    # In float32 the weight, its gradient, AdamW's two moments or SGD's one, and the average.
-    state = 4 * c.parameters * (2 + len(MOMENTS[optimizer.optimizer]) + bool(optimizer.ema))
+    # In float32 the weight; if it learns its gradient, AdamW's two moments or SGD's one, and the average.
+    state = 4 * (c.trained * (2 + len(MOMENTS[optimizer.optimizer]) + bool(optimizer.ema)) + c.fixed)
     activations = c.activations  # values kept of one image
-    if training.activation_checkpointing and isinstance(config, ViTConfig):
+    kind, number = parse_tune(optimizer.tune)
+    layers = {"head": 0, "last": number}.get(kind, getattr(config, "depth", 0))  # that keep something
+    if training.activation_checkpointing and isinstance(config, ViTConfig) and layers:
         # A layer keeps its input, and one layer at a time the rest.
         T, D = config.tokens, config.width
         layer = T * (8 * D + 2 * config.mlp_dim) * (2 if config.block == "axial" else 1)
-        activations += config.depth * T * D - (config.depth - 1) * layer
+        activations += layers * T * D - (layers - 1) * layer
     images = batch_size // (on.processes * training.grad_accum)
     return Estimate(
         steps=steps,
         examples_seen=steps * batch_size,
         image_size=config.image_size,
-        parameters=c.parameters,
+        parameters=c.trained + c.fixed,
+        trained=c.trained,
         flops=flops,
         state_bytes=state // (on.processes // training.replicas if training.parallel == "fsdp" else 1),
         activation_bytes=images * activations * (4 if training.precision == "float32" else 2),
@@ -108,7 +113,7 @@ def advise(assembled: Assembled, *, runs: int) -> float:
     if device.type == "cpu" and seconds > LONG_SECONDS:
         note(
             "That is long on a CPU. A linear probe on frozen features needs one pass over the images: "
-            f"vitrail linear {experiment.model.model} {experiment.data.data}; or train only the head: --freeze body"
+            f"vitrail linear {experiment.model.model} {experiment.data.data}; or train only the head: --tune head"
         )
     return seconds
 

@@ -4,21 +4,19 @@ Every parameter is in exactly one group, a pair (weight decay or none, factor of
 convolutions, not biases, norms, positions, class or mask embeddings. AdamW's decay is decoupled and scaled by lr, in
 the paper's units: lr (Adam's direction + decay w).
 
-`layer_decay` c < 1 gives layer l of L the factor c^(L + 1 - l): the head 1, the embedding the least. A table of
-positions at each layer goes with its layer, one that all layers share with the first.
+`layer_decay` c < 1 gives layer l of L the factor c^(L + 1 - l): the head 1, the embedding the least (tuning.py).
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from vitrail.errors import ConfigError
 from vitrail.train.settings import OptimizerSettings
+from vitrail.train.tuning import find_layers
 
 # The tensors that each keeps of a parameter.
 MOMENTS = {"adamw": ("exp_avg", "exp_avg_sq"), "sgd": ("momentum_buffer",)}
@@ -51,19 +49,15 @@ def group_parameters(
     objective: nn.Module, settings: OptimizerSettings
 ) -> dict[tuple[float, float], dict[str, nn.Parameter]]:
     """Return the parameters that are not frozen, by name, for each pair of weight decay and factor of lr."""
-    layers = {name: find_layer(name) for name, _ in objective.named_parameters()}
-    depth = 1 + max((layer for layer in layers.values() if layer is not None), default=-1)
+    layers = find_layers(name for name, _ in objective.named_parameters())
+    depth = max(layers.values(), default=0)
     groups: dict[tuple[float, float], dict[str, nn.Parameter]] = {}
     for name, p in objective.named_parameters():
         if p.requires_grad:
             is_kernel = name.endswith(".weight") and p.ndim >= 2
-            layer = layers[name]
-            if layer is None:  # the layers 0 ... depth - 1 lie between what feeds them and what reads them
-                below = re.search(r"(^|\.)(embedding|cls|positions|stem|root|mask)(\.|$)", name)
-                layer = -1 if below else depth
             decay_and_scale = (
                 settings.weight_decay if is_kernel else 0.0,
-                settings.layer_decay ** (depth - layer),
+                settings.layer_decay ** (depth - layers[name]),
             )
             groups.setdefault(decay_and_scale, {})[name] = p
     return groups
@@ -99,32 +93,3 @@ def build_optimizer(
             for name in MOMENTS[settings.optimizer]:
                 optimizer.state[p][name] = torch.zeros_like(p, memory_format=torch.preserve_format)
     return optimizer
-
-
-def freeze(model: nn.Module, prefixes: Sequence[str]) -> None:
-    """Freeze `body`, all but the head, or the parameters whose names begin with a prefix of whole words."""
-    for part in prefixes:
-        matched = False
-        for name, p in model.named_parameters():
-            in_body = part == "body" and not name.startswith("head.")
-            if in_body or f"{name}.".startswith(f"{part}."):
-                p.requires_grad_(False)
-                matched = True
-        if not matched:
-            first = ", ".join(dict.fromkeys(name.split(".")[0] for name, _ in model.named_parameters()))
-            raise ConfigError(f"freeze {part!r}: no parameter has this prefix; there are body, {first}")
-    if not any(p.requires_grad for p in model.parameters()):
-        raise ConfigError(f"freeze {', '.join(prefixes)} leaves nothing to train")
-    classifier = dict(model.named_parameters()).get("head.classifier.weight")
-    if classifier is not None and not classifier.requires_grad and not classifier.any():
-        raise ConfigError(
-            f"freeze {', '.join(prefixes)}: the head is new and all zeros, so no gradient reaches the layers below; "
-            "freeze other parts (body trains only the head)"
-        )
-
-
-def find_layer(name: str) -> int | None:
-    if ".stem." in f".{name}":
-        return None  # of a hybrid: below all layers, as the embedding that reads it
-    match = re.search(r"(?:encoder\.(?:blocks|positions)|stages)\.(\d+)\.", name)
-    return None if match is None else int(match[1])

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypedDict
 
-from torch import nn
+from torch import Tensor, nn
 
-from vitrail.checkpoints import bundle
-from vitrail.checkpoints.checkpoint import Checkpoint, to_model
+from vitrail.checkpoints import adapter, bundle
+from vitrail.checkpoints.checkpoint import Checkpoint, from_model, to_model
 from vitrail.checkpoints.formats import load, save
 from vitrail.checkpoints.json_files import Count
 from vitrail.checkpoints.license import complete_license, inherit_license
@@ -34,7 +34,7 @@ from vitrail.data.sources import Source
 from vitrail.errors import CheckpointError, Interrupted
 from vitrail.evaluators.accuracy import Evaluation, evaluate
 from vitrail.evaluators.score import Gallery
-from vitrail.models.cost import cost
+from vitrail.models.adapters import is_adapted, merge
 from vitrail.models.names import Model
 from vitrail.objectives.objective import backbone
 from vitrail.runtime.device import Device, device_name, peak_flops, pick
@@ -48,8 +48,10 @@ from vitrail.train.fit import Loop, Outcome
 from vitrail.train.parallel import distribute, gather_tensor
 from vitrail.train.settings import Experiment
 from vitrail.train.state import TrainState
+from vitrail.train.tuning import training_cost
 
-MISTAKES, MODEL, MODEL_FILES = "mistakes.jsonl", "model", (bundle.WEIGHTS, bundle.CARD)
+MISTAKES, MODEL, ADAPTER = "mistakes.jsonl", "model", "adapter"
+MODEL_FILES = (bundle.WEIGHTS, bundle.CARD)
 Scores = dict[str, float | None]  # None: not a finite number
 
 
@@ -148,7 +150,7 @@ def finish(
                 )
             raise
         run.finish(results)
-    elif gather(rank() == 0 and is_broken(run.path, results))[0]:
+    elif gather(rank() == 0 and (is_broken(run.path, results) or lacks_adapter(assembled, run)))[0]:
         results = rewrite_model(assembled, run, results)
         run.finish(results)
     return results
@@ -163,7 +165,8 @@ def train(assembled: Assembled, run: Run, figures: Figures | None) -> dict[str, 
             note(remark)
         note(f"Training on {device} in {describe_computation(assembled)}")
     module, state = build_state(assembled)
-    flops, peak = cost(assembled.model.config).training_flops, peak_flops(device) * world()
+    tune = experiment.optimizer.tune
+    flops, peak = training_cost(assembled.model.config, tune).flops, peak_flops(device) * world()
     work, bad = Work(steps, experiment.data.batch_size, flops, peak), assembled.loader.bad_files
     board = Board(run.path / "tensorboard") if training.tensorboard and first else None
 
@@ -244,22 +247,31 @@ def rewrite_model(assembled: Assembled, run: Run, results: dict[str, Any]) -> di
         ) from error
     state.keep_average()
     if rank() == 0:
-        note(f"{place} was missing or damaged: writing it again from the checkpoint of step {step}")
+        if is_broken(run.path, results):
+            note(f"{place} was missing or damaged: writing it again from the checkpoint of step {step}")
         check_own_folder(place, MODEL_FILES, "trained")  # one with anything else in it is not a run's
         shutil.rmtree(place, ignore_errors=True)
     return publish(trained_model(assembled), assembled, run, results)
 
 
 def trained_model(assembled: Assembled) -> Model:
-    """Return the model to save, its weights whole on every process."""
+    """Return the model to save: its weights whole on every process, adapters merged into them."""
     model = backbone(assembled.objective)
-    if assembled.experiment.training.parallel != "fsdp":
+    if assembled.experiment.training.parallel != "fsdp" and not is_adapted(model):
         return model
-    weights = {name: gather_tensor(w).detach() for name, w in model.state_dict().items()}
     checkpoint = Checkpoint(
-        model.config, weights, model.preprocess, model.class_names, model.provenance, license=model.license
+        model.config,
+        merge(whole_weights(model)),
+        model.preprocess,
+        model.class_names,
+        model.provenance,
+        license=model.license,
     )
     return to_model(checkpoint).to(assembled.device)
+
+
+def whole_weights(model: Model) -> dict[str, Tensor]:
+    return {name: gather_tensor(w).detach() for name, w in model.state_dict().items()}
 
 
 def publish(model: Model, assembled: Assembled, run: Run, results: dict[str, Any]) -> dict[str, Any]:
@@ -275,8 +287,11 @@ def publish(model: Model, assembled: Assembled, run: Run, results: dict[str, Any
     model.provenance = provenance | ({"start": model.provenance} if assembled.from_weights else {})
     model.license = inherit_license(model.license)
     model.metrics = replace_nonfinite({"val": results["val"], "test": results["test"]})
+    own = whole_weights(backbone(assembled.objective)) if assembled.base else {}
     if rank() == 0:
         save(model, run.path / MODEL)
+        if own:
+            adapter.write(from_model(model), own, assembled.base, run.path / ADAPTER)
     return results | {"model": gather(written_model(run.path) if rank() == 0 else {})[0]}
 
 
@@ -291,6 +306,10 @@ def written_model(folder: Path) -> dict[str, str]:
 def is_broken(folder: Path, results: dict[str, Any]) -> bool:
     """Return True for a finished run whose bundle is not the one that was written."""
     return not (model := written_model(folder)) or model != results.get("model")
+
+
+def lacks_adapter(assembled: Assembled, run: Run) -> bool:
+    return bool(assembled.base) and not (run.path / ADAPTER).exists()
 
 
 def lacks_model(folder: Path) -> bool:

@@ -31,6 +31,7 @@ from vitrail.models.names import Config, make_config
 from vitrail.objectives import objective_name
 from vitrail.objectives.classification import Classification
 from vitrail.objectives.objective import Objective
+from vitrail.train.tuning import parse_tune
 
 Duration = int | str
 Parallel = Literal["ddp", "fsdp"]
@@ -42,6 +43,7 @@ INCIDENTAL = {
     "log_every",
     "save_every",
     "keep",
+    "save_adapter",
     "tensorboard",
     "parallel",
     "replicas",
@@ -134,7 +136,9 @@ class OptimizerSettings:
     grad_clip: float = 1.0  # largest global norm of the gradient; 0: no clipping
     ema: float = 0.0  # decay of the exponential moving average of the weights, such as 0.9999; 0: off
     ema_ramp: bool = False  # let the decay rise to its value as (1 + t) / (10 + t) after t steps
-    freeze: tuple[str, ...] = ()  # what stays fixed: body (all but the head), or prefixes of parameter names
+    # what is trained: all; head; last:4, the last layers and the head; lora:8, adapters of rank 8 and the head
+    tune: str = "all"
+    freeze: tuple[str, ...] = ()  # what else stays fixed: prefixes of parameter names, such as embedding
 
     def __post_init__(self) -> None:
         if self.optimizer not in ("adamw", "sgd"):
@@ -145,6 +149,7 @@ class OptimizerSettings:
         for name in ("momentum", "beta2", "ema"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"{name} {getattr(self, name)}: must be in [0, 1)")
+        parse_tune(self.tune)
         if not 0 < self.layer_decay <= 1:
             raise ConfigError(f"layer_decay {self.layer_decay}: must be in (0, 1]")
         if (self.schedule == "milestones") != bool(self.milestones):
@@ -175,6 +180,8 @@ class TrainingSettings:
     patience: int = 0  # evaluations without improvement before the run stops; 0: never stop early
     on_nonfinite: Literal["stop", "skip"] = "stop"  # what to do when the loss is nan or inf
     max_skipped: int = 10  # batches that may be skipped before the run stops
+    # with tune lora:R: also write the adapters and the head apart from the base, into the run's folder
+    save_adapter: bool = False
     tensorboard: bool = False  # also write the curves for TensorBoard, into the run's folder
 
     def __post_init__(self) -> None:
