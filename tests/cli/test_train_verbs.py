@@ -231,11 +231,11 @@ def test_without_a_test_split_finetune_says_so_and_names_only_what_is_there(tmp_
     assert [file.name for file in (tmp_path / "run" / "figures").iterdir()] == ["loss.png"]
 
 
-def test_the_help_of_finetune_explains_what_can_be_frozen(capsys):
+def test_the_help_of_finetune_explains_what_can_be_trained(capsys):
     with pytest.raises(SystemExit):
         finetune_command(["--help"])
     said = capsys.readouterr().out
-    assert said.count("body (all but the") == 1 and "largest global norm of" in said
+    assert said.count("adapters of rank 8 and") == 1 and "largest global norm of" in said
 
 
 @pytest.mark.parametrize(
