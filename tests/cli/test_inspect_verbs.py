@@ -39,6 +39,7 @@ def test_figures_and_a_page(run, photos, tmp_path):
         "filters.png",
         "positions.png",
         "attention_distance.png",
+        "pca.png",
         "image-01.png",
         "image-01-heads.png",
     }

@@ -19,7 +19,7 @@ SIGNATURES = {
     "predict": "(model, images, top, *, batch_size, num_workers, precision)",
     "features": "(model, images_or_source, *, which, batch_size, num_workers)",
     "evaluate": "(model, data, *, split, batch_size, num_workers, mapping, real, precision, max_bad, progress)",
-    "inspect": "(model, images, *, names, truths, name, beside, closely)",
+    "inspect": "(model, images, *, names, truths, name, beside, closely, figures)",
     "fewshot": "(model, data, *, shots, seeds, l2, draws, " + PROBE,
     "knn": "(model, data, *, k, temperature, " + PROBE,
     "linear": "(model, data, *, l2, " + PROBE,

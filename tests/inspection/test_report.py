@@ -22,6 +22,7 @@ from vitrail.inspection import drawing
 from vitrail.inspection.drawing import shorten
 from vitrail.inspection.figures import draw_evaluation, draw_inspection, draw_run
 from vitrail.inspection.inspect import inspect
+from vitrail.inspection.patches import unit
 from vitrail.inspection.pictures import heat
 from vitrail.inspection.report import average_cells, begin_report, check_report_folder, write_report
 
@@ -101,7 +102,7 @@ def test_names_cannot_break_out_of_the_page(tmp_path):
     seen = inspect(model, pictures(1), names=[evil], name=evil)
     write_report(seen, draw_inspection(seen, tmp_path), tmp_path / "r.html")
     page = Page((tmp_path / "r.html").read_text())
-    assert page.tags.count("script") == 2
+    assert page.tags.count("script") == 4
     assert all(address.startswith("data:image/") for address in page.addresses)
 
 
@@ -189,6 +190,40 @@ def test_the_atlas_holds_every_map(tmp_path):
     tile = atlas[rows : 2 * rows, columns : 2 * columns]
     assert np.abs(tile / 255 - expected / expected.max()).max() < 0.01
     assert data["images"][0]["peaks"][1][1] == pytest.approx(float(expected.max()), rel=1e-3)
+
+
+def test_the_cosines_of_the_page_are_those_of_the_features(tmp_path):
+    model = made("not square")
+    seen, _, text = looked(model, tmp_path)
+    data = json.loads(
+        re.search(r'<script type="application/json" id="patch-data">(.*?)</script>', text, re.DOTALL)[1]
+    )
+    rows, columns = data["grid"]
+    assert (rows, columns) == model.config.grid and data["dimensions"] == model.config.width
+    stored = [
+        (np.asarray(Image.open(io.BytesIO(base64.b64decode(one["features"].split(",")[1]))), float) - 128)
+        * data["most"]
+        / 127
+        for one in data["images"]
+    ]
+    exact = unit(seen.patches.features.reshape(2, rows * columns, -1))
+    assert np.abs(stored[0] @ stored[1].T - exact[0] @ exact[1].T).max() < 0.02
+    assert np.ptp(exact[0] @ exact[1].T) > 0.1
+
+
+def test_only_the_figures_that_were_asked_for(tmp_path):
+    seen, figures, text = looked(made("token"), tmp_path, figures=("pca", "correspondence"))
+    assert set(figures) == {"pca", "correspondence"} and all(p.stat().st_size > 500 for p in figures.values())
+    assert seen.subjects == [] and seen.distances == {} and seen.filters is None
+    assert 'id="patch-view"' in text and 'id="maps"' not in text
+    seen, figures, text = looked(made("token"), tmp_path, figures=("weights",))
+    assert (
+        set(figures) == {"filters", "positions"} and seen.patches is None and "canvas" not in Page(text).tags
+    )
+    one, _, _ = looked(made("token"), tmp_path, images=1, figures=("correspondence",))
+    assert "correspondence needs two images" in one.notes
+    with pytest.raises(ConfigError, match="figures colours: not among weights"):
+        inspect(made("token"), figures=("colours",))
 
 
 TRY = """

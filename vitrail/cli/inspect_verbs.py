@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from vitrail.inspection.inspect import Inspection
     from vitrail.models.names import Model
 
+Figures = Literal["weights", "attention", "images", "pca", "correspondence"]
 RUN_FOLDERS = ("seeds", "sweep")  # of a fine-tuning, with runs in them
 IMAGES = 128  # of a data set, where no images are named: as many as in the paper's Fig. 11
 
@@ -33,6 +34,7 @@ def inspect(
     mapping: str | None = None,
     beside: tuple[str, ...] = (),
     closely: int = 8,
+    figures: tuple[Figures, ...] = ("weights", "attention", "images", "pca"),
     reading: Reading = READING,
     common: Common = COMMON,
 ) -> Output:
@@ -46,11 +48,16 @@ def inspect(
         split: which part of the data set; if unset, the test split or else validation
         mapping: a JSON file {data class: [model classes, ...]} where names differ; or `order`: class k is class k
         beside: other models to compare attention distances with, at the same --image-size
-        closely: images with maps, rollout and occlusion; of --data, up to half are the most confident mistakes
+        closely: images with maps, rollout, occlusion and colours of patches; of --data, up to half are the most
+            confident mistakes
+        figures: groups to draw: weights (filters, positions), attention (distance), images (maps, rollout,
+            occlusion), pca (patch features as colours, and which patches are alike), correspondence (of the patches
+            of the first two images)
     """
     from vitrail.checkpoints.formats import load
     from vitrail.evaluators.accuracy import evaluate, open_split
-    from vitrail.inspection import figures, report
+    from vitrail.inspection import figures as draw
+    from vitrail.inspection import report
     from vitrail.inspection.inspect import inspect as look
     from vitrail.runtime.device import pick
     from vitrail.runtime.files import check_writable
@@ -69,13 +76,13 @@ def inspect(
     # However many images are broken: the page counts them.
     evaluation = None if source is None else evaluate(loaded, source, mapping=mapping, max_bad=1.0)
     chosen, problems = choose_images(images, source, evaluation, closely)
-    inspection = look(loaded, **chosen, name=name, beside=others, closely=closely)
+    inspection = look(loaded, **chosen, name=name, beside=others, closely=closely, figures=figures)
 
     report.begin_report(inspection, folder / report.NAME)
-    files = figures.draw_run(Path(model), folder / "training.png", name)  # where it is a run
+    files = draw.draw_run(Path(model), folder / "training.png", name)  # where it is a run
     if source is not None and evaluation is not None:
-        files |= figures.draw_evaluation(evaluation, source, folder)
-    files |= figures.draw_inspection(inspection, folder)
+        files |= draw.draw_evaluation(evaluation, source, folder)
+    files |= draw.draw_inspection(inspection, folder)
     report.write_report(inspection, files, folder / report.NAME, evaluation)
     files["report"] = folder / report.NAME
     return Output(

@@ -27,6 +27,7 @@ from matplotlib.colors import ListedColormap, PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.font_manager import fontManager
 from matplotlib.image import AxesImage
+from matplotlib.patches import ConnectionPatch
 from matplotlib.text import Text
 from matplotlib.ticker import PercentFormatter
 
@@ -289,6 +290,33 @@ def labelled(
         image.set_clim(*scale[:2])
         label = wrapped(scale[2], H / DPI + 2 * min(top, bottom), 8)
         draw_scale(figure, image, ax, "\n".join(label), 8)
+    save_figure(figure, path)
+
+
+def joined(
+    images: Sequence[np.ndarray],
+    ends: Sequence[np.ndarray],
+    path: Path,
+    *,
+    names: Sequence[str],
+    title: str = "",
+) -> None:
+    """Draw two images, uint8 (H, W, 3), side by side, and lines between places (m, 2), row and column in pixels."""
+    figure = Figure(figsize=(9, 0.9 + 4.2 * max(image.shape[0] / image.shape[1] for image in images)))
+    axes = figure.subplots(1, 2)
+    figure.subplots_adjust(0.02, 0.02, 0.98, 0.86, wspace=0.08)
+    figure.suptitle(escape_dollars("\n".join(wrapped(title, 8.5, 11))), color=INK, fontsize=11)
+    for ax, image, name in zip(axes, images, names, strict=True):
+        ax.imshow(image, interpolation="nearest")
+        ax.set_title(escape_dollars(shorten(name, LINE)), color=INK, fontsize=9)
+        ax.axis("off")
+    for number, (one, other) in enumerate(zip(*ends, strict=True)):
+        colour = COLOURS[number % len(COLOURS)]
+        for ax, (y, x) in zip(axes, (one, other), strict=True):
+            ax.plot(x, y, "o", color=colour, markeredgecolor="white", markersize=6)
+        line = ConnectionPatch(one[::-1], other[::-1], "data", "data", axesA=axes[0], axesB=axes[1])
+        line.set(color=colour, linewidth=1, alpha=0.7)
+        figure.add_artist(line)
     save_figure(figure, path)
 
 

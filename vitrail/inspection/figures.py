@@ -1,6 +1,6 @@
 """An inspection, a run, an evaluation -> figures as PNG files in a folder, by name.
 
-Inspection ──► filters.png  positions.png  attention_distance.png  image-01.png  image-01-heads.png ...
+Inspection ──► filters.png  positions.png  attention_distance.png  pca.png  image-01.png  image-01-heads.png ...
 a run      ──► loss.png
 gallery    ──► NAME.png
 evaluation ──► confusion.png  right.png  wrong.png
@@ -27,6 +27,7 @@ from vitrail.inspection.attention import layer_names
 from vitrail.inspection.embeddings import Filters
 from vitrail.inspection.inspect import Inspection, Subject
 from vitrail.inspection.occlusion import cell_size
+from vitrail.inspection.patches import Patches, correspondences, principal_colours
 from vitrail.models.names import Config
 from vitrail.models.vit import ViTConfig
 
@@ -35,6 +36,7 @@ PAIRS = 30  # of confused classes beside a large matrix
 SIDE = 160  # pixels of an example
 BAND = 8  # examples of a gallery side by side
 MOST_TILES = 16  # positions along a side that have a tile; of more, so many are taken evenly
+LINES = 24  # between patches that correspond
 HOT = 0.5  # fall of the probability that has the brightest colour of occlusion, whatever the image
 
 # name of a figure: its heading and its caption, in the order of the page
@@ -49,6 +51,15 @@ INSIDE = {
         "Attention distance",
         "How far each head looks: distance in pixels from a patch to the patches that it attends to, "
         "mean over images (Fig. 7, right).",
+    ),
+    "pca": (
+        "Patches as colours",
+        "The three first principal components of the patch features, jointly over the images, as red, green and "
+        "blue: equal colours are equal features. Black: background, by the first component of all patches.",
+    ),
+    "correspondence": (
+        "Correspondence",
+        "Patches of two images that are each other's nearest by the cosine of their features, the most alike ones.",
     ),
     "filters": ("Filters", "The principal components of the filters of the first layer (Fig. 7, left)."),
     "positions": (
@@ -68,7 +79,8 @@ def draw_inspection(inspection: Inspection, folder: Path) -> Figures:
         figures[name] = folder / f"{name}.png"
         return figures[name]
 
-    draw_filters(inspection.filters, place("filters"))
+    if inspection.filters is not None:
+        draw_filters(inspection.filters, place("filters"))
     if inspection.positions is not None:
         draw_positions(inspection.positions, place("positions"))
     if inspection.distances:
@@ -79,6 +91,11 @@ def draw_inspection(inspection: Inspection, folder: Path) -> Figures:
             size = f"\n{c.image_size[0]} x {c.image_size[1]} pixels" if len(inspection.distances) > 1 else ""
             panels[f"{name}{size}"] = distances, layer_names(c)
         drawing.draw_attention_distances(panels, place("attention_distance"))
+    patches = inspection.patches
+    if patches is not None and "pca" in inspection.figures:
+        draw_components(patches, place("pca"))
+    if patches is not None and "correspondence" in inspection.figures and len(patches.names) > 1:
+        draw_correspondence(patches, place("correspondence"))
     for number, subject in enumerate(inspection.subjects, 1):
         name = f"image-{number:02}"
         views = draw_views(subject, inspection.config)
@@ -91,7 +108,36 @@ def draw_inspection(inspection: Inspection, folder: Path) -> Figures:
     return figures
 
 
-def draw_gallery(gallery: Gallery, folder: Path) -> None:
+def draw_components(patches: Patches, path: Path) -> None:
+    """Draw each image above the principal components of its patches."""
+    colours, objects, variance = principal_colours(patches.features)
+    H, W = patches.pictures.shape[1:3]
+    large = colours.repeat(H // colours.shape[1], axis=1).repeat(
+        W // colours.shape[2], axis=2
+    )  # (n, H, W, 3)
+    draw_gallery(
+        Gallery(path.stem, {"image": patches.pictures, "patches": large}),
+        path.parent,
+        title=(
+            f"Principal components of the patch features: {variance.sum():.0%} of the variance of "
+            f"{objects.mean():.0%} of the patches"
+        ),
+    )
+
+
+def draw_correspondence(patches: Patches, path: Path) -> None:
+    """Draw the patches of the first two images that correspond, joined by lines."""
+    first, second, cosine = correspondences(*patches.features[:2])
+    H = patches.pictures.shape[1] / patches.features.shape[1]  # pixels of a patch
+    W = patches.pictures.shape[2] / patches.features.shape[2]
+    ends = [(places[:LINES] + 0.5) * (H, W) for places in (first, second)]
+    title = f"{len(first)} pairs of nearest patches; the {min(LINES, len(first))} most alike"
+    if len(cosine):
+        title += f", cosines from {cosine[:LINES][-1]:.2f} to {cosine[0]:.2f}"
+    drawing.joined(list(patches.pictures[:2]), ends, path, names=patches.names[:2], title=title)
+
+
+def draw_gallery(gallery: Gallery, folder: Path, title: str = "") -> None:
     """Draw the pictures of an evaluator: its rows below one another, examples side by side in bands of at most 8."""
     rows = np.stack(list(gallery.rows.values()))  # (rows, n, H, W, 3)
     n = rows.shape[1]
@@ -102,7 +148,7 @@ def draw_gallery(gallery: Gallery, folder: Path) -> None:
         page[i // columns, :, i % columns] = rows[:, i]
     page = page.reshape(-1, columns, *rows.shape[2:])  # (bands * rows, columns, H, W, 3)
     path = folder / f"{gallery.name}.png"
-    drawing.labelled(pictures.tiled(page, SIDE), path, rows=[*gallery.rows] * bands)
+    drawing.labelled(pictures.tiled(page, SIDE), path, title=title, rows=[*gallery.rows] * bands)
 
 
 def draw_run(run: Path, path: Path | None = None, title: str = "") -> Figures:

@@ -2,7 +2,7 @@
 
     model ──► filters, position similarity ──┐
     images ──► attention distance of all ────┼──► Inspection ──► figures.py (PNG), report.py (HTML)
-           └─► maps, rollout, occlusion of a few ┘
+           └─► maps, rollout, occlusion, patch features of a few ┘
 
 If a kind of model lacks something, the field is None, and `notes` says why.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -30,9 +31,16 @@ from vitrail.inspection.attention import (
 )
 from vitrail.inspection.embeddings import Filters, filters, position_similarity
 from vitrail.inspection.occlusion import occlusion
+from vitrail.inspection.patches import Patches, patch_features
 from vitrail.models.names import Config, Model
 from vitrail.models.vit import ViT, ViTConfig
 from vitrail.runtime.progress import progress
+
+# Groups of figures: filters and positions; attention distance; maps, rollout and occlusion of images; principal
+# components of patches, and which are alike; patches of the first two images that correspond.
+Group = Literal["weights", "attention", "images", "pca", "correspondence"]
+GROUPS: tuple[Group, ...] = get_args(Group)
+USUAL: tuple[Group, ...] = ("weights", "attention", "images", "pca")
 
 
 @dataclass(frozen=True)
@@ -55,12 +63,14 @@ class Inspection:
     name: str
     config: Config
     preprocess: str
-    filters: Filters
+    filters: Filters | None
     positions: np.ndarray | None  # (rows, columns, rows, columns)
     layers: list[str]  # names of the L layers of attention; none for a ResNet
     distances: dict[str, np.ndarray]  # model: (n, L, h) pixels; this one first, then those beside it
     compared: dict[str, ViTConfig]  # the configs of the same models
     subjects: list[Subject]
+    figures: tuple[Group, ...] = USUAL  # the groups to draw
+    patches: Patches | None = None  # of the same images as the subjects
     metrics: dict[str, object] = field(default_factory=dict)  # measured scores, from the model's file
     notes: list[str] = field(default_factory=list)  # what is missing, and why
 
@@ -74,13 +84,17 @@ def inspect(
     name: str | None = None,
     beside: Mapping[str, Model] | None = None,
     closely: int = 8,
+    figures: Sequence[Group] = USUAL,
 ) -> Inspection:
     """Look inside a model. Without images, at its weights only.
 
     `images`: as for predict, or a data source. `names`, `truths`: of the images, and their classes where they are
     known; a source has its own. `name`: of the model. `beside`: other models, by name, to compare attention distances
-    with. `closely`: how many of the images, the first ones, get maps, rollout and occlusion.
+    with. `closely`: how many of the images, the first ones, get maps, rollout, occlusion and colours of patches.
+    `figures`: groups of figures, of GROUPS.
     """
+    if unknown := [group for group in figures if group not in GROUPS]:
+        raise ConfigError(f"figures {', '.join(unknown)}: not among {', '.join(GROUPS)}")
     if name is None:
         name = Path(model).name if isinstance(model, str | Path) else "model"
     if name in (beside or {}):
@@ -99,31 +113,46 @@ def inspect(
     known = [None] * len(images) if truths is None else truths
     assert len(names) == len(images) == len(known)
     notes, positions = [], None
-    try:
-        positions = position_similarity(model)
-    except ConfigError as error:
-        notes.append(str(error))
+    if "weights" in figures:
+        try:
+            positions = position_similarity(model)
+        except ConfigError as error:
+            notes.append(str(error))
     distances, compared = {}, {}
     for label, one in {name: model, **(beside or {})}.items():
-        if isinstance(one, ViT) and images:
+        if isinstance(one, ViT) and images and "attention" in figures:
             distances[label] = attention_distances(one, images, task=f"attention of {label}")
             compared[label] = one.config
         elif not isinstance(one, ViT) and one is not model:
             notes.append(f"{label}: {NOT_FOR_RESNETS}")
     near = list(zip(images, names, known, strict=True))[:closely]
-    subjects = [look(model, *one) for one in progress(near, len(near), "images, closely")]
+    subjects = []
+    if "images" in figures:
+        subjects = [look(model, *one) for one in progress(near, len(near), "images, closely")]
+    patches = None
+    if near and isinstance(model, ViT) and {"pca", "correspondence"} & set(figures):
+        shown = np.stack([model_input(model, image) for image, _, _ in near])
+        patches = Patches(
+            [one[1] for one in near], shown, patch_features(model, [image for image, _, _ in near])
+        )
+    elif near and "pca" in figures and not isinstance(model, ViT) and "weights" not in figures:
+        notes.append(NOT_FOR_RESNETS)
+    if "correspondence" in figures and len(near) < 2:
+        notes.append("correspondence needs two images")
     if not images:
-        notes.append("attention, rollout and occlusion need images, and none were passed")
+        notes.append("attention, rollout, occlusion and patches need images, and none were passed")
     return Inspection(
         name=name,
         config=model.config,
         preprocess=model.preprocess,
-        filters=filters(model),
+        filters=filters(model) if "weights" in figures else None,
         positions=positions,
         layers=layer_names(model.config) if isinstance(model, ViT) else [],
         distances=distances,
         compared=compared,
         subjects=subjects,
+        figures=tuple(figures),
+        patches=patches,
         metrics=dict(model.metrics),
         notes=notes,
     )

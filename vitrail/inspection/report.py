@@ -30,6 +30,7 @@ from vitrail.evaluators.accuracy import Evaluation
 from vitrail.evaluators.score import format_accuracy, format_score, score_label
 from vitrail.inspection.figures import INSIDE, PERFORMANCE, draw_views
 from vitrail.inspection.inspect import Inspection, Subject
+from vitrail.inspection.patches import Patches, reduced
 from vitrail.inspection.pictures import SCALE, shrink, to_bytes
 from vitrail.models.cost import cost
 from vitrail.models.hybrid import HybridConfig
@@ -42,6 +43,7 @@ PAGE = Path(__file__).parent / "page"
 NAME = "report.html"
 MOST_CELLS = 24  # along a side of a map on the page; larger ones are averaged
 SIDE = 320  # pixels of a picture on the page
+DIMENSIONS = 192  # of the features on the page, those that have most of their cosines
 PAIRS = 10  # confused classes in the table
 LARGE = 1000  # pixels across, from which on a figure fitted to a small page cannot be read
 
@@ -74,6 +76,8 @@ def write_report(
         sections["Confusions"] = table(counts) + sections["Confusions"]
     if inspection.subjects and inspection.layers:
         sections["Attention by head"] = explorer(inspection)
+    if inspection.patches is not None and "pca" in inspection.figures:
+        sections["Alike patches"] = patch_explorer(inspection.patches)
     if inspection.subjects:
         cards = "".join(card(subject, inspection) for subject in inspection.subjects)
         sections["Images"] = f'<div class="cards">{cards}</div>'
@@ -231,6 +235,38 @@ def explorer(inspection: Inspection) -> str:
         heads=h,
         maps=inside,
         script=(PAGE / "explorer.js").read_text(encoding="utf-8"),
+    )
+
+
+def patch_explorer(patches: Patches) -> str:
+    """Return two pictures: a patch to be chosen in one, and the patches like it in the other."""
+    n, *grid, _ = patches.features.shape
+    rows, columns = (math.ceil(side / math.ceil(max(grid) / MOST_CELLS)) for side in grid)
+    cells = average_cells(patches.features.transpose(0, 3, 1, 2), rows, columns)  # (n, D, rows, columns)
+    features = reduced(cells.transpose(0, 2, 3, 1), DIMENSIONS).reshape(n, rows * columns, -1)
+    most = max(float(np.abs(features).max()), 1e-12)
+    grey = np.round(128 + 127 / most * features).astype(np.uint8)
+    images, options = [], ""
+    for i, name in enumerate(patches.names):
+        picture = data_uri(shrink(patches.pictures[i], SIDE), "WEBP")
+        images.append({"name": name, "picture": picture, "features": data_uri(grey[i], "PNG")})
+        options += f'<option value="{i}">{text(name)}</option>'
+    data = {
+        "grid": [rows, columns],
+        "dimensions": grey.shape[-1],
+        "most": most,
+        "scale": SCALE.tolist(),
+        "images": images,
+    }
+    by = f"of {grid[0]} x {grid[1]} patches"
+    if [rows, columns] != grid:
+        by += f", averaged to {rows} x {columns} cells"
+    return fill_template(
+        "patches.html",
+        grid=by,
+        options=options,
+        data=json.dumps(data, allow_nan=False).replace("<", "\\u003c"),  # no tag can end the script
+        script=(PAGE / "patches.js").read_text(encoding="utf-8"),
     )
 
 
