@@ -24,6 +24,7 @@ from vitrail.cli.inspect_verbs import inspect
 from vitrail.cli.model_verbs import calibrate, convert, cost, models, predict
 from vitrail.cli.out_of_memory import out_of_memory
 from vitrail.cli.run_verbs import runs
+from vitrail.cli.serve_verb import serve
 from vitrail.cli.train_verbs import finetune_command, pretrain_command
 from vitrail.cli.transfer_verbs import transfer_command, vtab_command
 from vitrail.cli.verb import COMMON, Output, show
@@ -67,6 +68,7 @@ VERBS: dict[str, Callable[..., Output] | tuple[str, Callable[[list[str]], Output
     "vtab": ("Fine-tune on the 19 tasks of VTAB-1k.", vtab_command),
     "inspect": inspect,
     "runs": runs,
+    "serve": serve,
     "bench": bench,
     "demo": demo,
 }

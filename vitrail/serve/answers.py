@@ -1,0 +1,63 @@
+"""Outputs and models -> the JSON of the answers. K classes."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitrail.checkpoints.license import complete_license
+from vitrail.checkpoints.run.records import replace_nonfinite
+from vitrail.data.readers.class_names import readable
+from vitrail.models.cost import cost
+from vitrail.models.vit import ViT
+from vitrail.serve.explain import methods_of
+from vitrail.serve.served import Served
+
+
+def prediction(logits: np.ndarray | None, names: list[str], top: int, whole: bool) -> dict[str, Any]:
+    """Return the `top` classes of logits (K,), the most probable first; with `whole`, all probabilities too."""
+    assert logits is not None
+    p = np.exp(logits - logits.max())  # (K,)
+    p /= p.sum()
+    n = min(top, len(p))
+    best = np.argpartition(-p, n - 1)[:n] if n < len(p) else np.arange(n)
+    best = best[np.argsort(-p[best], kind="stable")]
+    result: dict[str, Any] = {
+        "top": [
+            {"class": int(c), "name": names[c], "label": readable(names[c]), "probability": round(float(p[c]), 6)}
+            for c in best
+        ]
+    }
+    if whole:
+        result["probabilities"] = [float(f"{value:.6g}") for value in p.tolist()]
+    return result
+
+
+def describe_model(served: Served, refused: dict[str, str]) -> dict[str, Any]:
+    """Return the entry of a model in the list of models."""
+    model = served.model
+    config = model.config
+    architecture: dict[str, Any] = {"image_size": list(config.image_size), "parameters": cost(config).parameters}
+    if isinstance(model, ViT):
+        c = model.config
+        architecture |= {"family": "vit", "width": c.width, "depth": c.depth, "heads": c.heads}
+        architecture |= {"patch_size": c.stride, "grid": list(c.grid)}
+    else:
+        architecture |= {"family": "resnet"}
+    return {
+        "name": served.name,
+        "kind": served.kind,
+        "source": Path(served.source).name,
+        "base": served.base or None,
+        "classes": len(served.class_names),
+        "architecture": architecture,
+        "preprocess": model.preprocess,
+        "explain": methods_of(model),
+        "metrics": replace_nonfinite(model.metrics),
+        "license": complete_license(model.license),
+        "opened": datetime.fromtimestamp(served.opened, UTC).isoformat(timespec="seconds"),
+        "refused": refused.get(served.name),
+    }

@@ -1,0 +1,91 @@
+"""A model of vitrail -> the computation of a predictor: features and logits of a batch by the engine.
+
+A model that is served is prepared once, for any number of images: packed weights on a CPU, recorded kernels for
+batches of 1, 2, 4, ... images on CUDA. B images, D width, K classes.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+
+import torch
+from torch import Tensor
+
+from vitrail.errors import CheckpointError
+from vitrail.inference.engine import (
+    CPU_PIXELS,
+    MOST_THREADS,
+    MOST_WORKERS,
+    check_finite,
+    evaluation_pipeline,
+    forward_pass,
+)
+from vitrail.inference.precision import Precision
+from vitrail.models.names import Model
+from vitrail.runtime.cuda_graph import Recorded
+from vitrail.serve.predictor import Outputs
+
+MANY = 1 << 30  # images that may come
+LARGEST = 64  # images of a batch on a GPU
+# While kernels are recorded, no other thread may start any: neither a batch, nor an explanation.
+COMPUTING, EXPLAINING = threading.Lock(), threading.Lock()
+
+
+class ModelComputation:
+    """images (B, 3, h, w) -> features (B, D), logits (B, K) of a model, on its device."""
+
+    def __init__(self, model: Model, precision: Precision = "auto") -> None:
+        self.model, self.pipeline = model, evaluation_pipeline(model)
+        self.device = next(model.parameters()).device
+        H, W = model.config.image_size
+        cores = torch.get_num_threads()
+        self.computes_apart = self.device.type != "cpu"
+        self.threads = min(MOST_WORKERS if self.computes_apart else MOST_THREADS, cores)
+        self.batch_size = LARGEST if self.computes_apart else max(1, CPU_PIXELS // (H * W))
+        self.prepared = ExitStack()
+        self.forward = self.prepared.enter_context(
+            forward_pass(model, self.outputs, precision=precision, n=MANY, steps=MANY)
+        )
+        self.recorded: dict[int, Recorded] = {}
+        try:
+            self.try_out((H, W))
+        except BaseException:
+            self.close()
+            raise
+
+    def outputs(self, x: Tensor) -> Tensor:
+        """Return features and logits side by side, (B, D + K)."""
+        head = self.model.head
+        y = head.representation(self.model.features(x))  # (B, D)
+        return y if head.classifier is None else torch.cat([y, head.classifier(y)], dim=1)  # (B, D + K)
+
+    def try_out(self, size: tuple[int, int]) -> None:
+        """Compute a grey image; on CUDA, record the kernels of all sizes of batches."""
+        x = torch.zeros(1, 3, *size, device=self.device)
+        if self.device.type == "cuda":
+            for B in (1 << i for i in range(LARGEST.bit_length())):
+                self.recorded[B] = Recorded(lambda inputs: self.forward(inputs["image"]))
+                with COMPUTING, EXPLAINING:
+                    self.recorded[B]({"image": x.expand(B, -1, -1, -1)})
+        check_finite(self.forward(x), "outputs on a grey image")
+
+    def __call__(self, x: Tensor) -> Outputs:
+        B = len(x)
+        x = self.pipeline.device(x.to(self.device))  # (B, 3, h, w)
+        if self.recorded:
+            size = 1 << (B - 1).bit_length()
+            padded = torch.cat([x, x.new_zeros(size - B, *x.shape[1:])])  # (size, 3, h, w)
+            with COMPUTING:
+                y = self.recorded[size]({"image": padded})[:B].cpu()  # (B, D + K)
+        else:
+            y = self.forward(x).cpu()  # (B, D + K)
+        if not y.isfinite().all():
+            raise CheckpointError("the outputs of the model are not finite")
+        K = self.model.config.classes
+        D = y.shape[1] - K
+        return Outputs(y[:, :D].numpy(), y[:, D:].numpy() if K else None)
+
+    def close(self) -> None:
+        self.recorded.clear()
+        self.prepared.close()

@@ -1,0 +1,1 @@
+def describe_api(): return {}

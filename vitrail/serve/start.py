@@ -1,0 +1,49 @@
+"""Settings of a server -> its parts, ready to run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vitrail.errors import ConfigError
+from vitrail.inference.precision import Precision
+from vitrail.runtime.device import Device
+from vitrail.serve.app import State
+from vitrail.serve.guard import LOOPBACK, Access, digest, is_address, read_key
+from vitrail.serve.metrics import Metrics
+from vitrail.serve.served import Limits, ServedModels, name_sources
+
+
+def make_state(
+    models: Sequence[str],
+    *,
+    host: str = "127.0.0.1",
+    key_file: str | None = None,
+    allow_host: Sequence[str] = (),
+    learn: str | None = None,
+    device: Device = "auto",
+    precision: Precision = "auto",
+    max_waiting: int = 256,
+    max_wait: float = 0.002,
+    seconds: float = 10.0,
+) -> State:
+    """Open the models and decide who may use them."""
+    sources = name_sources(models)
+    access = make_access(host, key_file, allow_host)
+    metrics = Metrics()
+    limits = Limits(max_waiting, max_wait)
+    served = ServedModels(metrics, device=device, precision=precision, limits=limits)
+    for name, source in sources.items():
+        served.open(name, source)
+    served.watcher.start()
+    return State(served, metrics, access, seconds=seconds)
+
+
+def make_access(host: str, key_file: str | None, allow_host: Sequence[str]) -> Access:
+    """Return who may use a server that listens on `host`: without a key, only this machine."""
+    key = None if key_file is None else digest(read_key(key_file).encode())
+    if host not in LOOPBACK and key is None:
+        raise ConfigError(
+            f"host {host} can be reached by others: that needs --key-file, and a proxy in front that speaks HTTPS"
+        )
+    hosts = {host.lower(), *(name.lower() for name in allow_host), *LOOPBACK}
+    return Access(frozenset(hosts), addresses=host not in LOOPBACK and is_address(host), key=key)
