@@ -35,6 +35,8 @@ ONE_PLACE = {
     "torchvision": {"data/catalog.py", "bench/peers.py"},
     "timm": {"bench/peers.py"},
     "onnx": {"export/onnx.py"},
+    "starlette": {"serve/app.py", "serve/bodies.py", "serve/json_answer.py", "serve/learning_app.py"},
+    "uvicorn": {"serve/server.py"},
 }
 
 

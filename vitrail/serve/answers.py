@@ -27,7 +27,12 @@ def prediction(logits: np.ndarray | None, names: list[str], top: int, whole: boo
     best = best[np.argsort(-p[best], kind="stable")]
     result: dict[str, Any] = {
         "top": [
-            {"class": int(c), "name": names[c], "label": readable(names[c]), "probability": round(float(p[c]), 6)}
+            {
+                "class": int(c),
+                "name": names[c],
+                "label": readable(names[c]),
+                "probability": round(float(p[c]), 6),
+            }
             for c in best
         ]
     }
@@ -40,7 +45,10 @@ def describe_model(served: Served, refused: dict[str, str]) -> dict[str, Any]:
     """Return the entry of a model in the list of models."""
     model = served.model
     config = model.config
-    architecture: dict[str, Any] = {"image_size": list(config.image_size), "parameters": cost(config).parameters}
+    architecture: dict[str, Any] = {
+        "image_size": list(config.image_size),
+        "parameters": cost(config).parameters,
+    }
     if isinstance(model, ViT):
         c = model.config
         architecture |= {"family": "vit", "width": c.width, "depth": c.depth, "heads": c.heads}

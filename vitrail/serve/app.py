@@ -8,8 +8,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +25,9 @@ from vitrail.serve.answers import describe_model, prediction
 from vitrail.serve.bodies import MAX_IMAGES, Asked, read_images
 from vitrail.serve.explain import Explainer, check_methods
 from vitrail.serve.guard import MAX_BODY, Access, App, Guard, Refused
+from vitrail.serve.json_answer import answer
+from vitrail.serve.learning import Conflict, Learning, Missing
+from vitrail.serve.learning_app import learning_routes
 from vitrail.serve.metrics import Metrics, resident_bytes
 from vitrail.serve.openapi import describe_api
 from vitrail.serve.predictor import Answer, Closed, Late, Overloaded
@@ -46,12 +47,14 @@ class State:
     access: Access
     explainer: Explainer = field(default_factory=Explainer)
     seconds: float = 10.0  # deadline of an image
-    learning: Any = None
+    learning: Learning | None = None
     draining: bool = False
     connections: Any = ()  # the open ones, for the metrics
 
     def close(self) -> None:
         """Answer what was accepted, and end all threads."""
+        if self.learning is not None:
+            self.learning.close()
         self.explainer.close()
         self.models.close()
 
@@ -70,9 +73,11 @@ def create_app(state: State) -> App:
         Route("/v1/models/{name}/features", features, methods=["POST"]),
         Route("/v1/models/{name}/explain", explain, methods=["POST"]),
     ]
+    routes += learning_routes() if state.learning is not None else []
     if PAGE.is_dir():
         routes += [Route("/", page), Mount("/static", StaticFiles(directory=PAGE))]  # type: ignore[list-item]
-    handlers: Any = {HTTPException: refused, Refused: refused, VitrailError: failed, Exception: broken}
+    handlers: Any = {HTTPException: refused, Refused: refused, VitrailError: failed}
+    handlers |= {ClientDisconnect: gone, Exception: broken}
     app = Starlette(routes=routes, exception_handlers=handlers)
     app.router.redirect_slashes = False
     app.state.serve = state
@@ -84,20 +89,15 @@ def state_of(request: Request) -> State:
     return state
 
 
-def answer(content: Mapping[str, Any], status: int = 200, **headers: str) -> Response:
-    """Return JSON."""
-    text = json.dumps(content, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-    headers = {"cache-control": "no-store", **{name.replace("_", "-"): value for name, value in headers.items()}}
-    return Response(text.encode("utf-8", "replace"), status, headers, "application/json")
-
-
 async def refused(request: Request, error: Exception) -> Response:
     """Answer what cannot be answered: a refusal, an unknown path or method."""
     if isinstance(error, Refused):
         return answer({"error": str(error)}, error.status, **error.headers)
     assert isinstance(error, HTTPException)
     text = {404: "there is no such path: GET /openapi.json lists them", 405: "this path has other methods"}
-    return answer({"error": text.get(error.status_code, error.detail)}, error.status_code, **(error.headers or {}))
+    return answer(
+        {"error": text.get(error.status_code, error.detail)}, error.status_code, **(error.headers or {})
+    )
 
 
 async def failed(request: Request, error: Exception) -> Response:
@@ -106,13 +106,19 @@ async def failed(request: Request, error: Exception) -> Response:
         return answer({"error": str(error)}, 503, retry_after=str(error.retry_after))
     if isinstance(error, Late | Closed):
         return answer({"error": str(error)}, 503, retry_after="1")
-    status = 404 if isinstance(error, UnknownModel) else 422 if isinstance(error, DataError) else 400
+    statuses = {UnknownModel: 404, Missing: 404, Conflict: 409, DataError: 422}
+    status = next((status for kind, status in statuses.items() if isinstance(error, kind)), 400)
     return answer({"error": str(error)}, status)
 
 
 async def broken(request: Request, error: Exception) -> Response:
     """Answer a fault of ours; starlette logs it."""
     return answer({"error": "an error inside the server, which its log describes"}, 500)
+
+
+async def gone(request: Request, error: Exception) -> Response:
+    """Answer a client that closed the connection while it sent: nobody reads it."""
+    return answer({"error": "the body is not complete"}, 400)
 
 
 async def page(request: Request) -> Response:
@@ -137,7 +143,9 @@ async def metrics(request: Request) -> Response:
     state = state_of(request)
     served = state.models.models.values()
     gauges: list[Any] = [
-        ("vitrail_queue_images", (("model", one.name),), len(one.predictor)) for one in served if one.head is None
+        ("vitrail_queue_images", (("model", one.name),), len(one.predictor))
+        for one in served
+        if one.head is None
     ]
     gauges += [
         ("vitrail_explain_queue", (), state.explainer.waiting),
@@ -206,8 +214,8 @@ async def explain(request: Request) -> Response:
     state = state_of(request)
     served = state.models.get(request.path_params["name"])
     methods = check_methods(asked.words("methods"), served.model)
-    future = state.explainer.submit(served.model, asked.images[0], methods)
-    return answer({"model": served.name, **await asyncio.wrap_future(future)})
+    maps = await asyncio.wrap_future(state.explainer.submit(served.model, asked.images[0], methods))
+    return answer({"model": served.name, **maps})
 
 
 async def compute(request: Request, asked: Asked) -> tuple[Served, list[Answer | ImageError]]:
@@ -231,5 +239,7 @@ def each(served: Served, answers: list[Answer | ImageError], describe: Any) -> R
     results = [{"error": str(one)} if isinstance(one, ImageError) else describe(one) for one in answers]
     if all(isinstance(one, ImageError) for one in answers):
         errors = {"error": "; ".join(str(one) for one in answers[:3])}
-        return answer({**errors, "model": served.name, "results": results} if len(results) > 1 else errors, 422)
+        return answer(
+            {**errors, "model": served.name, "results": results} if len(results) > 1 else errors, 422
+        )
     return answer({"model": served.name, "results": results})

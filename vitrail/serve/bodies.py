@@ -39,12 +39,18 @@ class Asked:
         if isinstance(value, str) and value.isdecimal() and len(value) < 10:
             value = int(value)
         if type(value) is not int or not least <= value <= most:
-            raise Refused(400, f"{name} must be a whole number from {least} to {most}, not {str(value)[:40]!r}")
+            raise Refused(
+                400, f"{name} must be a whole number from {least} to {most}, not {str(value)[:40]!r}"
+            )
         return value
 
     def flag(self, name: str) -> bool:
         value = self.options.get(name, False)
-        value = {"true": True, "1": True, "false": False, "0": False}.get(value, value) if isinstance(value, str) else value
+        value = (
+            {"true": True, "1": True, "false": False, "0": False}.get(value, value)
+            if isinstance(value, str)
+            else value
+        )
         if type(value) is not bool:
             raise Refused(400, f"{name} must be true or false, not {str(value)[:40]!r}")
         return value
@@ -83,7 +89,9 @@ async def read_images(request: Request, allowed: frozenset[str]) -> Asked:
     else:
         raise Refused(415, f"content type {kind[:60]!r}: send {FORMS}")
     if unknown := sorted(options.keys() - allowed):
-        raise Refused(400, f"unknown option {unknown[0][:60]!r}; there are {', '.join(sorted(allowed)) or 'none'}")
+        raise Refused(
+            400, f"unknown option {unknown[0][:60]!r}; there are {', '.join(sorted(allowed)) or 'none'}"
+        )
     check_count(len(images))
     return Asked(images, names, options)
 

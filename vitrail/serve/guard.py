@@ -1,4 +1,4 @@
-"""What a request must be before the application sees it, and how long it may take. ASGI, without a framework.
+"""The guard before the application: who may use it, how much they may send, how long it may take. ASGI.
 
     Host       one of the names that the server listens as: other names may be a web site's, pointed here
     Origin     absent, or the server's own: other sites' pages may not use the server
@@ -73,7 +73,9 @@ class Access:
     """Who may use the server."""
 
     hosts: frozenset[str] = LOOPBACK  # names in Host, without ports
-    addresses: bool = False  # any IP address in Host, as load balancers send it; no web site can have one as its name
+    addresses: bool = (
+        False  # any IP address in Host, as load balancers send it; no web site can have one as its name
+    )
     key: bytes | None = None  # SHA-256
     token: str = field(default_factory=lambda: secrets.token_urlsafe(32))
 
@@ -144,7 +146,9 @@ def read_key(path: str | Path) -> str:
 class Guard:
     """ASGI application around another."""
 
-    def __init__(self, app: App, access: Access, metrics: Metrics, body_seconds: float = BODY_SECONDS) -> None:
+    def __init__(
+        self, app: App, access: Access, metrics: Metrics, body_seconds: float = BODY_SECONDS
+    ) -> None:
         self.app, self.access, self.metrics, self.body_seconds = app, access, metrics, body_seconds
         self.held = 0  # bytes of the bodies of all requests
 
@@ -185,7 +189,9 @@ class Exchange:
     def check_length(self) -> None:
         lengths = self.headers.get(b"content-length", [])
         if lengths and (not lengths[0].isdigit() or int(lengths[0][:20]) > MAX_BODY):
-            raise Refused(413, f"a body of {lengths[0][:20].decode('latin-1')} bytes; at most {MAX_BODY:,} are read")
+            raise Refused(
+                413, f"a body of {lengths[0][:20].decode('latin-1')} bytes; at most {MAX_BODY:,} are read"
+            )
 
     async def receive(self) -> Message:
         """Receive a part of the body within the limits."""

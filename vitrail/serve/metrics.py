@@ -65,7 +65,9 @@ class Metrics:
     def text(self, gauges: Iterable[tuple[str, Labels, float]] = ()) -> str:
         """Write all of them, and `gauges`: (name, labels, value now)."""
         with self.lock:
-            samples = [(name, labels, "", value) for (name, labels), value in self.counters.items()]
+            samples: list[tuple[str, Labels, str, float]] = [
+                (name, labels, "", value) for (name, labels), value in self.counters.items()
+            ]
             for (name, labels), histogram in self.histograms.items():
                 below = 0
                 for bound, n in zip((*histogram.bounds, "+Inf"), histogram.counts, strict=True):

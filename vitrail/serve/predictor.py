@@ -52,7 +52,9 @@ class Closed(VitrailError):  # noqa: N818
 class Outputs(NamedTuple):
     """Outputs of a model on a batch, on the CPU."""
 
-    features: np.ndarray | None  # float32 (B, D), the input of the classifier; None: an exported file has none
+    features: (
+        np.ndarray | None
+    )  # float32 (B, D), the input of the classifier; None: an exported file has none
     logits: np.ndarray | None  # float32 (B, K); None: no classifier
 
 
@@ -135,7 +137,7 @@ class Predictor:
                     max(1, math.ceil(n / self.speed)),
                 )
             self.waiting += jobs
-            self.changed.notify(len(jobs))
+            self.wake(len(jobs))
         return [job.future for job in jobs]
 
     def __len__(self) -> int:
@@ -154,27 +156,34 @@ class Predictor:
     def work(self, decodes: bool, computes: bool) -> None:
         if self.compute.threads > 1:
             torch.set_num_threads(1)  # the threads share the cores
-        while True:
-            with self.changed:
-                while True:
-                    if computes and self.batch_is_due():
-                        batch = [self.ready.popleft() for _ in range(self.batch_images())]
-                        break
-                    if decodes and self.waiting:
-                        batch, job = [], self.waiting.popleft()
-                        self.decoding += 1
-                        break
-                    if self.closing and not len(self):
-                        self.changed.notify_all()
-                        return
-                    self.changed.wait(self.max_wait if computes and self.ready else None)
-            if batch:
-                self.answer(batch)
-            else:
+        while (job := self.next(decodes, computes)) is not None:
+            if isinstance(job, Job):
                 self.decode(job)
+            else:
+                self.answer(job)
 
-    def batch_images(self) -> int:
-        return min(len(self.ready), self.compute.batch_size)
+    def next(self, decodes: bool, computes: bool) -> Job | list[Job] | None:
+        """Wait for an image to decode or a batch to compute; return None when all is done."""
+        with self.changed:
+            while True:
+                if computes and self.batch_is_due():
+                    return [
+                        self.ready.popleft() for _ in range(min(len(self.ready), self.compute.batch_size))
+                    ]
+                if decodes and self.waiting:
+                    self.decoding += 1
+                    return self.waiting.popleft()
+                if self.closing and not len(self):
+                    self.changed.notify_all()
+                    return None
+                self.changed.wait(self.max_wait if computes and self.ready else None)
+
+    def wake(self, n: int) -> None:
+        """Wake threads for n images; where the threads differ, all of them, as any may be the right one."""
+        if self.compute.computes_apart:
+            self.changed.notify_all()
+        else:
+            self.changed.notify(n)
 
     def batch_is_due(self) -> bool:
         """Return whether to compute now: a batch is full, or nothing more can be expected soon."""
@@ -202,7 +211,7 @@ class Predictor:
             if wanted:
                 job.since = time.monotonic()
                 self.ready.append(job)
-            self.changed.notify()
+            self.wake(1)
 
     def in_time(self, job: Job) -> bool:
         """Return whether a job's deadline is still to come; else give it up."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -65,7 +65,7 @@ class Served:
         if self.head is None:
             return answer.logits
         assert answer.features is not None
-        return answer.features @ self.head.weight + self.head.bias  # type: ignore[no-any-return]
+        return answer.features @ self.head.weight + self.head.bias
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,9 @@ IDLE_SECONDS = 65  # of a connection between two requests; load balancers keep t
 MOST_CONNECTIONS = 1024
 RESERVED = 128  # files that are open besides the connections
 DRAIN_SECONDS = 30  # for requests that are under way
-CLOSING_SECONDS = 1.0  # in which clients with an open connection may send one more request, to be told that it ends
+CLOSING_SECONDS = (
+    1.0  # in which clients with an open connection may send one more request, to be told that it ends
+)
 TOO_LONG = b'{"error": "the headers are too long"}'
 TOO_MANY = b'{"error": "too many connections: try again later"}'
 
@@ -155,7 +157,9 @@ def listen(host: str, port: int) -> socket.socket:
         listener.listen(BACKLOG)
     except (OSError, OverflowError) as error:
         listener.close()
-        raise ConfigError(f"{host} port {port}: cannot listen there ({error}); choose another --port") from error
+        raise ConfigError(
+            f"{host} port {port}: cannot listen there ({error}); choose another --port"
+        ) from error
     return listener
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from vitrail.errors import ConfigError
 from vitrail.inference.precision import Precision
 from vitrail.runtime.device import Device
 from vitrail.serve.app import State
 from vitrail.serve.guard import LOOPBACK, Access, digest, is_address, read_key
+from vitrail.serve.learning import Learning
 from vitrail.serve.metrics import Metrics
 from vitrail.serve.served import Limits, ServedModels, name_sources
 
@@ -35,7 +37,8 @@ def make_state(
     for name, source in sources.items():
         served.open(name, source)
     served.watcher.start()
-    return State(served, metrics, access, seconds=seconds)
+    learning = None if learn is None else Learning(Path(learn), served)
+    return State(served, metrics, access, seconds=seconds, learning=learning)
 
 
 def make_access(host: str, key_file: str | None, allow_host: Sequence[str]) -> Access:
