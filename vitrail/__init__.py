@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from vitrail.checkpoints.formats import create, list_models, load, save
     from vitrail.evaluators.accuracy import evaluate
     from vitrail.evaluators.probes import fewshot, knn, linear
+    from vitrail.inference.bulk import predict_to
     from vitrail.inference.engine import transform
     from vitrail.inference.features import features
     from vitrail.inference.predict import predict
@@ -42,6 +43,7 @@ __all__ = [
     "list_models",
     "load",
     "predict",
+    "predict_to",
     "pretrain",
     "save",
     "transform",
@@ -53,6 +55,7 @@ PUBLIC = {
     "vitrail.checkpoints.formats": ("create", "list_models", "load", "save"),
     "vitrail.evaluators.accuracy": ("evaluate",),
     "vitrail.evaluators.probes": ("fewshot", "knn", "linear"),
+    "vitrail.inference.bulk": ("predict_to",),
     "vitrail.inference.engine": ("transform",),
     "vitrail.inference.features": ("features",),
     "vitrail.inference.predict": ("predict",),

@@ -189,7 +189,8 @@ def by_torchrun(command, run):
     given = get_args_parser().parse_args(command.words[1:])
     assert given.module and given.training_script == "vitrail"
     words, nodes = given.training_script_args, int(given.nnodes.split(":")[-1])
-    understood(words, run, nodes * int(given.nproc_per_node))
+    if words[0] in SMALLER:  # else it is run as it stands
+        understood(words, run, nodes * int(given.nproc_per_node))
     if reasons(command):
         return
     if command.page == "README.md":

@@ -73,7 +73,7 @@ VERBS: dict[str, Callable[..., Output] | tuple[str, Callable[[list[str]], Output
     "demo": demo,
 }
 # Verbs whose work the processes of torchrun share.
-TOGETHER = {"pretrain", "finetune", "evaluate"}
+TOGETHER = {"pretrain", "finetune", "evaluate", "predict"}
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
+from vitrail.cli.bulk_flags import WRITING, Writing, check_writing, write_predictions
 from vitrail.cli.verb import (
     COMMON,
     READING,
@@ -319,14 +320,16 @@ def predict(
     top: int = 5,
     class_names: str | None = None,
     precision: Precision = "auto",
+    writing: Writing = WRITING,
     reading: Reading = READING,
     common: Common = COMMON,
 ) -> Output:
-    """Show the most probable classes of images.
+    """Show the most probable classes of images, or write them to a file: --out predictions.parquet.
 
     Args:
         model: an included model (ti8-64), a bundle, a run, or any supported checkpoint
-        images: files, folders or glob patterns; images that cannot be read are named at the end (exit code 2)
+        images: files, folders or glob patterns; images that cannot be read are named at the end (exit code 2).
+            With --out also a data set, such as a folder of Parquet shards
         top: classes to show for each image
         class_names: a file with one class name on each line (or a JSON list, if it ends in .json)
         precision: of the computation; auto: bf16 on a GPU, else float32; fp8 needs `vitrail calibrate` first
@@ -339,10 +342,13 @@ def predict(
     from vitrail.inference.images import find_images
     from vitrail.runtime.device import pick
 
-    paths = find_images(images)
+    check_writing(writing)
+    paths = find_images(images) if writing.out is None else []
     loaded = load(model, **reading.arguments())
     if class_names is not None:
         loaded.class_names = predicting.read_class_names(class_names, loaded.config.classes)
+    if writing.out is not None:
+        return write_predictions(model, loaded, images, top, precision, writing, common)
     names = {path: path.name for path in paths}
     names = names if len({*names.values()}) == len(paths) else {path: str(path) for path in paths}
     output = Output(common, ["image", "class", ">probability"], [], {"model": model, "images": []})
