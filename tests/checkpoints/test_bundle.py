@@ -12,7 +12,7 @@ import vitrail
 from tests.checkpoints.damage import damaged
 from tests.randomise import randomise
 from vitrail.checkpoints.bundle import cast_weights, seal_card
-from vitrail.checkpoints.checkpoint import Checkpoint
+from vitrail.checkpoints.checkpoint import Checkpoint, config_from_json, config_to_json
 from vitrail.checkpoints.formats import convert
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.models.names import make_config
@@ -264,3 +264,10 @@ def test_unknown_precisions(tmp_path):
         convert(folder, tmp_path / "f8", precision="float8")
     with pytest.raises(ConfigError, match=r"'float16' .* for a bundle, not for timm"):
         convert(folder, tmp_path / "t", to="timm", precision="float16")
+
+
+def test_a_card_names_only_the_parts_of_later_models_that_a_model_has():
+    plain, later = (make_config("mu/8", image_size=16, **parts) for parts in ({}, {"registers": 2}))
+    assert config_to_json(later) == config_to_json(plain) | {"registers": 2}
+    for config in (plain, later):
+        assert config_from_json(config_to_json(config), "card") == config

@@ -192,8 +192,14 @@ def resample_weights(name: str, w: Tensor, old: ViTConfig, new: ViTConfig, metho
 
 
 def config_to_json(config: Config) -> dict[str, Any]:
+    """Return a config as a card has it: parts of later ViTs are named only by models that have them."""
     family = next(name for name, kind in FAMILIES.items() if type(config) is kind)
-    return {"family": family, **dataclasses.asdict(config)}
+    entries = {"family": family, **dataclasses.asdict(config)}
+    names = [field.name for field in dataclasses.fields(ViTConfig)]
+    for name in names[names.index("registers") :]:
+        if name in entries and entries[name] == getattr(ViTConfig, name):
+            del entries[name]
+    return entries
 
 
 def config_from_json(entries: dict[str, Any], where: str) -> Config:
