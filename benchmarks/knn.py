@@ -6,7 +6,7 @@ Both get float32 features of length 1 and find the 20 of highest cosine; faiss's
 Each is a process of its own, by turns, since their thread pools disturb each other. Ours also ranks by float64, and
 so gives the exact neighbours: how many rows of the answers differ is printed.
 
-No claim of speed: 0.38x the time of faiss on an Intel Xeon, 1.8x on an AMD EPYC (docs/results/transfer.md).
+0.92x the time of faiss on an AMD EPYC with AVX-512, 1.21x with AVX2 only (docs/results/speed.md).
 faiss is not a dependency: without it, our own time is all there is.
 """
 
