@@ -22,6 +22,10 @@ from vitrail.cli.verb import (
 from vitrail.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from vitrail.errors import ImageError
+    from vitrail.inference.predict import Prediction
     from vitrail.models.names import Config, Model
 
 
@@ -321,6 +325,8 @@ def predict(
     class_names: str | None = None,
     precision: Precision = "auto",
     writing: Writing = WRITING,
+    server: str | None = None,
+    key_file: str | None = None,
     reading: Reading = READING,
     common: Common = COMMON,
 ) -> Output:
@@ -333,29 +339,31 @@ def predict(
         top: classes to show for each image
         class_names: a file with one class name on each line (or a JSON list, if it ends in .json)
         precision: of the computation; auto: bf16 on a GPU, else float32; fp8 needs `vitrail calibrate` first
+        server: address of a `vitrail serve`, such as http://127.0.0.1:8000, that computes; MODEL is a name there
+        key_file: file with the key of that server
     """
-    from vitrail.checkpoints.formats import load
     from vitrail.data.readers.class_names import readable
     from vitrail.errors import ImageError
     from vitrail.evaluators.score import format_accuracy
-    from vitrail.inference import predict as predicting
     from vitrail.inference.images import find_images
-    from vitrail.runtime.device import pick
+    from vitrail.inference.predict import predict_each
 
     check_writing(writing)
-    paths = find_images(images) if writing.out is None else []
-    loaded = load(model, **reading.arguments())
-    if class_names is not None:
-        loaded.class_names = predicting.read_class_names(class_names, loaded.config.classes)
+    own = class_names is not None or precision != "auto" or reading != READING or common.device != "auto"
+    if server is not None and (own or writing != WRITING):
+        raise ConfigError("with --server, the server has the model and computes: its settings are set there")
+    output = Output(common, ["image", "class", ">probability"], [], {"model": model, "images": []})
     if writing.out is not None:
+        loaded = load_named(model, class_names, reading, output)
         return write_predictions(model, loaded, images, top, precision, writing, common)
+    paths = find_images(images)
     names = {path: path.name for path in paths}
     names = names if len({*names.values()}) == len(paths) else {path: str(path) for path in paths}
-    output = Output(common, ["image", "class", ">probability"], [], {"model": model, "images": []})
-    loaded = loaded.to(pick(common.device))
-    predictions = predicting.predict_each(
-        loaded, paths, top, num_workers=None, precision=precision, task="predict"
-    )
+    if server is not None:
+        predictions = predict_there(server, key_file, model, paths, top)
+    else:
+        loaded = load_named(model, class_names, reading, output)
+        predictions = predict_each(loaded, paths, top, num_workers=None, precision=precision, task="predict")
     for path, prediction in zip(paths, predictions, strict=True):
         if isinstance(prediction, ImageError):
             output.problems.append(str(prediction))
@@ -364,12 +372,36 @@ def predict(
         output.rows[-len(prediction)][0] = names[path]
         top_classes = [{"name": name, "probability": p} for name, p in prediction]
         output.result["images"].append({"path": str(path), "top": top_classes})
+    if not output.result["images"]:
+        raise ImageError(output.problems[0])
+    output.result |= {"errors": output.problems, "notes": output.after}
+    return output
+
+
+def load_named(model: str, class_names: str | None, reading: Reading, output: Output) -> Model:
+    """Load a model with the names of its classes; add a line to the output if it has none."""
+    from vitrail.checkpoints.formats import load
+    from vitrail.inference.predict import read_class_names
+    from vitrail.runtime.device import pick
+
+    loaded = load(model, **reading.arguments())
+    if class_names is not None:
+        loaded.class_names = read_class_names(class_names, loaded.config.classes)
     if loaded.class_names is None and loaded.config.classes != 1000:
         output.after.append(
             f"The model has no names for its {loaded.config.classes:,} classes: these are indices "
             "(pass names with --class-names FILE)."
         )
-    if not output.result["images"]:
-        raise ImageError(output.problems[0])
-    output.result |= {"errors": output.problems, "notes": output.after}
-    return output
+    return loaded.to(pick(output.common.device))
+
+
+def predict_there(
+    server: str, key_file: str | None, model: str, paths: list[Path], top: int
+) -> Iterator[Prediction | ImageError]:
+    """Let a server predict."""
+    from vitrail.runtime.progress import progress
+    from vitrail.serve.client import Client
+    from vitrail.serve.guard import read_key
+
+    client = Client(server, None if key_file is None else read_key(key_file))
+    return progress(client.predict_each(model, paths, top), len(paths), "predict")

@@ -196,22 +196,24 @@ class Predictor:
         return not self.waiting
 
     def decode(self, job: Job) -> None:
+        failed: Exception | None = None
         wanted = job.future.set_running_or_notify_cancel() and self.in_time(job)
         if wanted:
             try:
                 job.x = self.compute.pipeline.load(job.image, name=job.name)  # (3, h, w)
             except Exception as error:  # whatever it is, the thread must go on
-                wanted = False
-                if isinstance(error, ImageError):
-                    self.metrics.count("vitrail_images_total", model=self.name, result="unreadable")
-                job.future.set_exception(error)
+                failed = error
         job.image = b""
         with self.changed:
             self.decoding -= 1
-            if wanted:
+            if wanted and failed is None:
                 job.since = time.monotonic()
                 self.ready.append(job)
             self.wake(1)
+        if failed is not None:
+            if isinstance(failed, ImageError):
+                self.metrics.count("vitrail_images_total", model=self.name, result="unreadable")
+            job.future.set_exception(failed)
 
     def in_time(self, job: Job) -> bool:
         """Return whether a job's deadline is still to come; else give it up."""
