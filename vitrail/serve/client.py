@@ -49,6 +49,7 @@ class Client:
         self.headers = {"content-type": "application/octet-stream"}
         self.headers |= {} if key is None else {"authorization": f"Bearer {key}"}
         self.local = threading.local()
+        self.connections: list[HTTPConnection] = []
 
     def predict_each(self, model: str, paths: Sequence[Path], top: int) -> Iterator[Prediction | ImageError]:
         """Yield the prediction of each image in turn, or what is wrong with it."""
@@ -64,6 +65,8 @@ class Client:
                 yield waiting.popleft().result()
         finally:
             pool.shutdown(cancel_futures=True)
+            for connection in self.connections:
+                connection.close()
 
     def predict(self, place: str, path: Path) -> Prediction | ImageError:
         try:
@@ -98,10 +101,11 @@ class Client:
             except (OSError, HTTPException):  # it had waited, and the server may have closed it
                 connection.close()
         connection = self.local.connection = self.kind(self.host, self.port, timeout=SECONDS)
+        self.connections.append(connection)
         try:
             return self.exchange(connection, place, body)
         except (OSError, HTTPException) as error:
-            self.local.connection = None
+            connection.close()
             raise ServerError(f"{self.url} cannot be reached: {error or type(error).__name__}") from error
 
     def exchange(

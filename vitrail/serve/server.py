@@ -144,6 +144,8 @@ class Server(uvicorn.Server):
 
 def listen(host: str, port: int) -> socket.socket:
     """Return a socket that listens."""
+    if not 0 <= port <= 65535:
+        raise ConfigError(f"port {port} is not from 0 to 65535")
     try:
         (family, kind, protocol, _, address), *_ = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
