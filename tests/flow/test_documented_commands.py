@@ -50,6 +50,7 @@ NOT_RUN = {
     "--nnodes": "several machines",
     "tensorflow_datasets": "no part of the project",
     "vitrail serve": "runs until it is stopped; tests/serve does that",
+    "--server": "needs that server",
 }
 
 
@@ -152,6 +153,9 @@ def understood(words, run, processes=1):
     if words[0] == "pretrain":  # counts, without data, with that of the authors
         code, _, err = run(*words, "--data", "", "--dry-run", "--processes", processes)
         assert code == 0, f"vitrail {' '.join(words)}\n{err}"
+    elif "--server" in words:
+        code, _, err = run(*words)
+        assert code == 2 and "cannot be reached" in err, f"vitrail {' '.join(words)}\n{err}"
     elif words[0] == "serve":
         code, _, err = run(*words, "--host", "nowhere.invalid")
         assert code == 2 and "nowhere.invalid" in err, f"vitrail {' '.join(words)}\n{err}"

@@ -136,6 +136,12 @@ def test_long_bodies(monkeypatch):
     assert app.held == 0
 
 
+def test_a_request_without_a_body_keeps_its_connection(app, state):
+    headers = {"origin": ORIGIN, "x_vitrail_token": state.access.token, "content_length": "0"}
+    reply = ask(app, "POST", "/v1/learn/nope/fewshot", **headers)
+    assert reply.status == 404 and "connection" not in reply.headers
+
+
 def test_bodies_of_all_requests_together_are_bounded(monkeypatch):
     monkeypatch.setattr(guard, "MAX_BODIES", 1000)
     app = guarded()

@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +101,7 @@ def data_of(run: Path) -> Path:
 def is_stale(collection: Collection, run: Path) -> bool:
     """Return whether photographs were added or removed since a run started."""
     then = {(path.parent.name, path.stem) for path in data_of(run).glob("c*/*")}
-    return then != {(photo.path.parent.name, photo.id) for photo in collection.photos.values()}
+    return then != {(photo.path.parent.name, photo.id) for photo in list(collection.photos.values())}
 
 
 def describe_run(collection: Collection, run: Path, process: Process | None) -> dict[str, Any]:
@@ -139,9 +140,7 @@ def progress_of(run: Path) -> dict[str, Any]:
         "steps": find_number(config, "steps"),
         "curve": thin(curve),
         "evaluations": thin(evaluations),
-        "seconds": max(0.0, (run / METRICS).stat().st_mtime - (run / RUN_JSON).stat().st_mtime)
-        if rows
-        else 0.0,
+        "seconds": seconds_since(content.get("created"), run / METRICS) if rows else 0.0,
     }
     if results is not None:
         known |= {"state": "finished", "step": results["steps"], "steps": results["steps"]}
@@ -149,6 +148,13 @@ def progress_of(run: Path) -> dict[str, Any]:
         if results.get("test"):
             known["test"] = {"top1": results["test"]["top1"], "n": results["test_examples"]}
     return known
+
+
+def seconds_since(created: str | None, file: Path) -> float:
+    """Return the seconds from the start of a run to the last change of a file."""
+    if created is None:
+        return 0.0
+    return round(max(0.0, file.stat().st_mtime - datetime.fromisoformat(created).timestamp()), 1)
 
 
 def find_number(settings: Any, name: str) -> int | None:

@@ -182,7 +182,8 @@ class Exchange:
         for name, value in scope["headers"]:
             self.headers.setdefault(name, []).append(value)
         self.deadline = asyncio.get_running_loop().time() + guard.body_seconds
-        self.complete = b"content-length" not in self.headers and b"transfer-encoding" not in self.headers
+        length = self.headers.get(b"content-length", [b"0"])
+        self.complete = length == [b"0"] and b"transfer-encoding" not in self.headers
         self.received = 0  # bytes of the body
         self.status = 0
 

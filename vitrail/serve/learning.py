@@ -330,4 +330,4 @@ class Learning:
 
 
 def photos_of(learned: Learned) -> frozenset[str]:
-    return frozenset(f"{one.class_name}/{one.id}" for one in learned.collection.photos.values())
+    return frozenset(f"{one.class_name}/{one.id}" for one in list(learned.collection.photos.values()))

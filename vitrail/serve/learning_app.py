@@ -106,7 +106,7 @@ async def remove(request: Request) -> Response:
 
 async def remove_class(request: Request) -> Response:
     learned, name = collection_of(request), class_of(request)
-    photos = [one for one in learned.collection.photos.values() if one.class_name == name]
+    photos = [one for one in list(learned.collection.photos.values()) if one.class_name == name]
     await asyncio.to_thread(learning_of(request).remove, learned, photos)
     return await described(request, learned)
 

@@ -78,8 +78,8 @@ class Collection:
     @property
     def class_names(self) -> list[str]:
         """Return the classes that have photographs, in the order in which they came."""
-        used = {photo.class_name for photo in self.photos.values()}
-        return [title for title in self.titles.values() if title in used]
+        used = {photo.class_name for photo in list(self.photos.values())}  # a copy: others may add meanwhile
+        return [title for title in list(self.titles.values()) if title in used]
 
     def add(self, data: bytes, class_name: str) -> tuple[Photo, bool]:
         """Store a photograph that can be decoded; return it, and whether it is new. One that is there stays."""
