@@ -52,7 +52,7 @@ def test_it_holds_the_package_and_nothing_else(wheel):
         "vitrail/assets/ti8-64/model.json",
         "vitrail/assets/ti8-64/README.md",
         "vitrail/assets/imagenet-1k.json",
-        "vitrail/demo/pictures/orange.png",
+        "vitrail/assets/pictures/orange.png",
         "vitrail/inspection/page/report.html",
         "vitrail/inspection/page/explorer.html",
         "vitrail/py.typed",

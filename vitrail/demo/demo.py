@@ -51,7 +51,7 @@ from vitrail.transfer.finetune import prepare, run_finetuning
 from vitrail.transfer.protocols import check_counts
 
 # Pictures of things that the included model was trained to name, rendered to look like photographs.
-RENDERED = Path(__file__).parent / "pictures"
+RENDERED = Path(__file__).parents[1] / "assets" / "pictures"
 THINGS = ("orange", "banana", "lemon", "ladybug", "mushroom", "basketball", "obelisk", "dumbbell")
 TOP = 3  # classes per picture in the results
 RANDOM = "random weights"
