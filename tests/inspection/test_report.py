@@ -78,7 +78,7 @@ def test_one_page_that_needs_nothing_else(tmp_path, kind):
     assert not re.search(r"https?://|@import|url\(", text)
     assert not re.search(r"<figcaption>[^<]*\\n", text)  # lines of a caption are joined, not escaped
     assert (
-        "default-src 'none'" in text and "prefers-color-scheme: dark" in text and "width=device-width" in text
+        "default-src 'none'" in text and "color-scheme: light dark" in text and "width=device-width" in text
     )
     assert "canvas" in page.tags and f'max="{len(seen.layers)}"' in text
     assert ("positions" in figures) == (kind != "relative") == ("Position embeddings" in text)
@@ -277,7 +277,7 @@ addEventListener("load", async () => {
 
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine")
 @pytest.mark.parametrize(
-    ("width", "scheme", "paper"), [(1200, 1, "rgb(255, 255, 255)"), (500, 0, "rgb(20, 24, 29)")]
+    ("width", "scheme", "paper"), [(1200, 1, "rgb(250, 249, 246)"), (500, 0, "rgb(18, 21, 26)")]
 )
 def test_in_a_browser_the_controls_choose_what_is_shown(tmp_path, width, scheme, paper):
     seen, _, text = looked(made("not square"), tmp_path)

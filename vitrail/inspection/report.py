@@ -40,6 +40,7 @@ from vitrail.runtime.files import atomic_file
 from vitrail.runtime.log import visible
 
 PAGE = Path(__file__).parent / "page"
+LOOK = Path(__file__).parents[1] / "assets" / "look" / "look.css"  # which the page of `vitrail serve` has too
 NAME = "report.html"
 MOST_CELLS = 24  # along a side of a map on the page; larger ones are averaged
 SIDE = 320  # pixels of a picture on the page
@@ -106,7 +107,7 @@ def write_page(path: Path, title: str, sections: Mapping[str, str], figures: Ite
         "report.html",
         title=text(title),
         figures=text(" ".join(f"{name}.png" for name in figures)),
-        style=(PAGE / "report.css").read_text(encoding="utf-8"),
+        style="".join(path.read_text(encoding="utf-8") for path in (LOOK, PAGE / "report.css")),
         links="".join(f'<a href="#{anchor(name)}">{text(name)}</a>' for name in sections),
         sections="\n".join(
             f'<section id="{anchor(name)}"><h2>{text(name)}</h2>\n{body}\n</section>'
