@@ -33,7 +33,14 @@ from vitrail.serve.openapi import describe_api
 from vitrail.serve.predictor import Answer, Closed, Late, Overloaded
 from vitrail.serve.served import Served, ServedModels, UnknownModel
 
+ASSETS = Path(__file__).parents[1] / "assets"
 PAGE = Path(__file__).parent / "page"
+# Files of the page by the folder of their address, the longest first.
+STATIC = {
+    "/static/look": ASSETS / "look",
+    "/static/pictures": ASSETS / "pictures",
+    "/static": PAGE,
+}
 GRACE = 30.0  # seconds after the deadline in which a batch is still computed
 TOP = 5
 
@@ -62,6 +69,7 @@ class State:
 def create_app(state: State) -> App:
     """Return the ASGI application."""
     routes = [
+        Route("/", page),
         Route("/healthz", health),
         Route("/readyz", ready),
         Route("/metrics", metrics),
@@ -74,11 +82,10 @@ def create_app(state: State) -> App:
         Route("/v1/models/{name}/explain", explain, methods=["POST"]),
     ]
     routes += learning_routes() if state.learning is not None else []
-    if PAGE.is_dir():
-        routes += [Route("/", page), Mount("/static", StaticFiles(directory=PAGE))]  # type: ignore[list-item]
+    mounts = [Mount(path, Fresh(directory=folder)) for path, folder in STATIC.items()]
     handlers: Any = {HTTPException: refused, Refused: refused, VitrailError: failed}
     handlers |= {ClientDisconnect: gone, Exception: broken}
-    app = Starlette(routes=routes, exception_handlers=handlers)
+    app = Starlette(routes=[*routes, *mounts], exception_handlers=handlers)
     app.router.redirect_slashes = False
     app.state.serve = state
     return Guard(app, state.access, state.metrics)
@@ -119,6 +126,15 @@ async def broken(request: Request, error: Exception) -> Response:
 async def gone(request: Request, error: Exception) -> Response:
     """Answer a client that closed the connection while it sent: nobody reads it."""
     return answer({"error": "the body is not complete"}, 400)
+
+
+class Fresh(StaticFiles):
+    """Files of the page. Browsers ask each time whether they changed, as after an update of the package."""
+
+    def file_response(self, *args: Any, **kwargs: Any) -> Response:
+        response = super().file_response(*args, **kwargs)
+        response.headers["cache-control"] = "no-cache"
+        return response
 
 
 async def page(request: Request) -> Response:

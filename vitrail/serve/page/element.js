@@ -1,0 +1,44 @@
+// Elements of the page. Names of classes, files and models come from strangers: they become text, never HTML.
+
+/** Make an element: attributes by name, functions as listeners of events, then children, elements or text. */
+export function element(tag, attributes = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (typeof value === "function") made.addEventListener(name, value);
+    else if (name === "class") made.className = value;
+    else if (name in made && name !== "list") made[name] = value;
+    else made.setAttribute(name, value);
+  }
+  made.append(...children.filter((child) => child !== null));
+  return made;
+}
+
+/** The element of the page with this id. */
+export const at = (id) => document.getElementById(id);
+
+let number = 0;
+/** A name for an id or a group of radio buttons that nothing else on the page has. */
+export const unique = (prefix) => `${prefix}-${++number}`;
+
+/** Read a sentence to those who listen to the page. */
+export function announce(words) {
+  at("announcement").textContent = words;
+}
+
+export const percent = (share) => `${(100 * share).toFixed(share < 0.0995 || share > 0.9995 ? 1 : 0)}\u2009%`;
+export const spoken = (share) => `${(100 * share).toFixed(share < 0.0995 ? 1 : 0)} percent`;
+
+/** A button whose press is answered by a promise: it cannot be pressed again meanwhile. */
+export function button(words, press, attributes = {}) {
+  const made = element("button", { type: "button", ...attributes }, words);
+  made.addEventListener("click", async () => {
+    if (made.getAttribute("aria-disabled") === "true") return;
+    made.setAttribute("aria-disabled", "true");
+    try {
+      await press();
+    } finally {
+      made.removeAttribute("aria-disabled");
+    }
+  });
+  return made;
+}

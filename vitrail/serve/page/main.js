@@ -1,0 +1,91 @@
+// Where the page begins: the session, the models, the two views.
+import { announce, at } from "./element.js";
+import { filesOf } from "./intake.js";
+import { addPasted, startLearn } from "./learn.js";
+import { offer, startLook, take, useModel } from "./look.js";
+import { begin, json } from "./server.js";
+
+const servedModels = async () => (await json("/v1/models")).models;
+
+/** Show the view that the address names: #look or #learn. */
+function route() {
+  const learning = location.hash === "#learn";
+  at("look").hidden = learning;
+  at("learn").hidden = !learning;
+  for (const [id, here] of [["go-look", !learning], ["go-learn", learning]]) {
+    if (here) at(id).setAttribute("aria-current", "page");
+    else at(id).removeAttribute("aria-current");
+  }
+  document.title = learning ? "Learn – vitrail" : "vitrail";
+}
+
+/** Ask a person for the key of the server; null: they do not have it. */
+function askForKey(wrong) {
+  const dialog = at("key");
+  at("key-problem").textContent = wrong ? "This is not the key." : "";
+  at("key-value").value = "";
+  dialog.returnValue = "";
+  dialog.showModal();
+  return new Promise((done) => {
+    dialog.addEventListener("close", () => done(dialog.returnValue === "use" ? at("key-value").value.trim() : null), {
+      once: true,
+    });
+  });
+}
+
+function startTheme() {
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const current = () => document.documentElement.dataset.theme ?? (dark.matches ? "dark" : "light");
+  const name = () => {
+    at("theme").setAttribute("aria-label", current() === "dark" ? "Use light colours" : "Use dark colours");
+  };
+  at("theme").addEventListener("click", () => {
+    const theme = current() === "dark" ? "light" : "dark";
+    document.documentElement.dataset.theme = theme;
+    try { localStorage.setItem("theme", theme); } catch { /* until the page is closed */ }
+    name();
+  });
+  dark.addEventListener("change", name);
+  name();
+}
+
+function startPaste() {
+  document.addEventListener("paste", async (event) => {
+    if (event.target.matches("input[type=text], input[type=password]")) return;
+    const files = await filesOf(event.clipboardData);
+    if (!files.length) return;
+    if (at("learn").hidden) take(files);
+    else addPasted(files);
+  });
+}
+
+async function start() {
+  startTheme();
+  addEventListener("hashchange", () => {
+    route();
+    at("main").focus();
+  });
+  route();
+  try {
+    const session = await begin(askForKey);
+    startLook(await servedModels());
+    startLearn(session, await servedModels(), {
+      changed: async () => offer(await servedModels()),
+      use: async (name) => {
+        offer(await servedModels());
+        useModel(name);
+        location.hash = "look";
+      },
+    });
+    startPaste();
+    at("version").textContent = `vitrail ${session.version}`;
+    document.documentElement.classList.add("ready");
+  } catch (error) {
+    at("problem").textContent = error.message;
+    at("problem").hidden = false;
+    announce(error.message);
+    throw error;
+  }
+}
+
+start();
