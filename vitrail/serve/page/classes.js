@@ -17,7 +17,7 @@ export class Classes {
     this.last = null;  // the card that was used last
     const id = unique("field");
     this.name = element("input", { type: "text", id, maxLength: 80, required: true, autocomplete: "off" });
-    const form = element("form", { class: "fields add", submit: (event) => this.addClass(event) },
+    const form = element("form", { class: "fields add card", submit: (event) => this.addClass(event) },
       element("label", { htmlFor: id }, "New class", this.name),
       element("button", { type: "submit", class: "quiet" }, "Add class"));
     this.list = element("div", { class: "classes-list" });
@@ -85,7 +85,7 @@ class ClassCard {
       element("div", { class: "row" },
         element("h3", { id: title }, name), this.count,
         button("Remove", () => this.remove(), { class: "plain small", "aria-label": `Remove the class ${name}` })),
-      this.grid, this.more,
+      element("p", { class: "soft hint" }, "Drop photographs here."), this.grid, this.more,
       element("div", { class: "ways" },
         chooser("Add photographs", add, { multiple: true, class: "quiet small", "aria-label": `Add photographs to ${name}` }),
         camera),

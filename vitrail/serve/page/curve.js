@@ -14,7 +14,7 @@ export function curve(title, points, { steps, top = null, word }) {
   const last = points.at(-1);
   const label = `${title}: ${word(points[0][1])} at step ${points[0][0]}, ${word(last[1])} at step ${last[0]}`;
   const svg = drawn("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "curve", role: "img", "aria-label": label });
-  const most = top ?? (Math.max(...points.map(([, value]) => value)) * 1.05 || 1);
+  const most = top ?? above(Math.max(...points.map(([, value]) => value)));
   const mostSteps = Math.max(steps ?? 0, last[0], 1);
   const x = (step) => LEFT + ((WIDTH - LEFT - AROUND) * step) / mostSteps;
   const y = (value) => AROUND + (HEIGHT - BELOW - AROUND) * (1 - Math.min(1, Math.max(0, value / most)));
@@ -29,4 +29,11 @@ export function curve(title, points, { steps, top = null, word }) {
     drawn("polyline", { class: "line", points: points.map(([step, value]) => `${x(step)},${y(value)}`).join(" ") }),
     drawn("circle", { class: "dot", cx: x(last[0]), cy: y(last[1]), r: 3.5 }));
   return svg;
+}
+
+/** The next number above a value whose half is easy to read. */
+function above(value) {
+  if (!(value > 0)) return 1;
+  const digit = 10 ** Math.floor(Math.log10(value));
+  return digit < value / 4 ? 2 * digit * Math.ceil(value / digit / 2) : 0.4 * digit * Math.ceil(value / digit / 0.4);
 }

@@ -25,8 +25,17 @@ export function announce(words) {
   at("announcement").textContent = words;
 }
 
-export const percent = (share) => `${(100 * share).toFixed(share < 0.0995 || share > 0.9995 ? 1 : 0)}\u2009%`;
-export const spoken = (share) => `${(100 * share).toFixed(share < 0.0995 ? 1 : 0)} percent`;
+/** A share from 0 to 1 as a person reads it: never rounded to nothing or to all. */
+export function percent(share) {
+  const rounded = (100 * share).toFixed(share < 0.0995 && share > 0 ? 1 : 0);
+  if (share > 0 && share < 0.0005) return "< 0.1\u2009%";
+  if (share < 1 && share >= 0.995) return "> 99\u2009%";
+  return `${rounded}\u2009%`;
+}
+
+/** The same, to be read aloud. */
+export const spoken = (share) =>
+  percent(share).replace("\u2009%", " percent").replace("< ", "less than ").replace("> ", "more than ");
 
 /** A button whose press is answered by a promise: it cannot be pressed again meanwhile. */
 export function button(words, press, attributes = {}) {

@@ -39,8 +39,9 @@ function drawList() {
     ...collections.map(({ name }) => element("li", {}, element("button", {
       type: "button", class: "chip", "aria-pressed": String(opened?.collection.name === name), click: () => open(name),
     }, name))));
-  const add = element("details", { class: "new", open: !collections.length },
-    element("summary", {}, collections.length ? "New classifier" : "Your first classifier"), newForm());
+  const add = collections.length
+    ? element("details", { class: "new" }, element("summary", {}, "New classifier"), newForm())
+    : element("div", { class: "new card" }, element("h2", {}, "Your first classifier"), newForm());
   at("collections").replaceChildren(...(collections.length ? [known] : []), add);
 }
 

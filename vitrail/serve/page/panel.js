@@ -12,6 +12,7 @@ export class Panel {
     this.photo = null;
     this.turn = 0;  // of drawing: what comes late is not drawn
     this.picker = element("select", { id: unique("model"), change: () => this.choose(this.picker.value, chosen) });
+    this.choice = element("label", { class: "picker" }, element("span", { class: "soft" }, heading), this.picker);
     this.facts = element("p", { class: "facts soft" });
     this.classes = element("p", { class: "classes soft" });
     this.canvas = element("canvas", { role: "img", width: 512, height: 512 });
@@ -24,7 +25,7 @@ export class Panel {
     this.answer = element("div", { class: "answer" });
     this.root = element(
       "article", { class: "panel", "aria-label": heading },
-      element("label", { class: "picker" }, element("span", { class: "soft" }, heading), this.picker),
+      this.choice,
       element("div", { class: "seen" }, this.frame, this.caption, this.sliders),
       element("div", { class: "said" }, this.answer, this.facts, this.classes),
     );
@@ -37,6 +38,7 @@ export class Panel {
     const still = models.find((one) => one.name === this.model?.name) ?? models[0];
     this.picker.replaceChildren(...models.map((one) => element("option", { value: one.name }, one.name)));
     this.picker.value = still.name;
+    this.choice.hidden = models.length === 1;
     const other = still.name !== this.model?.name || still.opened !== this.model?.opened;
     this.model = still;
     this.describe();
@@ -54,11 +56,12 @@ export class Panel {
   describe() {
     const { architecture, classes, metrics, kind, base } = this.model;
     const [height, width] = architecture.image_size;
-    const facts = [`${classes.toLocaleString("en")} classes`, `${height} × ${width} pixels`];
+    const facts = [classes ? `${classes.toLocaleString("en")} classes` : "no classifier", `${height} × ${width} pixels`];
     facts.push(`${(architecture.parameters / 1e6).toPrecision(3)} million parameters`);
     const measured = accuracyOf(metrics);
     if (measured) facts.push(measured);
     if (kind !== "model") facts.unshift(kind === "fewshot" ? `learned here, from features of ${base}` : "fine-tuned here");
+    else if (this.models.length === 1) facts.unshift(this.model.name);
     if (this.model.refused) facts.push(`its changed files are not served: ${this.model.refused}`);
     this.facts.textContent = facts.join(" · ");
     this.layer.input.max = architecture.depth ?? 1;
@@ -159,9 +162,9 @@ export class Panel {
         : `Hiding any one square costs ${what} nothing.`;
     }
     const alike = `looking everywhere alike gives ${percent(1 / (rows * columns))}`;
-    return view === "rollout"
-      ? `Where the answer comes from, through all layers. Brightest: ${place}.`
-      : `Where this head looks. Brightest: ${place}, ${percent(most)} of its attention; ${alike}.`;
+    if (view === "rollout") return `Where the answer comes from, through all layers. Brightest: ${place}.`;
+    const who = settings.head ? "Where this head looks" : "Where the heads look on average";
+    return `${who}. Brightest: ${place}, ${percent(most)} of the attention; ${alike}.`;
   }
 }
 
@@ -202,14 +205,16 @@ export function bars(top) {
 export const problem = (error) => element("span", { class: "problem" }, error.message);
 
 /** Read an answer aloud. */
-export function announceAnswer(model, first) {
-  if (first) announce(`${model.name}: ${first.label}, ${spoken(first.probability)}.`);
+export function announceAnswer(name, first) {
+  if (first) announce(`${name}: ${first.label}, ${spoken(first.probability)}.`);
 }
 
 /** The accuracy that was measured when a model was trained, as words; "" if it is not known. */
 function accuracyOf(metrics) {
   const test = metrics.test?.top1, val = metrics.val?.val_top1 ?? metrics.val?.top1;
+  const held = metrics["cross-validation"];
   if (typeof test === "number") return `test accuracy ${percent(test)}`;
+  if (typeof held?.top1 === "number") return `accuracy ${percent(held.top1)} in cross-validation on ${held.n} photographs`;
   return typeof val === "number" ? `accuracy ${percent(val)} on validation images` : "";
 }
 

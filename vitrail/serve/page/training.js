@@ -82,7 +82,7 @@ export class Training {
 
   actions(model, what) {
     return element("div", { class: "ways" },
-      button("Look with it", () => this.hooks.use(model), { class: "quiet small", "aria-label": `Look at photographs with ${model}` }),
+      button("Look with it", () => this.hooks.use(model), { class: "quiet small", "aria-label": `Look with it: ${model}` }),
       button("Download", () => this.download(what), { class: "quiet small", "aria-label": `Download ${model}` }));
   }
 
