@@ -14,12 +14,16 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 DRIVER = shutil.which("chromedriver")
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # the key of an element, by the standard
 SECONDS = 30.0
-# Files as if a person dropped them on an element: [name, base64] each.
-DROP = """
-const [element, files] = arguments, transfer = new DataTransfer();
+# Files as if a person dropped them on an element, or pasted them: [name, base64] each.
+GIVE = """
+const [element, files, paste] = arguments, transfer = new DataTransfer();
 for (const [name, content] of files) {
   const bytes = Uint8Array.from(atob(content), (one) => one.charCodeAt(0));
   transfer.items.add(new File([bytes], name, { type: "image/png" }));
+}
+if (paste) {
+  element.dispatchEvent(new ClipboardEvent("paste", { clipboardData: transfer, bubbles: true }));
+  return;
 }
 for (const type of ["dragenter", "dragover", "drop"]) {
   element.dispatchEvent(new DragEvent(type, { dataTransfer: transfer, bubbles: true, cancelable: true }));
@@ -66,10 +70,10 @@ class Browser:
         """Type into an element; into a field for files: the path of one."""
         self.ask("POST", f"/element/{self.find(selector)[ELEMENT]}/value", {"text": keys})
 
-    def drop(self, selector, paths):
-        """Drop files on an element."""
+    def drop(self, selector, paths, paste=False):
+        """Drop files on an element, or paste them there."""
         files = [[path.name, base64.b64encode(path.read_bytes()).decode()] for path in map(Path, paths)]
-        self.run(DROP, self.find(selector), files)
+        self.run(GIVE, self.find(selector), files, paste)
 
     def text(self, selector):
         return self.run("return document.querySelector(arguments[0])?.textContent ?? null", selector)
@@ -98,6 +102,7 @@ def browser(profile, width=1280, height=900, dark=False):
                 "binary": CHROMIUM,
                 "args": [
                     "--headless=new", "--no-sandbox", "--disable-gpu", "--force-device-scale-factor=1",
+                    "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream",  # a camera
                     f"--user-data-dir={profile}", f"--window-size={width},{height}",
                     f"--blink-settings=preferredColorScheme={0 if dark else 1}",
                 ],

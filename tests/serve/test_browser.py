@@ -137,6 +137,18 @@ def test_looking_and_comparing(tmp_path, small):
         window.wait(IDLE)
         assert first(window) == answer_of(model, PHOTO)
 
+        # A photograph that is pasted, one that is chosen, one that is taken with the camera.
+        window.drop("body", [ASSETS / "pictures" / "orange.png"], paste=True)
+        window.wait("document.querySelectorAll('#history li').length === 3")
+        window.type("#ways input[type=file]", str(ASSETS / "pictures" / "lemon.png"))
+        window.wait("document.querySelectorAll('#history li').length === 4")
+        window.run("document.querySelectorAll('#ways button')[1].click()")
+        window.wait("!document.getElementById('camera-take').disabled")
+        window.click("#camera-take")
+        window.wait("document.querySelectorAll('#history li').length === 5")
+        window.wait("!document.getElementById('camera').open")
+        window.wait(IDLE)
+
         before = window.run("return getComputedStyle(document.body).backgroundColor")
         window.click("#theme")
         assert window.run("return getComputedStyle(document.body).backgroundColor") != before

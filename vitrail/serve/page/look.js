@@ -6,7 +6,7 @@ import { Photo } from "./photo.js";
 import { VIEWS, viewsOf } from "./viewer.js";
 
 const SAMPLES = ["ladybug", "orange", "mushroom", "basketball", "lemon", "banana", "obelisk", "dumbbell"];
-const MOST = 40;  // photographs of the history
+const MOST = 24;  // photographs of the history
 const MOST_AT_ONCE = 12;  // that are taken of one drop
 
 const how = { view: "rollout", strength: 70, smooth: true };

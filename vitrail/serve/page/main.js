@@ -9,7 +9,8 @@ const servedModels = async () => (await json("/v1/models")).models;
 
 /** Show the view that the address names: #look or #learn. */
 function route() {
-  const learning = location.hash === "#learn";
+  const skipped = location.hash === "#main";  // by the link to the content: the view stays
+  const learning = skipped ? !at("learn").hidden : location.hash === "#learn";
   at("look").hidden = learning;
   at("learn").hidden = !learning;
   for (const [id, here] of [["go-look", !learning], ["go-learn", learning]]) {
@@ -61,6 +62,9 @@ function startPaste() {
 
 async function start() {
   startTheme();
+  for (const type of ["dragover", "drop"]) {
+    document.addEventListener(type, (event) => event.preventDefault());  // else a file that misses replaces the page
+  }
   addEventListener("hashchange", () => {
     route();
     at("main").focus();
@@ -68,8 +72,9 @@ async function start() {
   route();
   try {
     const session = await begin(askForKey);
-    startLook(await servedModels());
-    startLearn(session, await servedModels(), {
+    const models = await servedModels();
+    startLook(models);
+    await startLearn(session, models, {
       changed: async () => offer(await servedModels()),
       use: async (name) => {
         offer(await servedModels());
@@ -78,6 +83,9 @@ async function start() {
       },
     });
     startPaste();
+    document.addEventListener("visibilitychange", async () => {
+      if (!document.hidden) offer(await servedModels());  // they may have changed meanwhile
+    });
     at("version").textContent = `vitrail ${session.version}`;
     document.documentElement.classList.add("ready");
   } catch (error) {

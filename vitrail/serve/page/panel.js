@@ -162,7 +162,7 @@ export class Panel {
         : `Hiding any one square costs ${what} nothing.`;
     }
     const alike = `looking everywhere alike gives ${percent(1 / (rows * columns))}`;
-    if (view === "rollout") return `Where the answer comes from, through all layers. Brightest: ${place}.`;
+    if (view === "rollout") return `Attention, traced through all layers. Brightest: ${place}.`;
     const who = settings.head ? "Where this head looks" : "Where the heads look on average";
     return `${who}. Brightest: ${place}, ${percent(most)} of the attention; ${alike}.`;
   }

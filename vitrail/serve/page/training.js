@@ -177,7 +177,7 @@ class Trial {
     this.file = null;
     this.picture = element("img", { alt: "", hidden: true });
     this.answer = element("div", { class: "answer" });
-    this.picker = element("div", { class: "segments" });
+    this.picker = element("div", { class: "segments", role: "radiogroup", "aria-label": "Classifier" });
     this.root = element("div", { class: "card trial", hidden: true },
       element("h3", {}, "Try it"), this.picker, this.picture, this.answer,
       element("div", { class: "ways" }, chooser("Choose a photograph", take, { class: "quiet small" }), ...(camera ? [camera] : [])),
@@ -191,14 +191,15 @@ class Trial {
     const fresh = models.find((one) => !this.models?.includes(one));
     this.models = models;
     this.model = fresh ?? models[0] ?? null;
-    this.picker.replaceChildren(...(models.length < 2 ? [] : models.map((name) => {
+    this.picker.hidden = models.length < 2;
+    this.picker.replaceChildren(...models.map((name) => {
       const radio = element("input", { type: "radio", name: "trial", value: name, checked: name === this.model });
       radio.addEventListener("change", () => {
         this.model = name;
         this.ask();
       });
       return element("label", { class: "segment" }, radio, element("span", {}, name.endsWith("-fewshot") ? "Trained" : "Fine-tuned"));
-    })));
+    }));
     this.ask();
   }
 

@@ -42,7 +42,7 @@ export async function draw(canvas, photo, model, view, answer, how) {
   const map = mapOf(view, answer, how), strength = how.strength / 100;
   if (view === "rollout") {
     pen.globalCompositeOperation = "multiply";
-    pen.drawImage(paint(map, { smooth: how.smooth, light: true, least: (1 - strength) ** 1.5 }), 0, 0, W, H);
+    pen.drawImage(paint(map, { smooth: how.smooth, light: true, least: 1 - strength }), 0, 0, W, H);
     pen.globalCompositeOperation = "source-over";
     return;
   }
