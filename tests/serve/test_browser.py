@@ -153,6 +153,9 @@ def test_looking_and_comparing(tmp_path, small):
         window.click("#theme")
         assert window.run("return getComputedStyle(document.body).backgroundColor") != before
         assert window.errors() == []
+        window.drop("#look", [small / "model.json"])  # not a picture
+        window.wait("document.querySelector('.panel .answer .problem')")
+        assert "not an image" in window.text(".panel .answer")
 
 
 def test_teaching_three_classes_from_thirty_photographs(tmp_path, photographs):

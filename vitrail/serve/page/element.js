@@ -25,6 +25,14 @@ export function announce(words) {
   at("announcement").textContent = words;
 }
 
+/** Say at the top of the page what went wrong, until the next click. */
+export function complain(error) {
+  at("problem").textContent = error.message;
+  at("problem").hidden = false;
+  scrollTo({ top: 0 });
+  addEventListener("click", () => { at("problem").hidden = true; }, { once: true, capture: true });
+}
+
 /** A share from 0 to 1 as a person reads it: never rounded to nothing or to all. */
 export function percent(share) {
   const rounded = (100 * share).toFixed(share < 0.0995 && share > 0 ? 1 : 0);

@@ -3,6 +3,7 @@ import { announce, at, element } from "./element.js";
 import { acceptDrops, cameraButton, chooser } from "./intake.js";
 import { Panel, announceAnswer } from "./panel.js";
 import { Photo } from "./photo.js";
+import { request } from "./server.js";
 import { VIEWS, viewsOf } from "./viewer.js";
 
 const SAMPLES = ["ladybug", "orange", "mushroom", "basketball", "lemon", "banana", "obelisk", "dumbbell"];
@@ -58,10 +59,8 @@ function makeIntake() {
   for (const name of SAMPLES) {
     const address = `/static/pictures/${name}.png`;
     const picture = element("img", { src: address, alt: name, width: 56, height: 56 });
-    at("samples").append(element("li", {}, element("button", {
-      type: "button", title: `Sample: ${name}`,
-      click: async () => take([new File([await (await fetch(address)).blob()], `${name}.png`, { type: "image/png" })]),
-    }, picture)));
+    const press = async () => take([new File([await (await request(address)).blob()], `${name}.png`, { type: "image/png" })]);
+    at("samples").append(element("li", {}, element("button", { type: "button", title: `Sample: ${name}`, click: press }, picture)));
   }
   acceptDrops(at("look"), take);
 }

@@ -1,9 +1,9 @@
 // Where the page begins: the session, the models, the two views.
-import { announce, at } from "./element.js";
+import { at, complain } from "./element.js";
 import { filesOf } from "./intake.js";
 import { addPasted, startLearn } from "./learn.js";
 import { offer, startLook, take, useModel } from "./look.js";
-import { begin, json } from "./server.js";
+import { Refusal, begin, json } from "./server.js";
 
 const servedModels = async () => (await json("/v1/models")).models;
 
@@ -70,30 +70,28 @@ async function start() {
     at("main").focus();
   });
   route();
-  try {
-    const session = await begin(askForKey);
-    const models = await servedModels();
-    startLook(models);
-    await startLearn(session, models, {
-      changed: async () => offer(await servedModels()),
-      use: async (name) => {
-        offer(await servedModels());
-        useModel(name);
-        location.hash = "look";
-      },
-    });
-    startPaste();
-    document.addEventListener("visibilitychange", async () => {
-      if (!document.hidden) offer(await servedModels());  // they may have changed meanwhile
-    });
-    at("version").textContent = `vitrail ${session.version}`;
-    document.documentElement.classList.add("ready");
-  } catch (error) {
-    at("problem").textContent = error.message;
-    at("problem").hidden = false;
-    announce(error.message);
-    throw error;
-  }
+  // What no part of the page expects, it says here: as that the server was stopped.
+  addEventListener("unhandledrejection", (event) => {
+    if (!(event.reason instanceof Refusal)) return;
+    event.preventDefault();
+    complain(event.reason);
+  });
+  const session = await begin(askForKey), models = await servedModels();
+  startLook(models);
+  await startLearn(session, models, {
+    changed: async () => offer(await servedModels()),
+    use: async (name) => {
+      offer(await servedModels());
+      useModel(name);
+      location.hash = "look";
+    },
+  });
+  startPaste();
+  document.addEventListener("visibilitychange", async () => {
+    if (!document.hidden) offer(await servedModels());  // they may have changed meanwhile
+  });
+  at("version").textContent = `vitrail ${session.version}`;
+  document.documentElement.classList.add("ready");
 }
 
 start();

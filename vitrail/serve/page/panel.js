@@ -20,13 +20,14 @@ export class Panel {
     this.caption = element("p", { class: "caption soft" });
     this.layer = slider("Layer", 1, 1);
     this.head = slider("Head", 0, 1);
-    this.sliders = element("div", { class: "sliders", hidden: true }, this.layer.label, this.head.label);
+    this.sliders = element("div", { class: "sliders steps", hidden: true }, this.layer.label, this.head.label);
     for (const one of [this.layer, this.head]) one.input.addEventListener("input", () => this.show());
     this.answer = element("div", { class: "answer" });
     this.root = element(
       "article", { class: "panel", "aria-label": heading },
       this.choice,
-      element("div", { class: "seen" }, this.frame, this.caption, this.sliders),
+      element("div", { class: "seen" }, this.frame, this.caption),
+      this.sliders,
       element("div", { class: "said" }, this.answer, this.facts, this.classes),
     );
     this.offer(models);
@@ -127,7 +128,11 @@ export class Panel {
         : `This model has no ${how.view}: the photograph is shown.`;
       this.canvas.setAttribute("aria-label", `${photo.name}. ${this.caption.textContent}`);
     } catch (error) {
-      if (turn === this.turn) this.caption.replaceChildren(problem(error));
+      if (turn === this.turn) {
+        this.canvas.width = this.canvas.height;  // empty
+        this.canvas.setAttribute("aria-label", "Nothing to see");
+        this.caption.replaceChildren(problem(error));
+      }
     } finally {
       clearTimeout(late);
       if (turn === this.turn) {
@@ -158,7 +163,7 @@ export class Panel {
       const first = this.model.classes ? (await this.photo.ask(this.model, "predict?top=5")).results[0].top[0] : null;
       const what = first ? `“${first.label}”` : "the first choice";
       return most > 0
-        ? `Where hiding a square costs ${what} most: at ${row}, ${column} it falls by ${points(most)}.`
+        ? `Where hiding a square costs ${what} most: at row ${row}, column ${column}, by ${points(most)}.`
         : `Hiding any one square costs ${what} nothing.`;
     }
     const alike = `looking everywhere alike gives ${percent(1 / (rows * columns))}`;

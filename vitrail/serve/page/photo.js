@@ -10,9 +10,12 @@ export class Photo {
     try {
       const whole = await createImageBitmap(file);
       const by = Math.min(1, SIDE / Math.max(whole.width, whole.height));
-      bitmap = by === 1 ? whole : await createImageBitmap(whole, {
-        resizeWidth: Math.round(whole.width * by), resizeHeight: Math.round(whole.height * by), resizeQuality: "high",
-      });
+      bitmap = whole;
+      if (by < 1) {
+        const [resizeWidth, resizeHeight] = [Math.round(whole.width * by), Math.round(whole.height * by)];
+        bitmap = await createImageBitmap(whole, { resizeWidth, resizeHeight, resizeQuality: "high" });
+        whole.close();
+      }
     } catch { /* a format that only the server knows */ }
     return new Photo(file, bitmap);
   }
