@@ -16,7 +16,7 @@ from vitrail.errors import CheckpointError, ConfigError, DataError, ImageError, 
 
 if TYPE_CHECKING:
     from vitrail.api import finetune, pretrain
-    from vitrail.checkpoints.formats import create, list_models, load, save
+    from vitrail.checkpoints.formats import create, list_models, load, push, save
     from vitrail.evaluators.accuracy import evaluate
     from vitrail.evaluators.probes import fewshot, knn, linear
     from vitrail.inference.bulk import predict_to
@@ -45,6 +45,7 @@ __all__ = [
     "predict",
     "predict_to",
     "pretrain",
+    "push",
     "save",
     "transform",
 ]
@@ -52,7 +53,7 @@ __all__ = [
 # module: the names that are taken from it
 PUBLIC = {
     "vitrail.api": ("finetune", "pretrain"),
-    "vitrail.checkpoints.formats": ("create", "list_models", "load", "save"),
+    "vitrail.checkpoints.formats": ("create", "list_models", "load", "push", "save"),
     "vitrail.evaluators.accuracy": ("evaluate",),
     "vitrail.evaluators.probes": ("fewshot", "knn", "linear"),
     "vitrail.inference.bulk": ("predict_to",),

@@ -18,6 +18,7 @@ import pytest
 
 import vitrail
 import vitrail.cli
+from tests.checkpoints.hub_stand_in import in_place_of_the_hub, put
 from tests.flow.test_documented_commands_found import BEGINNINGS, COMMANDS, ROOT, Command
 from tests.flow.test_documented_commands_stand_ins import write_stand_ins
 
@@ -82,8 +83,19 @@ def stories(stand_ins, tmp_path_factory):
     return story
 
 
+@pytest.fixture(scope="module")
+def hub(stand_ins, tmp_path_factory):
+    """A stand-in of the Hugging Face hub, with the model that the pages name."""
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        in_place_of_the_hub(patch, tmp_path_factory.mktemp("hub")) as hub,
+    ):
+        put(hub, "owner/name", stand_ins / "ti8-64")
+        yield hub
+
+
 @pytest.fixture
-def perform(vitrail_command, monkeypatch):
+def perform(vitrail_command, monkeypatch, hub):
     """Runs a command in a story; an AssertionError says what is wrong with it."""
 
     def run(command: Command, story: Story) -> None:

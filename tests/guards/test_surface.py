@@ -14,6 +14,7 @@ SIGNATURES = {
     "create": "(name, *, classes, image_size, **overrides)",
     "load": "(path_or_name, *, classes, image_size, heads, activation, norm_eps, pool, resample, adapter)",
     "save": "(model, path, *, to)",
+    "push": "(model, repository, *, to, private, revision, message, picture)",
     "list_models": "(pattern)",
     "transform": "(model, training)",
     "predict": "(model, images, top, *, batch_size, num_workers, precision)",

@@ -3,15 +3,18 @@
 create("B/16")              new weights
 load("ViT-B_16.npz")        any format, recognised by the content, not by the suffix
 load("ti8-64")              an included model (included.py)
+load("hub:google/vit-base-patch16-224")     a model of the Hugging Face hub (repositories.py)
 save(model, path, to=...)   a bundle, or another format
 """
 
 from __future__ import annotations
 
 import re
+import shutil
 import zipfile
 from fnmatch import fnmatch
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any
 
@@ -20,6 +23,9 @@ from vitrail.checkpoints import bundle, google, huggingface, timm, torch_files, 
 from vitrail.checkpoints.architecture import NO_HINTS, Hints, Size
 from vitrail.checkpoints.checkpoint import Checkpoint, check_finite_weights, from_model, to_model
 from vitrail.checkpoints.included import INCLUDED, locate_weights
+from vitrail.checkpoints.license import describe_license, restrictions, stated_license
+from vitrail.checkpoints.model_card import write_card
+from vitrail.checkpoints.repositories import PREFIX, Pushed, fetch, is_hub_name, upload
 from vitrail.data.preprocess import default_line, evaluation_line
 from vitrail.data.readers.file_names import EXTENSIONS, HEIC
 from vitrail.errors import CheckpointError, ConfigError
@@ -34,6 +40,8 @@ FORMATS: dict[str, ModuleType] = {
 }  # fmt: skip
 # Formats of torch files, told apart by the names of their tensors.
 TORCH_FORMATS = (timm, huggingface, torchvision)
+PUSHED = ("bundle", "timm", "huggingface")  # formats that are folders of safetensors and JSON
+PICTURE = "picture.png"  # beside a card
 
 
 def create(name: str, *, classes: int = 1000, image_size: Size | None = None, **overrides: Any) -> Model:
@@ -58,7 +66,8 @@ def load(
     resample: str = "official",
     adapter: str | Path = "",
 ) -> Model:
-    """Return a model with its weights, in evaluation mode, from a path in any format, or an included one by name.
+    """Return a model with its weights, in evaluation mode, from a path in any format, or by name: an included one, or
+    hub:OWNER/NAME[@REVISION] of the Hugging Face hub.
 
     `classes`: another number gives a new head of zeros. `image_size`: another one resamples the positions, by
     the method `resample`. `heads`, `activation` (gelu, gelu_tanh), `norm_eps`, `pool` (token, mean, attention): for
@@ -118,11 +127,45 @@ def convert(
     if preprocess:
         model.preprocess, model.metrics = evaluation_line(preprocess, model.config.image_size), {}
     if license:
-        if stated := model.license.get("weights"):
-            raise ConfigError(f"{source} states its license, which cannot be changed: {stated}")
-        model.license = {**model.license, "weights": license}
+        state_license(model, license, source)
     write(bundle.cast_weights(from_model(model), precision), Path(destination), to)
     return model
+
+
+def state_license(model: Model, license: str, source: str | Path) -> None:
+    """Set the license of the weights of a model; ConfigError if its source states one."""
+    if stated := model.license.get("weights"):
+        raise ConfigError(f"{source} states its license, which cannot be changed: {stated}")
+    model.license = {**model.license, "weights": license}
+
+
+def push(
+    model: Model,
+    repository: str,
+    *,
+    to: str = "bundle",
+    private: bool = False,
+    revision: str | None = None,
+    message: str = "Add a model",
+    picture: str | Path | None = None,
+) -> Pushed:
+    """Upload `model` to a repository of the Hugging Face hub, with a card, in one commit.
+
+    `to`: a format that is a folder: bundle, timm or huggingface. `private`: for a repository that does not exist yet.
+    `revision`: a branch. `picture`: a PNG file for the card. The card takes the place of a README.md that is there.
+    """
+    if to not in PUSHED:
+        raise ConfigError(f"format {to!r} is not one of {', '.join(PUSHED)}, which the hub can hold")
+    checkpoint, name = from_model(model), repository.removeprefix(PREFIX)
+    with TemporaryDirectory() as folder:
+        place = Path(folder, "model")
+        write(checkpoint, place, to)
+        if picture is not None:
+            shutil.copyfile(picture, place / PICTURE)
+        load = f"{PREFIX}{name}" + (f"@{revision}" if revision else "")
+        card = write_card(checkpoint, name, load=load, picture=PICTURE if picture is not None else "")
+        (place / "README.md").write_text(card, encoding="utf-8")
+        return upload(place, name, private=private, revision=revision, message=message)
 
 
 def write(checkpoint: Checkpoint, path: Path, to: str) -> None:
@@ -172,6 +215,17 @@ def read(path_or_name: str | Path, hints: Hints = NO_HINTS, *, image_size: Size 
         checkpoint = library.read(files, hints, image_size=image_size)
     hints.check(checkpoint.config, str(path))
     check_finite_weights(checkpoint.weights, str(path))
+    return note_origin(checkpoint, str(path_or_name)) if is_hub_name(path_or_name) else checkpoint
+
+
+def note_origin(checkpoint: Checkpoint, name: str) -> Checkpoint:
+    """Return a checkpoint of the hub with its repository and commit, and the license that is stated there."""
+    fetched = fetch(name)
+    checkpoint.provenance = {**checkpoint.provenance, "hub": fetched.provenance}
+    if fetched.license and not stated_license(checkpoint.license):
+        checkpoint.license = {"weights": fetched.license}
+    if limits := restrictions(checkpoint.license):
+        note(f"{name} is licensed for {limits} only: {describe_license(checkpoint.license)}")
     return checkpoint
 
 

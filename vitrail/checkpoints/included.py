@@ -1,6 +1,7 @@
 """The models that come with the package, known by name: vitrail.load("ti8-64") needs no file and no network.
 
-    path or name  --locate_weights-->  the path; for a run, its model/; for an included model, vitrail/assets/NAME/
+    path or name  --locate_weights-->  the path; for a run, its model/; for an included model, vitrail/assets/NAME/;
+                                       for hub:OWNER/NAME, where repositories.py has put it
 
 Such a folder holds a bundle in half precision (bundle.py) and a README.md, the model's card. A path takes precedence:
 a name means an included model only if there is no file or folder of that name.
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.checkpoints.bundle import CARD, WEIGHTS, read_card
+from vitrail.checkpoints.repositories import fetch, is_hub_name
 from vitrail.errors import CheckpointError
 from vitrail.runtime.files import restore_folder
 
@@ -24,6 +26,8 @@ INCLUDED: dict[str, str] = {
 
 def locate_weights(path_or_name: str | Path) -> Path | None:
     """Return where the weights are; None if there are none, as for the name of an architecture."""
+    if is_hub_name(path_or_name):
+        return fetch(str(path_or_name)).folder
     path = Path(path_or_name)
     restore_folder(path)
     if path != Path() and path.exists():

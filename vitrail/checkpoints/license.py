@@ -48,6 +48,19 @@ def describe_license(license: Mapping[str, str]) -> str:
     return "; ".join(f"{part}: {text}" for part, text in complete_license(license).items())
 
 
+def restrictions(license: Mapping[str, str]) -> str:
+    """Return what a license limits the use to, as far as its words say so; empty: nothing that is known."""
+    words = set(
+        re.findall(
+            r"[a-z]+", " ".join(stated_license(license).values()).lower().replace("-commercial", "commercial")
+        )
+    )
+    limits = ["non-commercial use"] if words & {"nc", "noncommercial"} else []
+    limits += ["research"] if "research" in words else []
+    limits += ["use without changes"] if words & {"nd", "noderivatives", "noderivs"} else []
+    return " and ".join(limits)
+
+
 def inherit_license(license: Mapping[str, str]) -> dict[str, str]:
     """Return the license of a model trained from one with `license`, on further data of unknown license."""
     stated = stated_license(license)
@@ -66,13 +79,17 @@ def find_license(card: Mapping[str, Any] | None) -> dict[str, str]:
     return stated_license({part: text[:MAX_TEXT] for part, text in texts.items() if isinstance(text, str)})
 
 
+def license_metadata(license: Mapping[str, str]) -> list[str]:
+    """Return the lines about the license in the hub's metadata."""
+    text = complete_license(license)["weights"]
+    if re.fullmatch(r"[A-Za-z0-9.+-]+", text):
+        return [f"license: {text.lower()}"]
+    name = re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-.")[:80]
+    return ["license: other", f"license_name: {name}"]
+
+
 def model_card(license: Mapping[str, str]) -> str:
     """Return a README.md: the hub's metadata, and the same for people."""
     text = complete_license(license)
-    name = re.sub(r"[^a-z0-9.]+", "-", text["weights"].lower()).strip("-.")[:80]
-    identifier = re.fullmatch(r"[A-Za-z0-9.+-]+", text["weights"])
-    head = (
-        [f"license: {text['weights'].lower()}"] if identifier else ["license: other", f"license_name: {name}"]
-    )
-    lines = ["---", *head, "---", "", "# License", ""]
+    lines = ["---", *license_metadata(license), "---", "", "# License", ""]
     return "\n".join([*lines, *(f"- {part}: {' '.join(text[part].split())}" for part in PARTS), ""])

@@ -23,6 +23,7 @@ from vitrail.cli.evaluate_verbs import evaluate, fewshot, knn, linear
 from vitrail.cli.inspect_verbs import inspect
 from vitrail.cli.model_verbs import calibrate, convert, cost, models, predict
 from vitrail.cli.out_of_memory import out_of_memory
+from vitrail.cli.push_verb import push
 from vitrail.cli.run_verbs import runs
 from vitrail.cli.serve_verb import serve
 from vitrail.cli.train_verbs import finetune_command, pretrain_command
@@ -47,6 +48,7 @@ VERBS: dict[str, Callable[..., Output] | tuple[str, Callable[[list[str]], Output
     "models": models,
     "cost": cost,
     "convert": convert,
+    "push": push,
     "calibrate": calibrate,
     "predict": predict,
     "evaluate": evaluate,

@@ -15,21 +15,23 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
 from vitrail.checkpoints.run.records import read_rows
 from vitrail.data.readers.class_names import readable
 from vitrail.data.sources import Source
 from vitrail.evaluators.accuracy import Evaluation
 from vitrail.evaluators.score import Gallery, format_accuracy
-from vitrail.inference.images import decode_example
+from vitrail.inference.images import ImageLike, decode_example
+from vitrail.inference.predict import predict
 from vitrail.inspection import drawing, pictures
-from vitrail.inspection.attention import layer_names
-from vitrail.inspection.embeddings import Filters
-from vitrail.inspection.inspect import Inspection, Subject
+from vitrail.inspection.attention import layer_names, rollout
+from vitrail.inspection.embeddings import Filters, filters
+from vitrail.inspection.inspect import Inspection, Subject, model_input
 from vitrail.inspection.occlusion import cell_size
 from vitrail.inspection.patches import Patches, correspondences, principal_colours
-from vitrail.models.names import Config
-from vitrail.models.vit import ViTConfig
+from vitrail.models.names import Config, Model
+from vitrail.models.vit import ViT, ViTConfig
 
 EXAMPLES = 12  # right answers and mistakes, each
 PAIRS = 30  # of confused classes beside a large matrix
@@ -190,6 +192,26 @@ def draw_evaluation(evaluation: Evaluation, source: Source, folder: Path) -> Fig
                 captions.append(f"{key}\n{format_accuracy(float(p.confidence[k]))} {answer}{true}")
             drawing.captioned(images, captions, figures[name], title=titles[name])
     return figures
+
+
+def draw_card(model: Model, images: Sequence[ImageLike], path: Path) -> None:
+    """Draw the picture of a model's card: what it answers for a few images and, for a ViT, where it looks.
+
+    Without images: its filters.
+    """
+    if not images:
+        draw_filters(filters(model), path)
+        return
+    inputs = [model_input(model, image) for image in images]
+    shown, captions = [*inputs], [""] * len(images)
+    if model.config.classes:
+        captions = [f"{readable(name)} {p:.0%}" for ((name, p),) in predict(model, images, 1)]
+    if isinstance(model, ViT):
+        maps = rollout(model, images)  # (n, rows, columns)
+        shown += [pictures.lit(image, weights) for image, weights in zip(inputs, maps, strict=True)]
+        captions += [""] * len(images)
+    large = [np.asarray(Image.fromarray(one).resize((SIDE, SIDE), Image.Resampling.BICUBIC)) for one in shown]
+    drawing.captioned(large, captions, path)
 
 
 def draw_filters(filters: Filters, path: Path, columns: int = 7) -> None:

@@ -1,0 +1,172 @@
+"""The card of a model: a README.md for the Hugging Face hub, made from what the model knows of itself.
+
+    Checkpoint  --write_card-->  metadata for the hub, then architecture, use, scores, training, classes, license
+
+Class names, licenses and provenance are strangers' text: all of it is escaped, so that it stays text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from vitrail.checkpoints.checkpoint import Checkpoint, config_to_json
+from vitrail.checkpoints.license import complete_license, license_metadata, restrictions
+from vitrail.runtime.log import visible
+
+SHOWN = (
+    "width",
+    "depth",
+    "units",
+    "width_factor",
+    "mlp_dim",
+    "heads",
+    "patch_size",
+    "pool",
+)  # of the architecture
+LISTED = 1000  # classes that are named
+LONGEST = 200  # characters of a text from elsewhere
+SCORES = {"top1": "top-1", "top5": "top-5", "loss": "loss", "ece": "ECE", "n": "images"}
+SHARES = ("top1", "top5")
+MARKS = re.compile(r"([\\`*_{}\[\]()#+!|<>&~$@])")
+
+
+def write_card(checkpoint: Checkpoint, title: str, *, load: str, picture: str = "") -> str:
+    """Return the card. `load`: a name that vitrail.load takes; `picture`: the name of a file beside the card."""
+    c = checkpoint.config
+    license = complete_license(checkpoint.license)
+    lines = ["---", *license_metadata(checkpoint.license), "library_name: vitrail"]
+    task = "image-classification" if c.classes else "image-feature-extraction"
+    lines += [f"pipeline_tag: {task}", "tags: [vitrail, vision-transformer]"]
+    start = checkpoint.provenance.get("start")
+    origin = (start if isinstance(start, dict) else checkpoint.provenance).get("hub")
+    base = origin.get("repository") if isinstance(origin, dict) else None
+    lines += (
+        [f"base_model: {base}"] if isinstance(base, str) and re.fullmatch(r"[\w.-]+/[\w.-]+", base) else []
+    )
+    H, W = c.image_size
+    about = (
+        f"for images of {H} x {W} pixels, with {f'{c.classes:,} classes' if c.classes else 'no classifier'}"
+    )
+    kind = {
+        "vit": "Vision Transformer",
+        "hybrid": "hybrid of ResNet and Vision Transformer",
+        "bit": "BiT ResNet",
+    }
+    family = kind[config_to_json(c)["family"]]
+    lines += ["---", "", f"# {plain(title)}", "", f"A {family} {about}.", ""]
+    lines += (
+        [f"![{'What the model answers' if c.classes else 'The model'}]({picture})", ""] if picture else []
+    )
+    fields = {name: value for name, value in asdict(c).items() if name in SHOWN}
+    lines += ["| | |", "|---|---|"]
+    lines += [f"| {name} | {plain(value)} |" for name, value in fields.items()]
+    lines += [f"| parameters | {sum(w.numel() for w in checkpoint.weights.values()):,} |"]
+    lines += [f"| preprocessing | `{checkpoint.preprocess.replace('`', ' ').replace('|', ' then ')}` |", ""]
+    code = f'vitrail.{"predict" if c.classes else "features"}(model, "photo.jpg")'
+    lines += [
+        "## Use",
+        "",
+        "```python",
+        "import vitrail",
+        "",
+        f'model = vitrail.load("{load}")',
+        code,
+        "```",
+        "",
+    ]
+    lines += [*score_lines(checkpoint.metrics), *training_lines(checkpoint.provenance)]
+    if checkpoint.class_names:
+        names = ", ".join(map(plain, checkpoint.class_names[:LISTED]))
+        more = (
+            f", and {len(checkpoint.class_names) - LISTED:,} more"
+            if len(checkpoint.class_names) > LISTED
+            else ""
+        )
+        lines += [
+            "## Classes",
+            "",
+            f"<details><summary>{c.classes:,} classes</summary>",
+            "",
+            f"{names}{more}",
+        ]
+        lines += ["", "</details>", ""]
+    lines += ["## License", "", *(f"- {part}: {plain(text, 2_000)}" for part, text in license.items())]
+    if limits := restrictions(checkpoint.license):
+        lines += [
+            "",
+            f"By these words, this model is for {limits} only. So are models that are trained from it.",
+        ]
+    return "\n".join([*lines, ""])
+
+
+def score_lines(metrics: Mapping[str, Any]) -> list[str]:
+    """Return a table of the scores, a row for each split."""
+    rows = {
+        split: dict(numbers(scores, split)) for split, scores in metrics.items() if isinstance(scores, dict)
+    }
+    rows = {split: row for split, row in rows.items() if row}
+    columns = [name for name in SCORES if any(name in row for row in rows.values())]
+    if not columns:
+        return []
+    headings = " | ".join(SCORES[name] for name in columns)
+    lines = ["## Scores", "", f"| split | {headings} |", "|---" * (len(columns) + 1) + "|"]
+    for split, row in rows.items():
+        cells = (format_score(name, row.get(name)) for name in columns)
+        lines.append(f"| {plain(split)} | {' | '.join(cells)} |")
+    return [*lines, ""]
+
+
+def format_score(name: str, value: float | None) -> str:
+    return "" if value is None else f"{value:.2%}" if name in SHARES else f"{value:,.4g}"
+
+
+def numbers(scores: Mapping[str, Any], split: str) -> Iterator[tuple[str, float]]:
+    for name, value in scores.items():
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            yield name.removeprefix(f"{split}_"), value
+
+
+def training_lines(provenance: Mapping[str, Any]) -> list[str]:
+    """Return where the weights come from: what they were trained on, how long, and from which weights."""
+    facts: list[tuple[str, Any]] = []
+    if isinstance(hub := provenance.get("hub"), dict):
+        facts.append(("read from", f"{hub.get('repository')} at commit {hub.get('revision')}"))
+    if isinstance(file := provenance.get("file"), str):
+        facts.append(("read from", f"{file} ({provenance.get('format')})"))
+    experiment = provenance.get("experiment")
+    groups = experiment if isinstance(experiment, dict) else {}
+    for group, names in {
+        "data": ("data", "train"),
+        "training": ("steps",),
+        "optimizer": ("optimizer", "lr"),
+    }.items():
+        settings = groups.get(group)
+        for name in names if isinstance(settings, dict) else ():
+            if settings and isinstance(value := settings.get(name), str | int | float):
+                # Of a path the last part: where the data was on somebody's disk is nobody's business.
+                facts.append((name, str(value).rstrip("/").rpartition("/")[2] if name == "data" else value))
+    if isinstance(step := provenance.get("step"), int):
+        facts.append(("weights of step", f"{step:,}"))
+    start = provenance.get("start")
+    if isinstance(start, dict) and (origin := start.get("name") or start.get("file")):
+        facts.append(("started from", origin))
+    if not facts:
+        return []
+    return [
+        "## Origin",
+        "",
+        "| | |",
+        "|---|---|",
+        *(f"| {name} | {plain(value)} |" for name, value in facts),
+        "",
+    ]
+
+
+def plain(text: object, most: int = LONGEST) -> str:
+    """Return text as one line without a meaning in Markdown or HTML, cut off if it is very long."""
+    line = visible(" ".join(str(text).split()))
+    line = line if len(line) <= most else line[: most - 1] + "…"
+    return MARKS.sub(lambda mark: f"&#{ord(mark[0])};", line)
