@@ -34,6 +34,7 @@ ONE_PLACE = {
     "tensorboard": {"runtime/log.py"},
     "torchvision": {"data/catalog.py", "bench/peers.py"},
     "timm": {"bench/peers.py"},
+    "ray": {"inference/on_ray.py"},
     "huggingface_hub": {"checkpoints/repositories.py"},
     "onnx": {"export/onnx.py"},
     "starlette": {"serve/app.py", "serve/bodies.py", "serve/json_answer.py", "serve/learning_app.py"},

@@ -19,7 +19,7 @@ SIGNATURES = {
     "transform": "(model, training)",
     "predict": "(model, images, top, *, batch_size, num_workers, precision)",
     "predict_to": "(model, images, out, *, top, split, probabilities, features, min_confidence, sort_into, sort_by, "
-    "rows_per_file, batch_size, num_workers, precision)",
+    "rows_per_file, batch_size, num_workers, precision, on)",
     "features": "(model, images_or_source, *, which, batch_size, num_workers)",
     "evaluate": "(model, data, *, split, batch_size, num_workers, mapping, real, precision, max_bad, progress)",
     "inspect": "(model, images, *, names, truths, name, beside, closely, figures)",

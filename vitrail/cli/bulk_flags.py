@@ -30,6 +30,9 @@ class Writing:
     rows_per_file: int = 1_000_000  # more rows than this make several files
     batch_size: int = 32  # images at a time
     num_workers: int | None = None  # processes that decode images; if unset, chosen automatically
+    on: Literal["here", "ray"] = (
+        "here"  # ray: on the workers of a Ray cluster, or on those that Ray starts here
+    )
 
 
 WRITING = Writing()

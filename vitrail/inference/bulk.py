@@ -79,11 +79,12 @@ def predict_to(
     batch_size: int = BATCH_SIZE,
     num_workers: int | None = None,
     precision: Precision = "float32",
+    on: Literal["here", "ray"] = "here",
 ) -> Written:
     """Write the predictions of images to a file that ends in .parquet, .csv or .jsonl, a row for each.
 
     `images`: files, folders, glob patterns, or a data set and its `split`. The same call again resumes what was
-    interrupted or killed; under torchrun the processes share the work.
+    interrupted or killed; under torchrun the processes share the work, with `on="ray"` the workers of a Ray cluster.
     An image that cannot be read has a row with the reason. Below `min_confidence` the class is "unsure".
     `probabilities` of all classes and `features` (the input of the classifier) are further columns.
     `sort_into`: a new folder for a link to, or a copy of, each image, in a folder for its class.
@@ -93,6 +94,8 @@ def predict_to(
     check_writable(out.parent)
     if rows_per_file < 1:
         raise ConfigError(f"rows_per_file must be at least 1, not {rows_per_file}")
+    if on not in ("here", "ray"):
+        raise ConfigError(f"on is one of here, ray, not {on!r}")
     if sort_by not in ("link", "copy"):
         raise ConfigError(f"sort_by is one of link, copy, not {sort_by!r}")
     with group(pick() if isinstance(model, str | Path) else next(model.parameters()).device) as device:
@@ -103,7 +106,11 @@ def predict_to(
         try:
             if sort_into is not None:
                 check_sorting(job, Path(sort_into), columns)
-            if job.written is None:
+            if job.written is None and on == "ray":
+                from vitrail.inference.on_ray import write_pieces_on_ray
+
+                write_pieces_on_ray(job, loaded, work)
+            elif job.written is None:
                 compute(job, loaded, work)
             if rank():
                 return Written([], 0, 0, {}, 0)  # the first process does the rest
