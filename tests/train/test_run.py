@@ -47,7 +47,11 @@ def whole(tmp_path_factory):
 
 def test_what_a_run_leaves_behind(whole):
     names = {p.name for p in whole.folder.iterdir()}
-    assert {"run.json", "metrics.jsonl", "checkpoints", "model", "figures"} <= names
+    assert {"run.json", "metrics.jsonl", "checkpoints", "model", "figures", "README.md"} <= names
+    told = (whole.folder / "README.md").read_text()
+    assert f"{whole.results['test']['top1']:.2%}" in told and all(
+        name in told for name in whole.model().class_names
+    )
     card = json.loads((whole.folder / "run.json").read_text())
     assert card["results"] == whole.results
     assert card["config"]["model"]["model"] == "mu/8@16"

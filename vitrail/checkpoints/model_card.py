@@ -1,4 +1,4 @@
-"""The card of a model: a README.md for the Hugging Face hub, made from what the model knows of itself.
+"""The card of a model: a README.md for the Hugging Face hub or a run, made from what the model knows of itself.
 
     Checkpoint  --write_card-->  metadata for the hub, then architecture, use, scores, training, classes, license
 
@@ -7,6 +7,7 @@ Class names, licenses and provenance are strangers' text: all of it is escaped, 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
@@ -72,7 +73,7 @@ def write_card(checkpoint: Checkpoint, title: str, *, load: str, picture: str = 
         "```python",
         "import vitrail",
         "",
-        f'model = vitrail.load("{load}")',
+        f"model = vitrail.load({json.dumps(load)})",
         code,
         "```",
         "",

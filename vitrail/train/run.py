@@ -26,6 +26,7 @@ from vitrail.checkpoints.checkpoint import Checkpoint, from_model, to_model
 from vitrail.checkpoints.formats import load, save
 from vitrail.checkpoints.json_files import Count
 from vitrail.checkpoints.license import complete_license, inherit_license
+from vitrail.checkpoints.model_card import write_card
 from vitrail.checkpoints.run import Run
 from vitrail.checkpoints.run.records import RUN_JSON, read_results, replace_nonfinite
 from vitrail.checkpoints.run.state import fingerprint
@@ -51,6 +52,7 @@ from vitrail.train.state import TrainState
 from vitrail.train.tuning import training_cost
 
 MISTAKES, MODEL, ADAPTER = "mistakes.jsonl", "model", "adapter"
+README = "README.md"  # the model's card
 MODEL_FILES = (bundle.WEIGHTS, bundle.CARD)
 Scores = dict[str, float | None]  # None: not a finite number
 
@@ -276,7 +278,7 @@ def whole_weights(model: Model) -> dict[str, Tensor]:
 
 def publish(model: Model, assembled: Assembled, run: Run, results: dict[str, Any]) -> dict[str, Any]:
     """Write the bundle with its scores, license and provenance: the experiment, the step of the weights, the code,
-    the hardware and the start. Return the results with the names of its files and their SHA-256."""
+    the hardware and the start; and its card. Return the results with the names of its files and their SHA-256."""
     provenance = {
         "format": "trained",
         "experiment": assembled.identity,
@@ -290,6 +292,9 @@ def publish(model: Model, assembled: Assembled, run: Run, results: dict[str, Any
     own = whole_weights(backbone(assembled.objective)) if assembled.base else {}
     if rank() == 0:
         save(model, run.path / MODEL)
+        with atomic_file(run.path / README) as file:
+            card = write_card(from_model(model), run.path.resolve().name, load=str(run.path / MODEL))
+            file.write_text(card, encoding="utf-8")
         if own:
             adapter.write(from_model(model), own, assembled.base, run.path / ADAPTER)
     return results | {"model": gather(written_model(run.path) if rank() == 0 else {})[0]}

@@ -66,7 +66,7 @@ START = "start"  # a bundle of the model object that a run was started with
 LOCK, CHECKPOINTS = ".lock", "checkpoints"
 # What is written under a temporary name first, by folder: names that a kill may leave unfinished.
 WRITTEN = {
-    ".": r"start|run\.json|metrics\.jsonl|mistakes\.jsonl|results\.md|model|figures",
+    ".": r"start|run\.json|metrics\.jsonl|mistakes\.jsonl|results\.md|README\.md|model|figures",
     "figures": r".+\.png",
     CHECKPOINTS: r"step-[0-9]+",
 }
