@@ -106,3 +106,26 @@ def test_class_names_must_be_as_many_as_the_classes(tmp_path):
     model.class_names = ["only one"]
     with pytest.raises(ConfigError, match="1 class names for a model of 3"):
         vitrail.save(model, tmp_path / "m")
+
+
+def test_another_patch_size(tmp_path):
+    """The grid follows from both sizes; larger patches of resized images give what the old ones gave."""
+    import torch.nn.functional as F
+
+    from tests.randomise import randomise
+    from vitrail.checkpoints.formats import create, load, save
+
+    model = randomise(create("mu/8", depth=1, classes=3, image_size=32)).eval()
+    save(model, tmp_path / "m")
+    larger = load(tmp_path / "m", patch_size=16, image_size=64)
+    assert (larger.config.grid, larger.config.patch_size) == ((4, 4), 16)
+    x = torch.randn(2, 3, 4, 8, 4, 8)  # patches apart, so that the resize stays within them
+    resized = x.permute(0, 2, 4, 1, 3, 5).flatten(0, 2)
+    resized = F.interpolate(resized, size=(16, 16), mode="bilinear", align_corners=False)
+    resized = resized.unflatten(0, (2, 4, 4)).permute(0, 3, 1, 4, 2, 5).reshape(2, 3, 64, 64)
+    with torch.no_grad():
+        assert torch.allclose(larger(resized), model(x.reshape(2, 3, 32, 32)), atol=1e-4)
+    assert load(tmp_path / "m", patch_size=4).config.grid == (8, 8)
+    with pytest.raises(ConfigError, match="not a multiple of 5"):
+        load(tmp_path / "m", patch_size=5)
+    assert "resize" in larger.preprocess and "64" in larger.preprocess

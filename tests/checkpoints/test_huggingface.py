@@ -308,7 +308,9 @@ def test_entries_that_are_out_of_all_bounds(entries, message, tmp_path):
 
 def test_patches_of_no_pixels(tmp_path):
     folder = written("token", tmp_path)[1]
-    edit_tensors(folder, lambda t: {**t, f"vit.{huggingface.PATCHES}.weight": torch.zeros(32, 3, 0, 0)})
+    edit_tensors(
+        folder, lambda t: {**t, "vit.embeddings.patch_embeddings.projection.weight": torch.zeros(32, 3, 0, 0)}
+    )
     with pytest.raises(CheckpointError, match="says patch_size 16, its tensors 0"):
         read(folder)
 
@@ -320,7 +322,8 @@ def test_patches_of_no_pixels(tmp_path):
     ("model", "overrides", "problem"),
     [
         ("B/16", {"pre_logits": 24}, "no counterpart for a tanh layer before the classifier"),
-        ("B/16", {"pool": "mean"}, "no counterpart for pool='mean'"),
+        ("B/16", {"pool": "mean", "norm_at": "pooled"}, "no counterpart for pool='mean'"),
+        ("B/16", {"registers": 2, "qk_norm": True}, "has registers=2, qk_norm=True together"),
         ("B/16", {"positions_at": "every"}, "no counterpart for positions='1d'"),
         ("R50+B/16", {"image_size": 64, "stem": {"units": (1,), "width_factor": 0.5}}, "holds a plain ViT"),
     ],

@@ -9,6 +9,7 @@ import vitrail
 from tests.train.small import DATA, experiment
 from vitrail.checkpoints import license
 from vitrail.checkpoints.formats import FORMATS, convert
+from vitrail.checkpoints.license import find_license
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.train.run import run
 
@@ -170,3 +171,21 @@ def test_on_the_command_line(start, tmp_path, vitrail_command):
     made = json.loads(vitrail_command("convert", start, tmp_path / "a.npz", "--to", "npz", "--json")[1])
     assert made["license"] == STATED
     assert "students only" in vitrail_command("convert", start, tmp_path / "b")[1]
+
+
+@pytest.mark.parametrize(
+    ("readme", "stated"),
+    [
+        ("---\nlicense: apache-2.0\ntags: [x]\n---\ntext", "apache-2.0"),
+        (
+            "---\nlicense: other\nlicense_name: dinov3-license\nlicense_link: https://x.y\n---\n",
+            "dinov3-license, https://x.y",
+        ),
+        ("---\nlicense: unknown\n---\n", None),
+        ("license: mit", None),
+        ("", None),
+    ],
+)
+def test_the_license_of_a_readme(readme, stated):
+    assert find_license({}, readme) == ({"weights": stated} if stated else {})
+    assert find_license({"license": {"weights": "MIT"}}, readme) == {"weights": "MIT"}

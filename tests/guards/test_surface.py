@@ -12,7 +12,8 @@ import vitrail
 PROBE = "train_split, test_split, which, cache, batch_size, num_workers)"
 SIGNATURES = {
     "create": "(name, *, classes, image_size, **overrides)",
-    "load": "(path_or_name, *, classes, image_size, heads, activation, norm_eps, pool, resample, adapter)",
+    "load": "(path_or_name, *, classes, image_size, heads, activation, norm_eps, pool, resample, patch_size, "
+    "ignore_fields, adapter)",
     "save": "(model, path, *, to)",
     "push": "(model, repository, *, to, private, revision, message, picture)",
     "list_models": "(pattern)",

@@ -1,4 +1,4 @@
-"""Folders that transformers itself writes of models which are no 'vit': refused by name."""
+"""Folders that transformers itself writes of models which are read as none of its kinds: refused by name."""
 
 from __future__ import annotations
 
@@ -21,18 +21,6 @@ SIZES = {
 }  # fmt: skip
 # model: the beginning of its config's name
 MODELS = {
-    "DeiTForImageClassification": "DeiT",
-    "DeiTForImageClassificationWithTeacher": "DeiT",
-    "SiglipVisionModel": "SiglipVision",
-    "Siglip2VisionModel": "Siglip2Vision",
-    "DINOv3ViTModel": "DINOv3ViT",
-    "BeitForImageClassification": "Beit",
-    "Dinov2ForImageClassification": "Dinov2",
-    "Dinov2WithRegistersModel": "Dinov2WithRegisters",
-    "ViTMAEModel": "ViTMAE",
-    "ViTMSNForImageClassification": "ViTMSN",
-    "CLIPVisionModel": "CLIPVision",
-    "IJepaForImageClassification": "IJepa",
     "Data2VecVisionForImageClassification": "Data2VecVision",
 }
 

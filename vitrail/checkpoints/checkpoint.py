@@ -21,8 +21,9 @@ from torch import Tensor
 from vitrail.checkpoints.license import check_license, describe_license, stated_license
 from vitrail.data import preprocess as pp
 from vitrail.errors import CheckpointError, ConfigError
-from vitrail.models import positions
+from vitrail.models import checking, positions
 from vitrail.models.adapters import base_weights
+from vitrail.models.flexible import resample_patches
 from vitrail.models.hybrid import HybridConfig
 from vitrail.models.names import Config, Model, build
 from vitrail.models.resnet import BiTConfig
@@ -66,9 +67,12 @@ def to_model(
     classes: int | None = None,
     image_size: int | tuple[int, int] | None = None,
     resample: str = "official",
+    patch_size: int | None = None,
 ) -> Model:
     """Return the model in evaluation mode. The checkpoint's tensors become its parameters: nothing is copied."""
-    checkpoint = change_image_size(change_classes(checkpoint, classes), image_size, resample)
+    checkpoint = change_classes(checkpoint, classes)
+    checkpoint = change_patch_size(checkpoint, patch_size, image_size, resample)
+    checkpoint = change_image_size(checkpoint, image_size, resample)
     with torch.device("meta"):
         model = build(checkpoint.config)
     model.load_state_dict(checkpoint.weights, strict=True, assign=True)
@@ -176,6 +180,32 @@ def change_image_size(
     return dataclasses.replace(checkpoint, config=config, weights=weights, preprocess=line, metrics={})
 
 
+def change_patch_size(
+    checkpoint: Checkpoint,
+    patch_size: int | None,
+    image_size: int | tuple[int, int] | None = None,
+    method: str = "official",
+) -> Checkpoint:
+    """Return the checkpoint for patches of another size, as FlexiViT's, at its own image size or another one."""
+    old = checkpoint.config
+    if patch_size is None or (isinstance(old, ViTConfig) and old.patch_size == patch_size):
+        return checkpoint
+    if not isinstance(old, ViTConfig) or isinstance(old, HybridConfig) or old.patch_stride:
+        raise ConfigError("patch_size can be changed for plain ViTs, whose patches are taken from the image")
+    size = old.image_size if image_size is None else checking.image_size(image_size)
+    grid = dataclasses.replace(old, patch_size=patch_size, image_size=size).grid
+    weights = dict(checkpoint.weights)
+    weights["embedding.weight"] = resample_patches(weights["embedding.weight"], patch_size)
+    # The same grid at first, so that positions are resampled by change_image_size alone.
+    rows, columns = old.grid
+    same = dataclasses.replace(
+        old, patch_size=patch_size, image_size=(patch_size * rows, patch_size * columns)
+    )
+    line = str(pp.parse(checkpoint.preprocess).at(same.image_size)) if checkpoint.preprocess else ""
+    changed = dataclasses.replace(checkpoint, config=same, weights=weights, preprocess=line, metrics={})
+    return change_image_size(changed, (grid[0] * patch_size, grid[1] * patch_size), method)
+
+
 def resample_weights(name: str, w: Tensor, old: ViTConfig, new: ViTConfig, method: str) -> Tensor:
     if "positions." not in name or old.grid == new.grid:
         return w
@@ -184,6 +214,8 @@ def resample_weights(name: str, w: Tensor, old: ViTConfig, new: ViTConfig, metho
             f"relative 1-D positions learned on a grid of {old.grid[0]}x{old.grid[1]} patches have no "
             f"counterpart on {new.grid[0]}x{new.grid[1]}: load this model at its own image size"
         )
+    if old.positions == "relative_bias":
+        return positions.resample_bias(w, old.grid, new.grid, method)
     if name.endswith(".x"):
         return positions.resample_axis(w, new.grid[1], method)
     if name.endswith(".y"):

@@ -64,20 +64,26 @@ def load(
     norm_eps: float | None = None,
     pool: str | None = None,
     resample: str = "official",
+    patch_size: int | None = None,
+    ignore_fields: tuple[str, ...] = (),
     adapter: str | Path = "",
 ) -> Model:
     """Return a model with its weights, in evaluation mode, from a path in any format, or by name: an included one, or
     hub:OWNER/NAME[@REVISION] of the Hugging Face hub.
 
     `classes`: another number gives a new head of zeros. `image_size`: another one resamples the positions, by
-    the method `resample`. `heads`, `activation` (gelu, gelu_tanh), `norm_eps`, `pool` (token, mean, attention): for
-    files that do not record them. `adapter`: a folder that --save-adapter wrote, for the weights it belongs to.
+    the method `resample`. `patch_size`: another one resamples the patch embedding, as FlexiViT's. `heads`,
+    `activation` (gelu, gelu_tanh), `norm_eps`, `pool` (token, mean, attention): for files that do not record them.
+    `ignore_fields`: entries of the config file to read as if they were not there.
+    `adapter`: a folder that --save-adapter wrote, for the weights it belongs to.
     """
-    hints = Hints(heads, activation, norm_eps, pool)
+    hints = Hints(heads, activation, norm_eps, pool, tuple(ignore_fields))
     checkpoint = read(path_or_name, hints, image_size=image_size)
     if adapter:
         checkpoint = adapters.apply(checkpoint, Path(adapter))
-    return to_model(checkpoint, classes=classes, image_size=image_size, resample=resample)
+    return to_model(
+        checkpoint, classes=classes, image_size=image_size, resample=resample, patch_size=patch_size
+    )
 
 
 def list_models(pattern: str = "*") -> list[str]:

@@ -1,18 +1,22 @@
-"""transformers' ViT folders <-> ours: config.json, preprocessor_config.json, model.safetensors.
+"""transformers' folders of Vision Transformers <-> ours: config.json, preprocessor_config.json, model.safetensors.
+
+Each model_type is a Family of huggingface_families.py, with its names of tensors and its entries of config.json.
+
+    XForImageClassification   names begin with X's own word; a classifier beside it
+    XModel                    no prefix, no classifier; a pooler, a tanh layer on the class token, is our pre_logits.
+                              With a classifier transformers ignores a pooler, and so do we.
 
 Names as they stand on disk: `vit.encoder.layer.0.attention.attention.query`. Since version 5 the names in memory
-are others (`vit.layers.0.attention.q_proj`); both are read, those on disk are written.
+are others (`vit.layers.0.attention.q_proj`); both are read, those on disk are written. Of models with a text tower
+the vision tower is read.
 
-    ViTForImageClassification   names begin with `vit.`; a classifier on the class token
-    ViTModel                    no prefix, no classifier; its pooler, a tanh layer on the class token, is our
-                                pre_logits. With a classifier transformers ignores a pooler, and so do we.
-
-Settings missing in config.json are those of ViTConfig: exact GELU, layer_norm_eps 1e-12. Settings missing in
-preprocessor_config.json are those of ViTImageProcessor.
+Settings missing in config.json are those of the model's class. Settings missing in preprocessor_config.json are those
+of its image processor.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,9 +26,19 @@ from torch import Tensor
 from vitrail.checkpoints import torch_files
 from vitrail.checkpoints.architecture import NO_HINTS, Hints, Inference, Size, read_fields, write_fields
 from vitrail.checkpoints.checkpoint import Checkpoint
+from vitrail.checkpoints.huggingface_families import (
+    FAMILIES,
+    FIELDS,
+    HARMLESS,
+    TEXT,
+    TOWERS,
+    VIT,
+    WORDS,
+    Family,
+)
 from vitrail.checkpoints.json_files import Number, check_entries, list_class_names
 from vitrail.checkpoints.license import complete_license, find_license
-from vitrail.checkpoints.mapping import Table, make_plain, read_weights, respell, write_weights
+from vitrail.checkpoints.mapping import find_parts, make_plain, read_weights, respell, write_weights
 from vitrail.checkpoints.torch_files import WeightFiles
 from vitrail.checkpoints.transforms import HALF, Transform, line_to_transform, triple
 from vitrail.data import preprocess as pp
@@ -33,25 +47,11 @@ from vitrail.models.vit import ViTConfig
 from vitrail.runtime.log import note
 
 CONFIG, IMAGES = "config.json", "preprocessor_config.json"
-PATCHES = "embeddings.patch_embeddings.projection"
-LAYER, ATTENTION = "encoder.layer.{i}", "encoder.layer.{i}.attention.attention"
-TABLE: Table = {
-    "embedding": PATCHES,
-    "cls": "embeddings.cls_token",
-    "positions.table": "embeddings.position_embeddings",
-    "encoder.blocks.{i}.norm1": f"{LAYER}.layernorm_before",
-    "encoder.blocks.{i}.attention.qkv": (f"{ATTENTION}.query", f"{ATTENTION}.key", f"{ATTENTION}.value"),
-    "encoder.blocks.{i}.attention.out": f"{LAYER}.attention.output.dense",
-    "encoder.blocks.{i}.norm2": f"{LAYER}.layernorm_after",
-    "encoder.blocks.{i}.mlp.fc1": f"{LAYER}.intermediate.dense",
-    "encoder.blocks.{i}.mlp.fc2": f"{LAYER}.output.dense",
-    "encoder.norm": "layernorm",
-    "head.pre_logits": "pooler.dense",
-    "head.classifier": "classifier",
-}
-# Names in memory, since version 5 -> names on disk; with a classifier all others begin with vit.
+# Tensors by which a file is recognised, after the prefix of its model.
+FIRSTS = re.compile(r"(.*\.)?embeddings\.(patch_embeddings(\.projection)?|patch_embedding)\.weight")
+# Names in memory, since version 5 -> names on disk; with a classifier all others begin with a word of the model's.
 SPELLINGS: dict[str, str] = {
-    r"^vit\.": "",
+    r"^(vit|deit|dinov2|dinov2_with_registers|dinov3_vit|beit|ijepa|vision_model|vit_msn|model)\.": "",
     r"^layers\.(\d+)\.attention\.q_proj\.": r"encoder.layer.\1.attention.attention.query.",
     r"^layers\.(\d+)\.attention\.k_proj\.": r"encoder.layer.\1.attention.attention.key.",
     r"^layers\.(\d+)\.attention\.v_proj\.": r"encoder.layer.\1.attention.attention.value.",
@@ -60,50 +60,20 @@ SPELLINGS: dict[str, str] = {
     r"^layers\.(\d+)\.mlp\.fc2\.": r"encoder.layer.\1.output.dense.",
     r"^layers\.(\d+)\.": r"encoder.layer.\1.",
 }
-# Entries of config.json, our field (empty: only checked), and our words for some of their values.
-FIELDS: dict[str, str] = {
-    "hidden_size": "width", "num_hidden_layers": "depth", "num_attention_heads": "heads",
-    "intermediate_size": "mlp_dim", "hidden_act": "activation", "layer_norm_eps": "norm_eps",
-    "hidden_dropout_prob": "dropout", "attention_probs_dropout_prob": "attention_dropout",
-    "patch_size": "patch_size", "num_channels": "channels", "pooler_act": "",
-}  # fmt: skip
-WORDS: dict[str, dict[str, str]] = {
-    "hidden_act": {
-        "gelu": "gelu", "gelu_python": "gelu",
-        "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh",
-    },
-    "pooler_act": {"tanh": "tanh"},
-}  # fmt: skip
-DEFAULTS: dict[str, Any] = {"activation": "gelu", "norm_eps": 1e-12}  # of ViTConfig
-ALWAYS: dict[str, Any] = {"pool": "token", "class_token": True, "positions": "1d"}
 RESAMPLE = {1: "lanczos", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 IMAGE_DEFAULTS: dict[str, Any] = {  # of ViTImageProcessor
     "do_resize": True, "resample": 2, "do_center_crop": False, "do_rescale": True, "rescale_factor": 1 / 255,
     "do_normalize": True, "image_mean": HALF, "image_std": HALF,
 }  # fmt: skip
 
-_SIGLIP = (
-    "attention pooling, no class token and names of its own (its .npz, and timm's files of it, are read)"
-)
-_CLIP = "a LayerNorm before the encoder, a GELU of another kind and a projection for texts"
-_RELATIVE = "relative positions in every layer, LayerScale and keys without biases"
-_GATED = "RMSNorm and gated MLPs"
+_GATED = "RMSNorm and gated MLPs in a layout of its own (timm's aimv2 are read)"
 _CONVOLUTIONS = "convolutions instead of a Vision Transformer's layers"
 _WINDOWS = "attention in windows and stages of several resolutions"
 # model_type: what it has that has no counterpart here
 OTHER_MODELS: dict[str, str] = {
-    "deit": "a distillation token",
-    "beit": _RELATIVE, "data2vec-vision": _RELATIVE,
-    "dinov2": "LayerScale and a mask token",
-    "dinov2_with_registers": "register tokens, LayerScale and a mask token",
-    "dinov3_vit": "rotary positions, register tokens and LayerScale",
+    "data2vec-vision": "relative positions of each layer and of all (BEiT's, of either kind, are read)",
     "dinov3_convnext": _CONVOLUTIONS,
-    "siglip": _SIGLIP, "siglip_vision_model": _SIGLIP, "siglip2": _SIGLIP, "siglip2_vision_model": _SIGLIP,
-    "clip": _CLIP, "clip_vision_model": _CLIP, "metaclip_2": _CLIP, "metaclip_2_vision_model": _CLIP,
-    "vit_mae": "random masking of patches, and a decoder",
-    "vit_msn": "a ViT's layers under other names in part, which no test here compares",
     "vit_hybrid": "a ResNet stem in transformers' form (timm's hybrids are read)",
-    "ijepa": "no class token: its classifier sees the mean of the patches",
     "pixio": "several class tokens", "aimv2": _GATED, "aimv2_vision_model": _GATED,
     "yolos": "detection tokens", "vitdet": "attention in windows and relative positions",
     "videomae": "patches of videos", "vivit": "patches of videos", "vjepa2": "patches of videos and rotary positions",
@@ -113,7 +83,7 @@ OTHER_MODELS: dict[str, str] = {
     "convnext": _CONVOLUTIONS, "convnextv2": _CONVOLUTIONS, "resnet": _CONVOLUTIONS, "efficientnet": _CONVOLUTIONS,
     "timm_wrapper": "timm's model inside a wrapper (timm's own files are read)",
 }  # fmt: skip
-
+READ_TYPES = ", ".join((*FAMILIES, *TOWERS))
 
 # Entries of config.json.
 MODEL_SCHEMA: dict[str, Any] = {
@@ -121,6 +91,13 @@ MODEL_SCHEMA: dict[str, Any] = {
     "hidden_size": int, "num_hidden_layers": int, "intermediate_size": int, "num_channels": int,
     "patch_size": int | tuple[int, int], "image_size": int | tuple[int, int], "layer_norm_eps": Number,
     "hidden_dropout_prob": Number, "attention_probs_dropout_prob": Number, "id2label": dict[str, str],
+    "vision_config": dict[str, Any], "attention_dropout": Number, "drop_path_rate": Number,
+    "layerscale_value": Number, "layer_scale_init_value": Number, "rope_theta": Number, "pos_embed_shift": Number,
+    "pos_embed_jitter": Number, "pos_embed_rescale": Number,
+    **dict.fromkeys((
+        "query_bias", "key_bias", "value_bias", "proj_bias", "mlp_bias", "use_mean_pooling",
+        "use_absolute_position_embeddings", "use_relative_position_bias", "use_shared_relative_position_bias",
+    ), bool),
 }  # fmt: skip
 # Entries of preprocessor_config.json. Sizes are {"height", "width"}: squash, or {"shortest_edge"}: the short side.
 IMAGE_SCHEMA: dict[str, Any] = {
@@ -134,7 +111,7 @@ IMAGE_SCHEMA: dict[str, Any] = {
 
 
 def recognises(tensors: Mapping[str, Tensor]) -> bool:
-    return any(f"{prefix}{PATCHES}.weight" in tensors for prefix in ("", "vit."))
+    return any(FIRSTS.fullmatch(name) for name in tensors)
 
 
 def refuse_other_models(files: WeightFiles) -> None:
@@ -147,45 +124,87 @@ def refuse_other_models(files: WeightFiles) -> None:
     if not content:
         prefixes = {name.split(".")[0] for name in files.tensors} - {"classifier", "head", "pooler"}
         prefixes = {prefix.replace("data2vec_vision", "data2vec-vision") for prefix in prefixes}
-        kind = next((kind for kind in OTHER_MODELS if prefixes == {kind}), None)
-    if isinstance(kind, str) and kind != "vit":
+        kind = next((kind for kind in (*OTHER_MODELS, *FAMILIES) if prefixes == {kind}), None)
+        if kind in FAMILIES and kind != "vit":
+            raise CheckpointError(
+                f"{files.where} is a {kind!r} of transformers, whose settings tensors do not show: put its "
+                "config.json beside it"
+            )
+    if isinstance(kind, str) and kind not in FAMILIES and kind not in TOWERS:
         known = f"which has {OTHER_MODELS[kind]}" if kind in OTHER_MODELS else "which is not known here"
         raise CheckpointError(
-            f"{files.where} is a {kind[:60]!r} of transformers (model_type), {known}; only its 'vit' models are read"
+            f"{files.where} is a {kind[:60]!r} of transformers (model_type), {known}; these are read: {READ_TYPES}"
         )
 
 
 def read(files: WeightFiles, hints: Hints = NO_HINTS, *, image_size: Size | None = None) -> Checkpoint:
     """Read a checkpoint. `image_size` is needed only if neither config.json nor a square grid gives it."""
-    where, content = files.where, check_entries(files.configs.get(CONFIG, {}), MODEL_SCHEMA, files.where)
-    if "architecture" in content:
+    where, whole = files.where, check_entries(files.configs.get(CONFIG, {}), MODEL_SCHEMA, files.where)
+    if "architecture" in whole:
         raise CheckpointError(
-            f"{where}: the config.json beside it is of timm's {str(content['architecture'])[:60]!r}, but its tensors "
+            f"{where}: the config.json beside it is of timm's {str(whole['architecture'])[:60]!r}, but its tensors "
             "have transformers' names"
         )
+    kind = whole.get("model_type", "vit")
+    content = whole
+    if kind in TOWERS and "vision_config" in whole:
+        content = check_entries(whole["vision_config"], MODEL_SCHEMA, where)
+    family = FAMILIES[TOWERS.get(kind, kind)]
+    ignored = check_known(content, family, hints.ignore_fields, where)
+    content = {name: value for name, value in content.items() if name not in ignored}
     if isinstance(patch := content.get("patch_size"), list) and len(set(patch)) == 1:
         content["patch_size"] = patch[0]
-    t = respell(files.tensors, SPELLINGS, where)
-    ignored = [key for key in t if key.startswith("pooler.")] if "classifier.weight" in t else []
-    if ignored:
-        note(f"{files.path.name}: {' and '.join(ignored)} are left out: with a classifier they are not used")
-    t = {key: w for key, w in t.items() if key not in ignored}
-    stated = ALWAYS | read_fields(content, FIELDS, WORDS, where)
-    size = content.get("image_size")
-    inference = Inference(where, hints, image_size, stated, size, DEFAULTS, sure=bool(content))
-    config = inference.infer(TABLE, t)
+    t = respell(files.tensors, SPELLINGS if family.table is VIT or kind == "deit" else PREFIXES, where)
+    t = family.straighten(drop_unused(t, family, kind in TOWERS, files.path.name))
+    stated = read_fields(content, FIELDS | family.used, WORDS, where) | family.read(content, t, where)
+    stated = {**family.always, **{name: value for name, value in stated.items() if value is not None}}
+    size = None if family.model_type.startswith("siglip2") else content.get("image_size")
+    inference = Inference(where, hints, image_size, stated, size, family.defaults, sure=bool(content))
+    config = inference.infer(family.table, t)
     assert isinstance(config, ViTConfig)
-    weights = read_weights(TABLE, t, config, where, zeros="attention.qkv.bias")
-    line = preprocessing(files.configs.get(IMAGES, {}), config, where)
+    weights = read_weights(family.table, t, config, where)
+    line = preprocessing(files.configs.get(IMAGES, {}), config, where, family)
     if IMAGES not in files.configs and line:
         inference.assumed["preprocess"] = line
-    architecture = next(iter(content.get("architectures") or []), None)
+    architecture = next(iter(whole.get("architectures") or []), None)
     provenance = inference.provenance("huggingface", files, architecture)
+    provenance |= {"model_type": family.model_type} if family.model_type != "vit" else {}
+    provenance |= {"ignored_fields": ignored} if ignored else {}
     class_names = None
-    if config.classes and "id2label" in content:
-        class_names = list_class_names(content["id2label"], "id2label", config.classes, where)
+    if config.classes and "id2label" in whole and family.classifier.endswith("Classification"):
+        class_names = list_class_names(whole["id2label"], "id2label", config.classes, where)
         class_names = None if class_names == default_names(config.classes) else class_names
-    return Checkpoint(config, weights, line, class_names, provenance, license=find_license(content))
+    return Checkpoint(config, weights, line, class_names, provenance, license=find_license(whole, files.card))
+
+
+# The first of SPELLINGS alone, for models whose names in memory are those on disk.
+PREFIXES = dict(list(SPELLINGS.items())[:1])
+
+
+def check_known(content: Mapping[str, Any], family: Family, ignore: tuple[str, ...], where: str) -> list[str]:
+    """Refuse entries that are not known to be used or harmless; return those that are ignored on request."""
+    known = {*FIELDS, *family.used, *HARMLESS, *family.harmless}
+    unknown = sorted(set(content) - known)
+    ignored = [name for name in unknown if name in ignore]
+    if left := [name for name in unknown if name not in ignore]:
+        names = ", ".join(name[:40] for name in left[:5])
+        raise CheckpointError(
+            f"{where}: its config.json has {names}, which {family.model_type} has not here (--ignore-field NAME "
+            "reads it as if it were not there; its numbers may differ)"
+        )
+    return ignored
+
+
+def drop_unused(t: dict[str, Tensor], family: Family, tower: bool, name: str) -> dict[str, Tensor]:
+    """Leave out tensors that play no part: of pre-training, of a text tower, a pooler beside a classifier."""
+    beginnings = (*family.left_out, *(TEXT if tower else ()))
+    pooler = ("pooler.dense.",) if any(key.endswith("classifier.weight") for key in t) else ()
+    ignored = [key for key in t if pooler and key.startswith(pooler)]
+    if ignored:
+        note(f"{name}: {' and '.join(ignored)} are left out: with a classifier they are not used")
+    if any(key.startswith("text_model.") for key in t):
+        note(f"{name}: the text tower is left out")
+    return {key: w for key, w in t.items() if not key.startswith((*beginnings, *pooler))}
 
 
 def default_names(classes: int) -> list[str]:
@@ -193,12 +212,19 @@ def default_names(classes: int) -> list[str]:
     return [f"LABEL_{i}" for i in range(classes)]
 
 
-def preprocessing(content: dict[str, Any], config: ViTConfig, where: str) -> str:
+def preprocessing(
+    content: dict[str, Any], config: ViTConfig, where: str, family: Family = FAMILIES["vit"]
+) -> str:
     """Return the line of a preprocessor_config.json; empty, with a note, if there is none."""
     if config.channels != 3:
         return ""
-    settings = {"size": {"height": config.image_size[0], "width": config.image_size[1]}, **IMAGE_DEFAULTS}
+    sides = dict(zip(("height", "width"), config.image_size, strict=True))
+    settings = {"size": sides, **IMAGE_DEFAULTS, **family.images}
+    if family.images.get("do_center_crop"):
+        settings |= {"size": {"shortest_edge": min(config.image_size)}, "crop_size": sides}
     settings |= check_entries(content, IMAGE_SCHEMA, where)
+    if isinstance(settings["size"], int) and family.images.get("do_center_crop"):
+        settings["size"] = {"shortest_edge": settings["size"]}  # one number in old files
     try:
         pipeline = pp.parse(read_transform(settings).line())
         if pipeline.image_size in (None, config.image_size):
@@ -247,37 +273,90 @@ def sides(size: Any, name: str) -> tuple[int, int]:
 
 def write(checkpoint: Checkpoint, path: Path) -> list[str]:
     """Write a folder for from_pretrained; return what its reader must set by hand."""
-    tanh = not checkpoint.config.classes
-    checkpoint, c = make_plain(checkpoint, "transformers", with_positions=True, only_token=True, tanh=tanh)
-    prefix = "vit." if c.classes else ""
-    tensors = write_weights(TABLE, checkpoint.weights)
-    tensors = {key if key.startswith("classifier.") else prefix + key: w for key, w in tensors.items()}
+    family, checkpoint, c = choose_family(checkpoint)
+    prefix = family.prefix if c.classes else ""
+    tensors = family.bend(write_weights(family.table, checkpoint.weights), c)
+    own = ("classifier.", "cls_classifier.", "distillation_classifier.", "visual_projection.")
+    tensors = {key if key.startswith(own) else prefix + key: w for key, w in tensors.items()}
     images, notes = image_settings(checkpoint.preprocess)
-    if c.drop_path:
-        notes.append(f"transformers' ViT has no stochastic depth: drop_path={c.drop_path} is not written")
-    if not c.classes and not c.pre_logits:
+    used = FIELDS | {name: ours for name, ours in family.used.items() if ours}
+    for name in ("drop_path", "dropout", "attention_dropout"):
+        if getattr(c, name) and name not in used.values():
+            words = "stochastic depth" if name == "drop_path" else name
+            notes.append(
+                f"transformers' {family.model_type} has no {words}: {name}={getattr(c, name)} is not written"
+            )
+    if not c.classes and not c.pre_logits and "pooler_act" in family.used:
         notes.append(
-            "load it with ViTModel.from_pretrained(folder, add_pooling_layer=False): it has no pooler"
+            f"load it with {family.backbone}.from_pretrained(folder, add_pooling_layer=False): it has no pooler"
         )
     height, width = c.image_size
-    settings: dict[str, Any] = {
-        "architectures": ["ViTForImageClassification" if c.classes else "ViTModel"],
-        "model_type": "vit",
-        **write_fields(c, FIELDS, WORDS),
+    model: dict[str, Any] = {
+        "model_type": family.model_type,
+        **write_fields(c, used, WORDS),
         "image_size": height if height == width else [height, width],
-        "qkv_bias": True,
+        **family.write(c),
+    }
+    if c.classes and family.around:
+        model = {"model_type": family.around, "vision_config": model, "text_config": {}}
+    settings: dict[str, Any] = {
+        "architectures": [family.classifier if c.classes else family.backbone],
+        **model,
         "dtype": "float32",
         "license": complete_license(checkpoint.license),
     }
+    if c.pool == "token_and_distillation":
+        settings["architectures"] = [f"{family.classifier}WithTeacher"]
     if c.pre_logits:
         settings |= {"pooler_output_size": c.pre_logits, "pooler_act": "tanh"}
-    if c.classes:
+    if c.classes and family.classifier.endswith("Classification"):
         names = checkpoint.class_names or default_names(c.classes)
         settings["id2label"] = {str(i): name for i, name in enumerate(names)}
         settings["label2id"] = {name: i for i, name in enumerate(names)}
     files = {CONFIG: settings} if images is None else {CONFIG: settings, IMAGES: images}
     torch_files.save_folder(path, tensors, files, checkpoint.license)
     return notes
+
+
+def choose_family(checkpoint: Checkpoint) -> tuple[Family, Checkpoint, ViTConfig]:
+    """Return the family that has a model's parts, and the model in its form: the one it was read from, if it can be.
+
+    If there is none, the error is that of the plainest, or names the parts.
+    """
+    origin = checkpoint.provenance.get("model_type")
+    kinds = sorted(FAMILIES, key=lambda kind: kind != origin)
+    problems: dict[str, CheckpointError] = {}
+    for kind in kinds:
+        family = FAMILIES[kind]
+        try:
+            return family, *in_form_of(family, checkpoint)
+        except CheckpointError as error:
+            problems[kind] = error
+    parts = find_parts(checkpoint.config) if isinstance(checkpoint.config, ViTConfig) else []
+    if not parts or str(origin) in problems:
+        raise problems[str(origin) if str(origin) in problems else "vit"]
+    raise CheckpointError(
+        f"none of transformers' models that are written here has {', '.join(parts)} together"
+    )
+
+
+def in_form_of(family: Family, checkpoint: Checkpoint) -> tuple[Checkpoint, ViTConfig]:
+    """Return the model in a family's form, or raise the reason why there is none."""
+    tanh = not checkpoint.config.classes and "pooler_act" in family.used
+    needs_table = family.always.get("positions") == "1d"
+    checkpoint, c = make_plain(
+        checkpoint, "transformers", with_positions=needs_table, only_token=family.pools, tanh=tanh,
+        parts=family.parts,
+    )  # fmt: skip
+    problem = family.misfit(c)
+    for name in ("class_token", "positions"):
+        if not problem and (value := family.always.get(name)) is not None and getattr(c, name) != value:
+            problem = f"{name}={getattr(c, name)}"
+    if not problem and c.classes and not family.classifier:
+        problem = "a classifier"
+    if problem:
+        raise CheckpointError(f"transformers' {family.model_type} has no counterpart for {problem}")
+    return checkpoint, c
 
 
 def reader_line(checkpoint: Checkpoint) -> str:

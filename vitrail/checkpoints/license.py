@@ -69,14 +69,30 @@ def inherit_license(license: Mapping[str, str]) -> dict[str, str]:
     return stated
 
 
-def find_license(card: Mapping[str, Any] | None) -> dict[str, str]:
-    """Return the license in a config.json: our entry, or the text in timm's pretrained_cfg."""
+def find_license(card: Mapping[str, Any] | None, readme: str = "") -> dict[str, str]:
+    """Return the license in a config.json, our entry or the text in timm's pretrained_cfg; else in a README.md."""
     card = card or {}
     settings = card.get("pretrained_cfg")
     stated = card.get("license") or (settings.get("license") if isinstance(settings, dict) else None)
     stated = {"weights": stated} if isinstance(stated, str) else stated
     texts = {part: stated.get(part) for part in PARTS} if isinstance(stated, dict) else {}
-    return stated_license({part: text[:MAX_TEXT] for part, text in texts.items() if isinstance(text, str)})
+    found = stated_license({part: text[:MAX_TEXT] for part, text in texts.items() if isinstance(text, str)})
+    return found or license_of_readme(readme)
+
+
+def license_of_readme(readme: str) -> dict[str, str]:
+    """Return the license in the metadata of a README.md on the hub: its name where it is none of the usual ones."""
+    head = re.match(r"---\r?\n(.*?)\r?\n---", readme, re.DOTALL)
+    entries = (
+        dict(re.findall(r"^(license|license_name|license_link): *(\S.*?) *$", head[1], re.MULTILINE))
+        if head
+        else {}
+    )
+    name = entries.get("license", "").strip("'\"")
+    if name == "other":
+        words = [entries[key].strip("'\"") for key in ("license_name", "license_link") if key in entries]
+        name = ", ".join(word for word in words if word != UNKNOWN)
+    return stated_license({"weights": name[:MAX_TEXT]})
 
 
 def license_metadata(license: Mapping[str, str]) -> list[str]:

@@ -159,14 +159,14 @@ def make_plain(
     to: str,
     *,
     with_positions: bool = False,
-    only_token: bool = False,
+    only_token: Collection[str] = (),
     tanh: bool = True,
     parts: Collection[str] = (),
 ) -> tuple[Checkpoint, ViTConfig]:
     """Return the same function with one learned table of positions (or none) at the stem, as the format `to` has it.
 
     `with_positions`: a model without positions gets a table of zeros, for formats that always have one.
-    `only_token`: the format has plain ViTs only, which classify by the class token. `tanh`: it has pre_logits.
+    `only_token`: the format has plain ViTs only, with these poolings. `tanh`: it has pre_logits.
     `parts`: what it has of later ViTs, as names of config fields, or as field=value; the rest is refused, but for
     missing biases, for which zeros compute the same.
     """
@@ -176,8 +176,9 @@ def make_plain(
             f"a checkpoint of {to} holds a plain ViT; hybrids and BiTs can be written for timm"
         )
     problem = ""
-    if only_token and c.pool != "token":
-        problem = f"pool={c.pool!r}: its ViTs classify by the class token"
+    if only_token and c.pool not in only_token:
+        by = "the class token" if only_token == ("token",) else " or ".join(only_token)
+        problem = f"pool={c.pool!r}: its ViTs classify by {by}"
     elif c.pre_logits and not tanh:
         problem = (
             "a tanh layer before the classifier: load the model with another number of classes (0: no classifier), "

@@ -125,7 +125,7 @@ def read(files: WeightFiles, hints: Hints = NO_HINTS, *, image_size: Size | None
     if pretrained is None and line:
         inference.assumed["preprocess"] = line
     provenance = inference.provenance("timm", files, architecture or None) | ignored
-    license = find_license(files.configs.get(CONFIG))
+    license = find_license(files.configs.get(CONFIG), files.card)
     return Checkpoint(config, weights, line, class_names, provenance, license=license)
 
 

@@ -32,6 +32,7 @@ from vitrail.runtime.files import atomic_folder, check_regular, umask
 from vitrail.runtime.log import visible
 
 MAX_BYTES = 64 << 30  # of one model's tensors together
+MAX_CARD = 1 << 16  # bytes of a README.md
 MAX_TENSORS = 20_000  # of one file
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # names of a folder's weights, best first
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt", ".tar")
@@ -48,6 +49,7 @@ class WeightFiles:
     tensors: dict[str, Tensor]
     configs: dict[str, dict[str, Any]]  # by file name, one of CONFIGS
     path: Path  # of the weights
+    card: str = ""  # the beginning of the README.md beside them
 
     @property
     def where(self) -> str:
@@ -76,7 +78,17 @@ def find_weights(path: Path) -> WeightFiles:
     tensors = read_shards(path) if path.name.endswith(".index.json") else read_tensors(path)
     beside = {name: path.with_name(name) for name in CONFIGS}
     configs = {name: read_object(file, follow_links=True) for name, file in beside.items() if file.is_file()}
-    return WeightFiles(tensors, configs, path)
+    return WeightFiles(tensors, configs, path, read_card(path.with_name(CARD)))
+
+
+def read_card(path: Path) -> str:
+    """Return the beginning of a README.md, where the hub states the license of weights; empty if there is none."""
+    try:
+        check_regular(path)
+        with path.open("rb") as file:
+            return file.read(MAX_CARD).decode(errors="replace")
+    except (OSError, CheckpointError):
+        return ""
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:

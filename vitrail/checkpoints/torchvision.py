@@ -93,7 +93,7 @@ def write(checkpoint: Checkpoint, path: Path) -> list[str]:
     """Write a state dict, by its suffix as `.safetensors` or torch file; return what its reader must set by hand."""
     if path.suffix not in (".safetensors", ".pth", ".pt"):
         raise CheckpointError(f"{path}: a torchvision state dict is written to .safetensors, .pth or .pt")
-    checkpoint, c = make_plain(checkpoint, "torchvision", with_positions=True, only_token=True)
+    checkpoint, c = make_plain(checkpoint, "torchvision", with_positions=True, only_token=("token",))
     if c.image_size[0] != c.image_size[1] or c.channels != 3:
         raise CheckpointError(
             f"torchvision's ViTs take square images of 3 channels, not {c.image_size} of {c.channels}"

@@ -38,10 +38,13 @@ class Reading:
     activation: Activation | None = None  # exact or tanh GELU, where the file does not record it
     norm_eps: float | None = None  # epsilon of LayerNorm, where the file does not record it
     pool: Pool | None = None  # input of the classifier, where the file does not record it
+    patch_size: int | None = None  # resample the patch embedding for patches of this size, as FlexiViT's
+    ignore_field: tuple[str, ...] = ()  # entries of the config file to read as if they were not there
 
     def arguments(self) -> dict[str, Any]:
         """Return the keywords of vitrail.load."""
-        return vars(self) | {"image_size": parse_image_size(self.image_size)}
+        words = {name: value for name, value in vars(self).items() if name != "ignore_field"}
+        return words | {"image_size": parse_image_size(self.image_size), "ignore_fields": self.ignore_field}
 
 
 COMMON, READING = Common(), Reading()
