@@ -18,11 +18,12 @@ SIGNATURES = {
     "push": "(model, repository, *, to, private, revision, message, picture)",
     "list_models": "(pattern)",
     "transform": "(model, training)",
-    "predict": "(model, images, top, *, batch_size, num_workers, precision)",
+    "predict": "(model, images, top, *, batch_size, num_workers, precision, text_embeddings)",
     "predict_to": "(model, images, out, *, top, split, probabilities, features, min_confidence, sort_into, sort_by, "
     "rows_per_file, batch_size, num_workers, precision, on)",
     "features": "(model, images_or_source, *, which, batch_size, num_workers)",
-    "evaluate": "(model, data, *, split, batch_size, num_workers, mapping, real, precision, max_bad, progress)",
+    "evaluate": "(model, data, *, split, batch_size, num_workers, mapping, real, precision, max_bad, "
+    "progress, text_embeddings)",
     "inspect": "(model, images, *, names, truths, name, beside, closely, figures)",
     "fewshot": "(model, data, *, shots, seeds, l2, draws, " + PROBE,
     "knn": "(model, data, *, k, temperature, " + PROBE,

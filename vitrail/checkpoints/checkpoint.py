@@ -54,6 +54,11 @@ def from_model(model: Model) -> Checkpoint:
             f"{len(model.class_names)} class names for a model of {model.config.classes} classes"
         )
     check_license(model.license)
+    if model.state_dict().keys() != parameter_shapes(model.config).keys():
+        raise ConfigError(
+            "this model has other parameters than its config describes, such as adapters or text embeddings: save "
+            "the model that it was made from"
+        )
     weights = {name: w.detach().float().cpu() for name, w in model.state_dict().items()}
     return Checkpoint(
         model.config, weights, model.preprocess, model.class_names, model.provenance, model.metrics, model.license,

@@ -45,6 +45,7 @@ def evaluate(
     split: str | None = None,
     mapping: str | None = None,
     real: str | None = None,
+    text_embeddings: str | None = None,
     out: str | None = None,
     precision: Precision = "auto",
     passing: Passing = PASSING,
@@ -59,6 +60,7 @@ def evaluate(
         split: which part, such as test or train[98%:]; if unset, the test split or else validation
         mapping: a JSON file {data class: [model classes, ...]} where names differ; or `order`: class k is class k
         real: the file of ReaL labels (real.json), for ImageNet's validation images
+        text_embeddings: a file of embedded texts (.safetensors, .npz), the classes instead of the model's own
         out: a new JSON file for the whole result, with every class and the mistakes
         precision: of the computation; auto: bf16 on a GPU, else float32; fp8 needs `vitrail calibrate` first
     """
@@ -75,7 +77,8 @@ def evaluate(
     source = open_split(data, split)
     with group(pick(common.device)) as device:
         loaded = load(model, **reading.arguments()).to(device)
-        evaluation = run(loaded, source, mapping=mapping, real=real, precision=precision, **vars(passing))
+        settings: dict[str, Any] = {"mapping": mapping, "real": real, "text_embeddings": text_embeddings}
+        evaluation = run(loaded, source, precision=precision, **settings, **vars(passing))
         first = rank() == 0
     result = {
         "model": model,

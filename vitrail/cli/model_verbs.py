@@ -323,6 +323,7 @@ def predict(
     *,
     top: int = 5,
     class_names: str | None = None,
+    text_embeddings: str | None = None,
     precision: Precision = "auto",
     writing: Writing = WRITING,
     server: str | None = None,
@@ -338,6 +339,7 @@ def predict(
             With --out also a data set, such as a folder of Parquet shards
         top: classes to show for each image
         class_names: a file with one class name on each line (or a JSON list, if it ends in .json)
+        text_embeddings: a file of embedded texts (.safetensors, .npz), the classes instead of the model's own
         precision: of the computation; auto: bf16 on a GPU, else float32; fp8 needs `vitrail calibrate` first
         server: address of a `vitrail serve`, such as http://127.0.0.1:8000, that computes; MODEL is a name there
         key_file: file with the key of that server
@@ -349,12 +351,12 @@ def predict(
     from vitrail.inference.predict import predict_each
 
     check_writing(writing)
-    own = class_names is not None or precision != "auto" or reading != READING or common.device != "auto"
-    if server is not None and (own or writing != WRITING):
+    own = [class_names, text_embeddings] != [None, None] or writing != WRITING or reading != READING
+    if server is not None and (own or precision != "auto" or common.device != "auto"):
         raise ConfigError("with --server, the server has the model and computes: its settings are set there")
     output = Output(common, ["image", "class", ">probability"], [], {"model": model, "images": []})
     if writing.out is not None:
-        loaded = load_named(model, class_names, reading, output)
+        loaded = load_named(model, class_names, text_embeddings, reading, output)
         return write_predictions(model, loaded, images, top, precision, writing, common)
     paths = find_images(images)
     names = {path: path.name for path in paths}
@@ -362,7 +364,7 @@ def predict(
     if server is not None:
         predictions = predict_there(server, key_file, model, paths, top)
     else:
-        loaded = load_named(model, class_names, reading, output)
+        loaded = load_named(model, class_names, text_embeddings, reading, output)
         predictions = predict_each(loaded, paths, top, num_workers=None, precision=precision, task="predict")
     for path, prediction in zip(paths, predictions, strict=True):
         if isinstance(prediction, ImageError):
@@ -378,13 +380,18 @@ def predict(
     return output
 
 
-def load_named(model: str, class_names: str | None, reading: Reading, output: Output) -> Model:
+def load_named(
+    model: str, class_names: str | None, text_embeddings: str | None, reading: Reading, output: Output
+) -> Model:
     """Load a model with the names of its classes; add a line to the output if it has none."""
     from vitrail.checkpoints.formats import load
     from vitrail.inference.predict import read_class_names
+    from vitrail.inference.zero_shot import with_texts
     from vitrail.runtime.device import pick
 
     loaded = load(model, **reading.arguments())
+    if text_embeddings is not None:
+        loaded = with_texts(loaded, text_embeddings)
     if class_names is not None:
         loaded.class_names = read_class_names(class_names, loaded.config.classes)
     if loaded.class_names is None and loaded.config.classes != 1000:

@@ -40,6 +40,7 @@ from vitrail.evaluators.right_answers import ClassMapping, by_order, map_classes
 from vitrail.evaluators.score import Score, wilson_interval
 from vitrail.inference.engine import ModelLike, evaluation_loader, evaluation_pipeline, outputs
 from vitrail.inference.precision import Precision
+from vitrail.inference.zero_shot import with_texts
 from vitrail.models.names import Model
 from vitrail.runtime.distributed import gather
 
@@ -185,17 +186,20 @@ def evaluate(
     precision: Precision = "float32",
     max_bad: float = 0.01,
     progress: bool = True,
+    text_embeddings: str | Path | None = None,
 ) -> Evaluation:
     """Evaluate a model, a path or the name of one, on a labelled data set.
 
     `split`: None for the test split or, if there is none, the validation split. `batch_size`: images at a time, on
     each process. `num_workers`: processes that decode; None: chosen automatically. `mapping`: "order", or a file, if
     the classes of the data do not have the model's names; `real`: the file of ReaL labels, for ImageNet's validation
-    images (right_answers.py). `max_bad`: share of the images that may be broken. A model stays on its device and in
-    its mode; one from a path goes to the GPU if there is one.
+    images (right_answers.py). `max_bad`: share of the images that may be broken. `text_embeddings`: a file of
+    embedded texts, which are the classes instead of the model's own (inference/zero_shot.py). A model stays on its
+    device and in its mode; one from a path goes to the GPU if there is one.
     """
     source = open_split(data, split)
     model = as_model(model)
+    model = model if text_embeddings is None else with_texts(model, text_embeddings)
     pipeline, classes = evaluation_pipeline(model), map_classes(model, source, mapping)
     sets = None if real is None else real_sets(real, source, classes)
     kept = np.flatnonzero(classes.row[source.labels] >= 0)

@@ -17,6 +17,7 @@ from vitrail.errors import ConfigError, DataError, ImageError
 from vitrail.inference.engine import BATCH_SIZE, ModelLike, image_loaders, outputs
 from vitrail.inference.images import Images
 from vitrail.inference.precision import Precision
+from vitrail.inference.zero_shot import TextHead, with_texts
 from vitrail.models.names import Model
 from vitrail.runtime.log import note
 
@@ -32,13 +33,17 @@ def predict(
     batch_size: int = BATCH_SIZE,
     num_workers: int = 0,
     precision: Precision = "float32",
+    text_embeddings: str | Path | None = None,
 ) -> list[Prediction]:
     """Return for each image the `top` classes with their probabilities (a softmax over all classes).
 
     `images`: files, folders (the images in them, sorted) or glob patterns; bytes, PIL images, arrays. The list of an
-    image that cannot be read is empty, and a note says why; ImageError if none can be read.
+    image that cannot be read is empty, and a note says why; ImageError if none can be read. `text_embeddings`: a file
+    of embedded texts, which are the classes instead of the model's own (zero_shot.py).
     """
-    results = list(predict_each(as_model(model), images, top, batch_size, num_workers, precision=precision))
+    model = as_model(model)
+    model = model if text_embeddings is None else with_texts(model, text_embeddings)
+    results = list(predict_each(model, images, top, batch_size, num_workers, precision=precision))
     errors = [result for result in results if isinstance(result, ImageError)]
     if errors and len(errors) == len(results):
         more = f" (nor can the {len(errors) - 1:,} others)" if len(errors) > 1 else ""
@@ -68,7 +73,12 @@ def predict_each(
     for loader in image_loaders(model, images, batch_size, num_workers):
         source, bad, done = loader.stream.source, loader.bad_files.examples, 0
         for logits, batch in outputs(model, loader, precision=precision, task=task):
-            p, k = logits.softmax(dim=1).topk(min(top, len(names)))  # (b, top) each
+            each = (
+                model.head.probabilities(logits)
+                if isinstance(model.head, TextHead)
+                else logits.softmax(dim=1)
+            )
+            p, k = each.topk(min(top, len(names)))  # (b, top) each
             for i, values, classes in zip(batch["index"].tolist(), p.tolist(), k.tolist(), strict=True):
                 yield from (ImageError(bad[source.key(j)].reason) for j in range(done, i))
                 yield [(names[c], value) for c, value in zip(classes, values, strict=True)]
