@@ -139,6 +139,9 @@ PIPELINES: dict[str, tuple[str, dict[str, Any]]] = {
     "squash": ("vit_tiny_patch16_224", {"crop_mode": "squash", "interpolation": "lanczos", "crop_pct": 0.95}),
     "hybrid": ("vit_tiny_r_s16_p8_224", {}),
     "BiT": ("resnetv2_50x1_bit", {}),
+    "EVA-02": ("eva02_tiny_patch14_224", {}),
+    "DINOv3": ("vit_small_patch16_dinov3", {}),
+    "CLIP": ("vit_medium_patch32_clip_224", {}),
 }
 
 

@@ -305,6 +305,7 @@ def measure(output: Output, model: Model, to: str, paths: list[Path]) -> None:
 
 def describe_architecture(config: Any) -> str:
     """Return an architecture in words: ViT, width 768, depth 12, ..."""
+    from vitrail.checkpoints.mapping import find_parts
     from vitrail.models.hybrid import HybridConfig
     from vitrail.models.resnet import BiTConfig
 
@@ -314,6 +315,7 @@ def describe_architecture(config: Any) -> str:
     return (
         f"{stem}ViT, width {config.width}, depth {config.depth}, mlp_dim {config.mlp_dim}, "
         f"heads {config.heads}, patch_size {config.patch_size}, pool {config.pool}"
+        + "".join(f", {part.replace('=', ' ', 1)}" for part in find_parts(config) if "pool=" not in part)
     )
 
 

@@ -112,16 +112,21 @@ def rollout_matrix(vit: ViT, z: Tensor) -> Tensor:
 def pooling_weights(vit: ViT, z: Tensor) -> Tensor:
     """Return p (B, T): the weights with which the pooling takes the encoded tokens z (B, T, D)."""
     p = torch.zeros(z.shape[:2], device=z.device)  # (B, T)
+    kind, N = vit.config.pool, vit.config.grid[0] * vit.config.grid[1]
     if vit.attention_pool is not None:
-        pool = vit.attention_pool
+        pool, first = vit.attention_pool, 0 if kind == "attention" else vit.config.prefix
         q = pool.q(pool.probe).unflatten(-1, (pool.heads, -1)).transpose(1, 2)  # (1, h, 1, d)
-        k = pool.kv(z).unflatten(-1, (2, pool.heads, -1))[:, :, 0].transpose(1, 2)  # (B, h, T, d)
-        return attention_weights(q, k).mean(dim=1)[:, 0].float()  # (B, T)
-    if vit.config.pool == "token":
+        k = pool.kv(z[:, first:]).unflatten(-1, (2, pool.heads, -1))[:, :, 0].transpose(1, 2)  # (B, h, n, d)
+        p[:, first:] = attention_weights(q, k).mean(dim=1)[:, 0].float()
+    elif kind.startswith("token"):
         p[:, 0] = 1
+        if kind == "token_and_distillation":
+            p[:, :2] = 1 / 2
+        elif kind == "token_and_mean":
+            p[:, 0], p[:, -N:] = 1 / 2, 1 / (2 * N)
     else:
-        N = vit.config.grid[0] * vit.config.grid[1]
-        p[:, -N:] = 1 / N
+        n = z.shape[1] if kind == "mean_all" else N
+        p[:, -n:] = 1 / n
     return p
 
 

@@ -63,8 +63,10 @@ def position_similarity(model: Model, layer: int = 0) -> np.ndarray:
     """
     vit = with_attention(model)
     c = vit.config
-    if c.positions in ("none", "relative"):
-        why = {"none": "none at all", "relative": "relative ones, which are part of attention"}[c.positions]
+    if c.positions == "none" or c.positions.startswith("relative"):
+        why = "relative ones, which are part of attention"
+        if c.positions == "none":
+            why = "none at all" if c.rotary is None else "rotary ones, which are part of attention"
         raise ConfigError(
             f"position similarity needs position embeddings that are added; this model has {why}"
         )
