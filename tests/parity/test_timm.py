@@ -223,3 +223,54 @@ def test_another_epsilon_is_set_as_the_note_says(tmp_path: Path) -> None:
     x = inputs((32, 32))
     with torch.no_grad():
         assert agree(theirs(x), ours(x))
+
+
+def original_names(tensors: dict[str, torch.Tensor], function: str) -> dict[str, torch.Tensor]:
+    """As DINOv2's and DINOv3's own files have them, which timm reads too."""
+    third = "dinov3" in function
+    new = {"mask_token": torch.zeros(1, tensors["cls_token"].shape[-1])}
+    for name, w in tensors.items():
+        name = name.replace("reg_token", "storage_tokens" if third else "register_tokens")
+        name = name.replace("gamma_1", "ls1.gamma").replace("gamma_2", "ls2.gamma")
+        if "fc1_g" in name or "fc1_x" in name:
+            name = name.replace("fc1_g", "w1").replace("fc1_x", "w2")
+        elif function == "vit_giant_patch14_dinov2":
+            name = name.replace("mlp.fc1", "mlp.w12")
+        if ("dinov3" in function and "huge_plus" in function) or function == "vit_giant_patch14_dinov2":
+            name = name.replace("mlp.fc2", "mlp.w3")
+        new[name] = w
+    if third:
+        D, d = tensors["cls_token"].shape[-1], 16
+        new["rope_embed.periods"] = 100.0 ** (torch.arange(d // 4) / (d // 4))
+        for i in range(2):
+            new[f"blocks.{i}.attn.qkv.bias_mask"] = torch.cat([torch.ones(D), torch.zeros(D), torch.ones(D)])
+            if f"blocks.{i}.attn.qkv.bias" not in new:
+                new[f"blocks.{i}.attn.qkv.bias"] = torch.zeros(3 * D)
+    return new
+
+
+ORIGINALS = [
+    "vit_small_patch14_dinov2", "vit_small_patch14_reg4_dinov2", "vit_giant_patch14_dinov2",
+    "vit_small_patch16_dinov3", "vit_huge_plus_patch16_dinov3",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("function", ORIGINALS)
+def test_the_own_files_of_dinov2_and_dinov3(function: str, tmp_path: Path) -> None:
+    patch = 14 if "dinov2" in function else 16
+    heads = {"giant": 24, "huge": 20}.get(function.split("_")[1], 6)
+    arguments = {"depth": 2, "embed_dim": 16 * heads, "img_size": 4 * patch, "num_classes": 0}
+    arguments["global_pool"] = "token"
+    theirs = randomise(timm.create_model(function, **arguments)).eval()
+    weights = {name: w.clone() for name, w in theirs.state_dict().items()}
+    original = original_names(weights, function)
+    if "reg4_dinov2" in function:
+        row = torch.randn(1, 1, 16 * heads)
+        original["pos_embed"] = torch.cat([row, original["pos_embed"]], dim=1)
+        with torch.no_grad():
+            theirs.cls_token += row
+    torch.save(original, tmp_path / "original.pth")
+    ours = load(tmp_path / "original.pth", heads=heads, image_size=4 * patch)
+    x = inputs((4 * patch, 4 * patch))
+    with torch.no_grad():
+        assert agree(ours(x), theirs(x))

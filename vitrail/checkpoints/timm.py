@@ -100,8 +100,12 @@ def read(files: WeightFiles, hints: Hints = NO_HINTS, *, image_size: Size | None
     known = function_arguments(architecture) is not None
     t = straighten(files.tensors, args.get("num_heads") or hints.heads, where)
     table = find_table(t)
-    if not known and table is not BIT:
+    dinov3 = "rope_embed.periods" in files.tensors  # its own file
+    if not known and table is not BIT and not dinov3:
         check_enough_is_stated(t, args, hints, where)
+    if dinov3:
+        args = {"use_rot_pos_emb": True, "rope_type": "dinov3", "rope_temperature": 100.0, "eps": 1e-5} | args
+        args = {"rope_rotate_half": True} | args
     stated = read_fields(args, FIELDS, WORDS, where) | read_layers(args, t, where)
     size = args.get("img_size", (pretrained or {}).get("input_size", ())[1:]) or None
     if (
