@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import itertools
 import json
 import os
@@ -39,11 +40,12 @@ import vitrail
 from vitrail.inference.predict import predict_each
 model, seconds, files = vitrail.load(sys.argv[1]), float(sys.argv[2]), sys.argv[3:]
 top = [[one[0] for one in p[:2]] + [one[1] for one in p[:2]] for p in predict_each(model, files, 2, num_workers=None)]
-n, start = 0, time.perf_counter()
+n, start, cpu = 0, time.perf_counter(), time.process_time()
 while time.perf_counter() - start < seconds:
     many = files * max(1, 256 // len(files))
     n += sum(1 for _ in predict_each(model, many, num_workers=None))
-print(json.dumps({"speed": n / (time.perf_counter() - start), "top": top}))
+cpu = (time.process_time() - cpu) / n
+print(json.dumps({"speed": n / (time.perf_counter() - start), "cpu": cpu, "top": top}))
 """
 LITSERVE = """
 import sys, torch, vitrail, litserve
@@ -85,6 +87,8 @@ class Result:
     answers: int = 0
     seconds: float = 0.0
     cpu: float = 0.0  # seconds of the client process
+    server_cpu: float = 0.0  # seconds of the server's processes, warm-up included
+    all_answers: int = 0  # those of the warm-up included
     times: list[float] = field(default_factory=list)
     wrong: int = 0
     failures: Counter[str] = field(default_factory=Counter)  # connections that broke, and other statuses
@@ -156,9 +160,11 @@ async def one_client(
             await asyncio.sleep(0.05)
         elif not is_right(body, expected[i % len(requests)]):
             result.wrong += 1
-        elif began > start:
-            result.answers += 1
-            result.times.append(now - began)
+        else:
+            result.all_answers += 1
+            if began > start:
+                result.answers += 1
+                result.times.append(now - began)
     if writer is not None:
         writer.close()
 
@@ -212,6 +218,26 @@ class Running:
         text = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(re.search(r"VmRSS:\s+(\d+)", text)[1]) / 1e3  # type: ignore[index]
 
+    def cpu(self) -> float:
+        """Return the seconds that the process and those below it have computed."""
+        parents, seconds = {}, {}
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):
+                fields = path.read_text().rpartition(")")[2].split()
+                number = int(path.parent.name)
+                parents[number] = int(fields[1])
+                seconds[number] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        own = {self.process.pid}
+        while more := {child for child, parent in parents.items() if parent in own} - own:
+            own |= more
+        return sum(seconds.get(number, 0.0) for number in own)
+
+    def load(self, requests: list[bytes], expected: list[Any], clients: int, seconds: float) -> Result:
+        before = self.cpu()
+        result = asyncio.run(load(self.port, requests, expected, clients, seconds))
+        result.server_cpu = self.cpu() - before
+        return result
+
     def stop(self, number: int = signal.SIGTERM) -> int:
         self.process.send_signal(number)
         try:
@@ -236,12 +262,13 @@ def serve_command(model: str) -> list[str]:
     return [sys.executable, "-m", "vitrail", "serve", f"m={model}", "--port", "0"]
 
 
-def show(name: str, result: Result, engine: float) -> None:
+def show(name: str, result: Result, engine: float, engine_cpu: float) -> None:
     times = np.array(result.times) * 1e3
     p50, p99 = np.percentile(times, [50, 99]) if len(times) else (0.0, 0.0)
     print(
         f"  {name:10} {result.speed:7.1f} images/s = {result.speed / engine:6.1%} of the engine   p50 {p50:6.1f} ms  "
-        f"p99 {p99:6.1f} ms   client {result.cpu / (result.seconds + WARMUP):.0%} of a core   "
+        f"p99 {p99:6.1f} ms   cpu {1e3 * result.server_cpu / result.all_answers:.2f} ms for an image, engine "
+        f"{1e3 * engine_cpu:.2f}   client {result.cpu / (result.seconds + WARMUP):.0%} of a core   "
         f"wrong {result.wrong}  failures {dict(result.failures)}",
         flush=True,
     )
@@ -255,20 +282,21 @@ def compare(arguments: argparse.Namespace, files: list[str], images: list[bytes]
         server = Running(serve_command(model))
         requests = [request_bytes("/v1/models/m/predict", image, False) for image in images]
         first = server.resident()
-        ours = asyncio.run(load(server.port, requests, before["top"], arguments.clients, seconds))
+        ours = server.load(requests, before["top"], arguments.clients, seconds)
         grown = server.resident()
         server.stop()
-        speeds = [before["speed"], run_engine(model, files, seconds / 2)["speed"]]
-        engine = statistics.mean(speeds)
+        after = run_engine(model, files, seconds / 2)
+        speeds = [before["speed"], after["speed"]]
+        engine, cpu = statistics.mean(speeds), statistics.mean((before["cpu"], after["cpu"]))
         print(
             f"round {round_ + 1}: engine alone {speeds[0]:.1f} and {speeds[1]:.1f} images/s; the server started in "
             f"{server.seconds:.1f} s; memory {first:.0f} -> {grown:.0f} MB"
         )
-        show("vitrail", ours, engine)
+        show("vitrail", ours, engine, cpu)
         shares.append(ours.speed / engine)
         if arguments.litserve:
             theirs = run_litserve(arguments, images, before["top"])
-            show("litserve", theirs, engine)
+            show("litserve", theirs, engine, cpu)
             pairs.append(ours.speed / theirs.speed)
     print(
         f"share of the engine: median {statistics.median(shares):.1%} ({min(shares):.1%} to {max(shares):.1%})"
@@ -286,7 +314,7 @@ def run_litserve(arguments: argparse.Namespace, images: list[bytes], expected: l
         server = Running([arguments.litserve, str(script), *words], port)
         try:
             requests = [request_bytes("/predict", image, True) for image in images]
-            return asyncio.run(load(port, requests, expected, arguments.clients, arguments.seconds))
+            return server.load(requests, expected, arguments.clients, arguments.seconds)
         finally:
             server.stop(signal.SIGINT)
 
