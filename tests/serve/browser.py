@@ -14,20 +14,19 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 DRIVER = shutil.which("chromedriver")
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # the key of an element, by the standard
 SECONDS = 30.0
-# Files as if a person dropped them on an element, or pasted them: [name, base64] each.
-GIVE = """
-const [element, files, paste] = arguments, transfer = new DataTransfer();
+# Files as if a person pasted them: [name, base64] each.
+PASTE = """
+const [files] = arguments, clipboardData = new DataTransfer();
 for (const [name, content] of files) {
   const bytes = Uint8Array.from(atob(content), (one) => one.charCodeAt(0));
-  transfer.items.add(new File([bytes], name, { type: "image/png" }));
+  clipboardData.items.add(new File([bytes], name, { type: "image/png" }));
 }
-if (paste) {
-  element.dispatchEvent(new ClipboardEvent("paste", { clipboardData: transfer, bubbles: true }));
-  return;
-}
-for (const type of ["dragenter", "dragover", "drop"]) {
-  element.dispatchEvent(new DragEvent(type, { dataTransfer: transfer, bubbles: true, cancelable: true }));
-}
+document.body.dispatchEvent(new ClipboardEvent("paste", { clipboardData, bubbles: true }));
+"""
+MIDDLE = """
+arguments[0].scrollIntoView({ block: "center" });
+const box = arguments[0].getBoundingClientRect();
+return [box.x + box.width / 2, box.y + box.height / 2];
 """
 
 
@@ -70,10 +69,16 @@ class Browser:
         """Type into an element; into a field for files: the path of one."""
         self.ask("POST", f"/element/{self.find(selector)[ELEMENT]}/value", {"text": keys})
 
-    def drop(self, selector, paths, paste=False):
-        """Drop files on an element, or paste them there."""
-        files = [[path.name, base64.b64encode(path.read_bytes()).decode()] for path in map(Path, paths)]
-        self.run(GIVE, self.find(selector), files, paste)
+    def drop(self, selector, paths):
+        """Drag files or folders over the middle of an element, and drop them."""
+        x, y = self.run(MIDDLE, self.find(selector))
+        data = {"items": [], "files": [str(path) for path in paths], "dragOperationsMask": 1}
+        for kind in ("dragEnter", "dragOver", "drop"):
+            event = {"type": kind, "x": x, "y": y, "data": data}
+            self.ask("POST", "/goog/cdp/execute", {"cmd": "Input.dispatchDragEvent", "params": event})
+
+    def paste(self, paths):
+        self.run(PASTE, [[path.name, base64.b64encode(path.read_bytes()).decode()] for path in paths])
 
     def text(self, selector):
         return self.run("return document.querySelector(arguments[0])?.textContent ?? null", selector)

@@ -1,6 +1,6 @@
 // The classes of a collection, each with its photographs.
 import { announce, button, element, unique } from "./element.js";
-import { acceptDrops, cameraButton, chooser } from "./intake.js";
+import { acceptDrops, cameraButton, chooser, foldersOf } from "./intake.js";
 import { problem } from "./panel.js";
 import { address, json } from "./server.js";
 
@@ -19,7 +19,9 @@ export class Classes {
     this.name = element("input", { type: "text", id, maxLength: 80, required: true, autocomplete: "off" });
     const form = element("form", { class: "fields add card", submit: (event) => this.addClass(event) },
       element("label", { htmlFor: id }, "New class", this.name),
-      element("button", { type: "submit", class: "quiet" }, "Add class"));
+      element("button", { type: "submit", class: "quiet" }, "Add class"),
+      element("p", { class: "soft hint" }, "Or drop folders here: each becomes a class of its name."));
+    acceptDrops(form, (folders) => this.addFolders(folders), foldersOf);
     this.list = element("div", { class: "classes-list" });
     this.root = element("section", { class: "collect", "aria-label": "Classes" }, this.list, form);
   }
@@ -34,6 +36,10 @@ export class Classes {
     if (!name) return;
     this.name.value = "";
     this.card(name).focus();
+  }
+
+  async addFolders(folders) {
+    for (const [name, files] of folders) await this.card(name).add(files);
   }
 
   /** The card of a class, made if there is none. */

@@ -4,34 +4,50 @@ import { at, element } from "./element.js";
 const TYPES = "image/jpeg,image/png,image/webp,image/gif,image/bmp,image/tiff,image/avif";
 const SIDE = 1280;  // pixels across that are asked of a camera
 
-/** The files that were dropped or pasted; those in folders too, as far as the browser shows them. */
+const entriesOf = (transfer) => [...transfer.items].map((item) => item.webkitGetAsEntry?.()).filter(Boolean);
+
+/** The files that were dropped or pasted, and the images in folders. The server says of a file that it is no image. */
 export async function filesOf(transfer) {
-  const entries = [...transfer.items].map((item) => item.webkitGetAsEntry?.()).filter(Boolean);
-  const files = [...transfer.files];  // before the first await: then the transfer is empty
-  if (!entries.some((entry) => entry.isDirectory)) return files.filter(isImage);
-  const found = [];
-  for (const entry of entries) await collect(entry, found);
-  return found.filter(isImage);
+  const entries = entriesOf(transfer), files = [...transfer.files];  // before the first await: then the transfer is empty
+  if (!entries.some((entry) => entry.isDirectory)) return files;
+  return (await Promise.all(entries.map(filesIn))).flat();
 }
 
-async function collect(entry, found) {
-  if (entry.isFile) {
-    found.push(await new Promise((done, failed) => entry.file(done, failed)));
-    return;
+/** The folders that were dropped, [name, files] each; of one folder of folders: those inside. */
+export async function foldersOf(transfer) {
+  let folders = entriesOf(transfer).filter((entry) => entry.isDirectory);
+  if (folders.length === 1) {
+    const inside = (await children(folders[0])).filter((entry) => entry.isDirectory);
+    if (inside.length) folders = inside;
   }
-  const reader = entry.createReader();
-  for (;;) {
+  const read = await Promise.all(folders.map(async (folder) => [folder.name, await filesIn(folder)]));
+  return read.filter(([, files]) => files.length);
+}
+
+/** All images in an entry of a file system. */
+async function filesIn(entry) {
+  if (entry.isDirectory) return (await Promise.all((await children(entry)).map(filesIn))).flat();
+  return [await new Promise((done, failed) => entry.file(done, failed))].filter(isImage);
+}
+
+async function children(folder) {
+  const reader = folder.createReader(), found = [];
+  for (;;) {  // a reader returns some at a time, at last none
     const some = await new Promise((done, failed) => reader.readEntries(done, failed));
-    if (!some.length) return;
-    for (const one of some) await collect(one, found);
+    if (!some.length) return found;
+    found.push(...some);
   }
 }
 
 const isImage = (file) => file.type.startsWith("image/") || file.type === "";
 
-/** Let `zone` take files that are dropped on it; `take` gets them. */
-export function acceptDrops(zone, take) {
+/** Let `zone` take what is dropped on it; `take` gets what `read` finds in it, if that is anything. */
+export function acceptDrops(zone, take, read = filesOf) {
   let inside = 0;
+  const leave = () => {
+    inside = 0;
+    zone.classList.remove("over");
+  };
   const hasFiles = (event) => [...event.dataTransfer.types].includes("Files");
   zone.addEventListener("dragenter", (event) => {
     if (!hasFiles(event)) return;
@@ -43,17 +59,15 @@ export function acceptDrops(zone, take) {
     if (hasFiles(event)) event.preventDefault();
   });
   zone.addEventListener("dragleave", () => {
-    inside = Math.max(0, inside - 1);
-    if (!inside) zone.classList.remove("over");
+    if (--inside <= 0) leave();
   });
+  addEventListener("drop", leave, { capture: true });  // wherever it is: on a zone inside this one, too
   zone.addEventListener("drop", async (event) => {
     if (!hasFiles(event)) return;
     event.preventDefault();
     event.stopPropagation();
-    inside = 0;
-    zone.classList.remove("over");
-    const files = await filesOf(event.dataTransfer);
-    if (files.length) take(files);
+    const found = await read(event.dataTransfer);
+    if (found.length) take(found);
   });
 }
 

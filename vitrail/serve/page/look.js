@@ -62,7 +62,7 @@ function makeIntake() {
     const press = async () => take([new File([await (await request(address)).blob()], `${name}.png`, { type: "image/png" })]);
     at("samples").append(element("li", {}, element("button", { type: "button", title: `Sample: ${name}`, click: press }, picture)));
   }
-  acceptDrops(at("look"), take);
+  acceptDrops(document.body, (files) => (at("look").hidden ? null : take(files)));
 }
 
 /** Take photographs: the last one is shown, all are kept in the history. */

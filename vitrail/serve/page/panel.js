@@ -58,7 +58,7 @@ export class Panel {
     const { architecture, classes, metrics, kind, base } = this.model;
     const [height, width] = architecture.image_size;
     const facts = [classes ? `${classes.toLocaleString("en")} classes` : "no classifier", `${height} × ${width} pixels`];
-    facts.push(`${(architecture.parameters / 1e6).toPrecision(3)} million parameters`);
+    facts.push(`${count(architecture.parameters)} parameters`);
     const measured = accuracyOf(metrics);
     if (measured) facts.push(measured);
     if (kind !== "model") facts.unshift(kind === "fewshot" ? `learned here, from features of ${base}` : "fine-tuned here");
@@ -172,6 +172,8 @@ export class Panel {
     return `${who}. Brightest: ${place}, ${percent(most)} of the attention; ${alike}.`;
   }
 }
+
+const count = (n) => (n < 1e6 ? n.toLocaleString("en") : `${(n / 1e6).toPrecision(3)} million`);
 
 const points = (share) => `${(100 * share).toFixed(1)} percentage points`;
 
