@@ -24,7 +24,8 @@ from vitrail.train.settings import Duration, Parallel
 class ExperimentSettings(TypedDict, total=False):
     """Settings of an experiment."""
 
-    image_size: int | None
+    image_size: int | Literal["any"] | None
+    max_tokens: int
     patch_size: int | None
     width: int | None
     depth: int | None

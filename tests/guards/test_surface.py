@@ -13,7 +13,7 @@ PROBE = "train_split, test_split, which, cache, batch_size, num_workers)"
 SIGNATURES = {
     "create": "(name, *, classes, image_size, **overrides)",
     "load": "(path_or_name, *, classes, image_size, heads, activation, norm_eps, pool, resample, patch_size, "
-    "ignore_fields, adapter)",
+    "ignore_fields, adapter, max_tokens)",
     "save": "(model, path, *, to)",
     "push": "(model, repository, *, to, private, revision, message, picture)",
     "list_models": "(pattern)",

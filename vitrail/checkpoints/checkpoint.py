@@ -176,7 +176,8 @@ def change_image_size(
         return checkpoint
     size = (image_size, image_size) if isinstance(image_size, int) else image_size
     config = dataclasses.replace(old, image_size=size)
-    if config.image_size == old.image_size:
+    any_shape = bool(checkpoint.preprocess) and pp.parse(checkpoint.preprocess).strip is not None
+    if config.image_size == old.image_size and not any_shape:
         return checkpoint
     weights = checkpoint.weights
     if isinstance(config, ViTConfig) and isinstance(old, ViTConfig):

@@ -16,7 +16,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 from vitrail.checkpoints import adapter as adapters
 from vitrail.checkpoints import bundle, google, huggingface, timm, torch_files, torchvision
@@ -26,10 +26,12 @@ from vitrail.checkpoints.included import INCLUDED, locate_weights
 from vitrail.checkpoints.license import describe_license, restrictions, stated_license
 from vitrail.checkpoints.model_card import write_card
 from vitrail.checkpoints.repositories import PREFIX, Pushed, fetch, is_hub_name, upload
-from vitrail.data.preprocess import default_line, evaluation_line
+from vitrail.data.preprocess import any_shape_line, default_line, evaluation_line, parse
 from vitrail.data.readers.file_names import EXTENSIONS, HEIC
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.models.names import MODELS, Model, build, make_config
+from vitrail.models.strips import check_any_shape
+from vitrail.models.vit import ViT
 from vitrail.runtime.device import pick
 from vitrail.runtime.log import note
 
@@ -58,7 +60,7 @@ def load(
     path_or_name: str | Path,
     *,
     classes: int | None = None,
-    image_size: Size | None = None,
+    image_size: Size | Literal["any"] | None = None,
     heads: int | None = None,
     activation: str | None = None,
     norm_eps: float | None = None,
@@ -67,6 +69,7 @@ def load(
     patch_size: int | None = None,
     ignore_fields: tuple[str, ...] = (),
     adapter: str | Path = "",
+    max_tokens: int = 256,
 ) -> Model:
     """Return a model with its weights, in evaluation mode, from a path in any format, or by name: an included one, or
     hub:OWNER/NAME[@REVISION] of the Hugging Face hub.
@@ -75,15 +78,26 @@ def load(
     the method `resample`. `patch_size`: another one resamples the patch embedding, as FlexiViT's. `heads`,
     `activation` (gelu, gelu_tanh), `norm_eps`, `pool` (token, mean, attention): for files that do not record them.
     `ignore_fields`: entries of the config file to read as if they were not there.
-    `adapter`: a folder that --save-adapter wrote, for the weights it belongs to.
+    `adapter`: a folder that --save-adapter wrote, for the weights it belongs to. `image_size` "any": images keep
+    their aspect, with at most `max_tokens` patches.
     """
     hints = Hints(heads, activation, norm_eps, pool, tuple(ignore_fields))
-    checkpoint = read(path_or_name, hints, image_size=image_size)
+    size = None if image_size == "any" else image_size
+    checkpoint = read(path_or_name, hints, image_size=size)
     if adapter:
         checkpoint = adapters.apply(checkpoint, Path(adapter))
-    return to_model(
-        checkpoint, classes=classes, image_size=image_size, resample=resample, patch_size=patch_size
-    )
+    model = to_model(checkpoint, classes=classes, image_size=size, resample=resample, patch_size=patch_size)
+    return take_any_shape(model, max_tokens) if image_size == "any" else model
+
+
+def take_any_shape(model: Model, max_tokens: int) -> Model:
+    """Let a model prepare images such that they keep their aspect, with at most so many patches; return it."""
+    if not isinstance(model, ViT):
+        raise ConfigError("images of any shape need a ViT, not a ResNet: choose an image_size")
+    check_any_shape(model.config)
+    value_op = parse(model.preprocess).value_op
+    model.preprocess, model.metrics = any_shape_line(max_tokens, model.config.stride, value_op), {}
+    return model
 
 
 def list_models(pattern: str = "*") -> list[str]:

@@ -73,7 +73,7 @@ def with_model(experiment: Experiment, config: Config, start: Checkpoint | None)
     own_line = default_line(config.image_size)
     if start is not None:
         settings.loaded_overrides()  # an error where they need other weights
-        own_line = change_image_size(start, settings.image_size).preprocess
+        own_line = change_image_size(start, settings.pixels).preprocess
     model.preprocess = data.evaluate_preprocess or own_line
     line = data.preprocess or training_line(model)
     data = replace(data, preprocess=line, evaluate_preprocess=model.preprocess)

@@ -86,7 +86,7 @@ def facts_in(words: list[str]) -> dict[str, Any]:
     """Return the facts of `Facts` that the flags tell."""
     size = word_after("--image-size", words)
     return {
-        "image_size": int(size) if size.isdecimal() else None,
+        "image_size": int(size) if size.isdecimal() else "any" if size == "any" else None,
         "optimizer": word_after("--optimizer", words) or None,
         "schedule": word_after("--schedule", words) or None,
         "sweep": "--sweep" in words,

@@ -32,8 +32,9 @@ class Common:
 class Reading:
     """Settings for reading the checkpoint."""
 
-    # resample the position embeddings for this size; one number, or height and width
-    image_size: tuple[int, ...] = ()
+    # resample the position embeddings for this size; one number, or height and width; any: images keep their aspect
+    image_size: tuple[int | Literal["any"], ...] = ()
+    max_tokens: int = 256  # with --image-size any: patches of an image, at most
     heads: int | None = None  # attention heads, where the file does not record them
     activation: Activation | None = None  # exact or tanh GELU, where the file does not record it
     norm_eps: float | None = None  # epsilon of LayerNorm, where the file does not record it
@@ -44,7 +45,8 @@ class Reading:
     def arguments(self) -> dict[str, Any]:
         """Return the keywords of vitrail.load."""
         words = {name: value for name, value in vars(self).items() if name != "ignore_field"}
-        return words | {"image_size": parse_image_size(self.image_size), "ignore_fields": self.ignore_field}
+        size = "any" if self.image_size == ("any",) else parse_image_size(self.image_size)
+        return words | {"image_size": size, "ignore_fields": self.ignore_field}
 
 
 COMMON, READING = Common(), Reading()
@@ -63,11 +65,12 @@ class Output:
     problems: list[str] = field(default_factory=list)  # errors in a part of the work: exit code 2 at the end
 
 
-def parse_image_size(words: tuple[int, ...]) -> int | tuple[int, int] | None:
+def parse_image_size(words: tuple[int | Literal["any"], ...]) -> int | tuple[int, int] | None:
     """Read --image-size 384, --image-size 224 448, or nothing."""
-    if len(words) > 2:
+    if len(words) > 2 or "any" in words:
         raise ConfigError(f"--image-size takes one number, or height and width, not {words}")
-    return None if not words else words[0] if len(words) == 1 else (words[0], words[1])
+    numbers = [int(word) for word in words]
+    return None if not numbers else numbers[0] if len(numbers) == 1 else (numbers[0], numbers[1])
 
 
 def show(output: Output) -> None:

@@ -14,6 +14,7 @@ A batch is a dict of tensors. b = B / R; h x w the image size of a view.
     weight   (b,) float32   0 for a broken example and for the padding of the last evaluation batch, else 1
     index    (b,) int64     in the source; -1 for padding
     partner_label, share    (b,)        with mixing: the target is share * label + (1 - share) * partner_label
+    grid     (b, 2) int64     rows and columns of images of any shape, which are strips (3, P, N P) of their patches
     ...                     (b, ...)    what a view draws besides, such as patch masks
 """
 
@@ -214,7 +215,13 @@ class Stream(Dataset[Step]):
         if not len(source):
             raise DataError(f"{source.name} has no examples")
         for view in views.values():
-            if view.pipeline.image_size is None:
+            if view.pipeline.strip is not None:
+                if self.mixes or len(views) > 1 or view.count > 1 or view.masks is not None:
+                    raise ConfigError(
+                        f"'{view.pipeline}' makes images of any shape, which cannot be mixed, masked or drawn "
+                        "several times: set mixup and cutmix to 0"
+                    )
+            elif view.pipeline.image_size is None:
                 raise ConfigError(f"'{view.pipeline}' makes images of many sizes; a batch needs one")
             if self.evaluation and (view.pipeline.random or self.mixes):
                 raise ConfigError(
@@ -255,11 +262,11 @@ class Stream(Dataset[Step]):
 
     def _read(self, places: list[tuple[int, int]]) -> Step:
         """Read the examples at (epoch, index); the first b are this process's own, those beyond only partners."""
-        images: dict[str, list[Tensor]] = {name: [] for name in self.views}
+        images: dict[str, list[Tensor]] = {name: [] for name in self.blanks()}
         label, weight = np.zeros(len(places), np.int64), np.zeros(len(places), np.float32)
         bad = []
         for slot, (epoch, place) in enumerate(places):
-            draws = {name: self.blank(view) for name, view in self.views.items()}
+            draws = self.blanks()
             if place >= 0:
                 try:
                     draws = self.draws(epoch, place)
@@ -286,14 +293,23 @@ class Stream(Dataset[Step]):
                 rng = generator(*key) if view.pipeline.random else None
                 each.append(view.pipeline.load(example.image, rng, name=example.key))
             draws[name] = each[0] if view.count == 1 else torch.stack(each)
+            if view.pipeline.strip is not None:
+                draws[name], draws["grid"] = view.pipeline.strip.strip(draws[name])
         return draws
 
-    def blank(self, view: View) -> Tensor:
-        """Return zeros in place of an example that cannot be read."""
-        assert view.pipeline.image_size is not None
-        dtype = torch.uint8 if view.pipeline.crosses_as_bytes else torch.float32
-        shape = (3, *view.pipeline.image_size)
-        return torch.zeros(shape if view.count == 1 else (view.count, *shape), dtype=dtype)
+    def blanks(self) -> dict[str, Tensor]:
+        """Return zeros in place of the draws of an example that cannot be read."""
+        blanks = {}
+        for name, view in self.views.items():
+            strip, size = view.pipeline.strip, view.pipeline.image_size
+            size = size if strip is None else strip.strip_size
+            assert size is not None
+            shape = (3, *size) if view.count == 1 else (view.count, 3, *size)
+            dtype = torch.uint8 if view.pipeline.crosses_as_bytes else torch.float32
+            blanks[name] = torch.zeros(shape, dtype=dtype)
+            if strip is not None:
+                blanks["grid"] = torch.ones(2, dtype=torch.int64)
+        return blanks
 
     def _masks(self, places: list[tuple[int, int]]) -> Arrays:
         """Draw the masks of all views, (b, ...) each, (b, count, ...) for several draws."""

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from vitrail.data.augment import FlipLR, InceptionCrop, RandomCrop, RandomErasing
 from vitrail.data.decode import Stored, decode, usual_jpeg
+from vitrail.data.ops.fit_patches import FitPatches
 from vitrail.data.ops.pixel_ops import (
     CentralCrop,
     Crop,
@@ -47,6 +48,7 @@ OPS: dict[str, type[PixelOp] | type[ValueOp]] = {
     "inception_crop": InceptionCrop,
     "random_crop": RandomCrop,
     "flip_lr": FlipLR,
+    "fit_patches": FitPatches,
     "randaugment": RandAugment,
     "random_erasing": RandomErasing,
     "to_range": ToRange,
@@ -92,6 +94,11 @@ def default_line(image_size: tuple[int, int]) -> str:
     return f"resize({height}, {width}, area)|uint8|to_range(-1, 1)"
 
 
+def any_shape_line(max_tokens: int, patch: int, value_op: ValueOp | None) -> str:
+    """Return the line of images that keep their aspect, at most so many patches of so many pixels."""
+    return str(Pipeline((FitPatches(max_tokens, patch), Uint8()), value_op))
+
+
 @dataclass(frozen=True)
 class Pipeline:
     """The ops of a line. str() is the line in its canonical form, and parses to an equal pipeline."""
@@ -115,6 +122,8 @@ class Pipeline:
                 too_large = size is not None and (height > size[0] or width > size[1])
                 if too_large or (isinstance(before, ResizeSmall) and min(height, width) > before.short):
                     raise ConfigError(f"{op_text(op)} is larger than the output of {op_text(before)}")
+            if isinstance(before, FitPatches) and not isinstance(op, FlipLR | RandAugment | Uint8):
+                raise ConfigError(f"{op_text(op)} after {op_text(before)} would change the patches")
             before, size = op, op.size(size)
 
     def __str__(self) -> str:
@@ -185,6 +194,11 @@ class Pipeline:
         return any(op.random for op in self.pixel_ops)
 
     @property
+    def strip(self) -> FitPatches | None:
+        """Return the op by which a line makes images of any shape, which a batch holds as strips of patches."""
+        return next((op for op in self.pixel_ops if isinstance(op, FitPatches)), None)
+
+    @property
     def image_size(self) -> tuple[int, int] | None:
         """Return the (height, width) of every output; None where it depends on the input."""
         size: tuple[int, int] | None = None
@@ -197,6 +211,8 @@ class Pipeline:
 
         Ops before the first resize count in the pixels of the source, and stay.
         """
+        if self.strip is not None:
+            return Pipeline(parse(default_line(image_size)).pixel_ops, self.value_op)
         old = self.image_size
         first = next((i for i, op in enumerate(self.pixel_ops) if op.resizes), None)
         if old is None or first is None:

@@ -32,13 +32,14 @@ from vitrail.inference.packed import packed_features
 from vitrail.inference.precision import Precision, in_precision
 from vitrail.models.cost import cost
 from vitrail.models.names import Model
+from vitrail.models.vit import ViT
 from vitrail.runtime.cuda_graph import Recorded
 from vitrail.runtime.device import peak_flops
 from vitrail.runtime.distributed import rank, world
 from vitrail.runtime.progress import progress
 
 ModelLike = Model | str | Path
-Call = Callable[[Tensor], Tensor]
+Call = Callable[..., Tensor]  # of images (B, 3, H, W); with a second tensor, grids: of strips
 BATCH_SIZE = 32
 HELD = 512  # images of an iterator that are held at a time
 PARALLEL = 5000  # images from which on starting processes that decode them is worth the time
@@ -71,11 +72,18 @@ def outputs(
     on_cpu = device.type == "cpu"
     if on_cpu:
         loader, threads = share_out(loader, threads)
-    n = len(loader.stream.source)
-    with forward_pass(model, call, precision=precision, n=n, steps=loader.steps) as forward:
+    n, any_shape = len(loader.stream.source), loader.stream.pipeline.strip is not None
+    if any_shape and call is not None:
+        raise ConfigError(
+            "this needs images of one size, and the model takes images of any shape: load it with an image_size"
+        )
+    # What is prepared for many images is for images of one size.
+    many = {} if any_shape else {"n": n, "steps": loader.steps}
+    with forward_pass(model, call, precision=precision, **many) as forward:
 
         def compute(batch: Batch) -> tuple[Tensor, Batch]:
-            return forward(batch.pop("image")), batch
+            shapes = [batch.pop("grid")] if any_shape else []
+            return forward(batch.pop("image"), *shapes), batch
 
         results: Iterator[tuple[Tensor, Batch]]
         if on_cpu:
@@ -109,12 +117,12 @@ def forward_pass(
         in_precision(model, precision) as numbers,
     ):
 
-        def forward(x: Tensor) -> Tensor:
+        def forward(x: Tensor, *shapes: Tensor) -> Tensor:
             with (
                 torch.no_grad(),
                 torch.autocast(device.type, torch.bfloat16, enabled=numbers.autocast, cache_enabled=False),
             ):
-                return (call or model)(x.to(numbers.dtype)).float()
+                return (call or model)(x.to(numbers.dtype), *shapes).float()
 
         if device.type == "cuda" and call is None and steps >= RECORDED:
             assert isinstance(model, Model)
@@ -150,7 +158,8 @@ def share_out(loader: Loader, threads: int | None) -> tuple[Loader, int]:
     stream = loader.stream
     own = -(-len(stream.source) // stream.world)  # examples of this process
     threads = min(threads or MOST_THREADS, torch.get_num_threads(), own)
-    size = stream.pipeline.image_size
+    strip = stream.pipeline.strip
+    size = stream.pipeline.image_size if strip is None else strip.strip_size
     assert size is not None
     batch_size = min(stream.own, max(1, CPU_PIXELS // (size[0] * size[1])), -(-own // threads))
     return loader.with_batch_size(batch_size), threads
@@ -233,12 +242,19 @@ def evaluation_pipeline(model: Model) -> Pipeline:
     if not model.preprocess:
         raise ConfigError("this model has no preprocessing line: set model.preprocess to one")
     pipeline = parse(model.preprocess)
-    if pipeline.image_size != tuple(model.config.image_size):
+    if not fits_model(pipeline, model):
         raise ConfigError(
             f"the preprocessing line {model.preprocess!r} does not make images of {model.config.image_size}, the "
             "model's size"
         )
     return pipeline
+
+
+def fits_model(pipeline: Pipeline, model: Model) -> bool:
+    """Return whether a line makes images that a model takes: of its size, or of any shape in its patches."""
+    if pipeline.strip is not None:
+        return isinstance(model, ViT) and pipeline.strip.patch == model.config.stride
+    return pipeline.image_size == tuple(model.config.image_size)
 
 
 @dataclass(frozen=True)
@@ -269,10 +285,13 @@ def transform(model: ModelLike, training: bool = False) -> Transform:
 
 
 def training_line(model: Model) -> str:
-    """Return Inception crop and flip, to the model's size and range."""
+    """Return Inception crop and flip, to the model's size and range; of images of any shape the flip alone."""
+    own = parse(model.preprocess)
+    if own.strip is not None:
+        return f"flip_lr|{own}"
     H, W = model.config.image_size
     size = f"{H}" if H == W else f"{H}, {W}"
-    value = parse(model.preprocess).value_op
+    value = own.value_op
     return str(Pipeline(parse(f"inception_crop({size})|flip_lr|uint8").pixel_ops, value))
 
 

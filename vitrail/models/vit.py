@@ -42,6 +42,7 @@ from vitrail.models.initialisation import initialise
 from vitrail.models.norms import make_norm
 from vitrail.models.positions import Grid
 from vitrail.models.rotary import RotaryConfig, rotary_config
+from vitrail.models.strips import strip_features
 
 # name: (width D, depth L, mlp_dim, heads). Ti, S: DeiT and AugReg; B, L, H: the paper's Table 1; the others:
 # big_vision. B-half is Figure 4's ViT-b, "all hidden dimensions halved": the 12 heads of B, of 32 each.
@@ -319,8 +320,10 @@ class ViT(Described):
             y = torch.cat([z[:, 0], y], dim=1) if pool == "token_and_mean" else y  # (B, D or 2 D)
         return y if self.pooled_norm is None else self.pooled_norm(y)
 
-    def features(self, x: Tensor) -> Tensor:
-        """(B, C, H, W) -> (B, D), or (B, 2 D) of two tokens."""
+    def features(self, x: Tensor, grids: Tensor | None = None) -> Tensor:
+        """(B, C, H, W) -> (B, D), or (B, 2 D) of two tokens. `grids` (B, 2): x are strips of images (strips.py)."""
+        if grids is not None:
+            return strip_features(self, x, grids)
         grid, first = self.grid(x), 1 if self.config.pool == "token" else None
         return self.pool(self.encode(self.tokens(self.patches(x), grid), grid, first=first))
 
@@ -330,9 +333,9 @@ class ViT(Described):
         z = self.encode(self.tokens(self.patches(x), grid), grid)  # (B, T, D)
         return z[:, self.config.prefix :].transpose(1, 2).unflatten(2, grid)  # (B, D, rows, columns)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, C, H, W) -> (B, classes)."""
-        return self.head(self.features(x))
+    def forward(self, x: Tensor, grids: Tensor | None = None) -> Tensor:
+        """(B, C, H, W) -> (B, classes); `grids` as for `features`."""
+        return self.head(self.features(x) if grids is None else self.features(x, grids))
 
     def grid(self, x: Tensor) -> Grid:
         """Return the rows and columns of patches of images (B, C, H, W); refuse other shapes."""

@@ -58,7 +58,8 @@ class CrossEntropy(nn.Module):
         self.model, self.settings = model, settings
 
     def forward(self, batch: Batch) -> tuple[Tensor, Batch]:
-        logits = self.model(batch["image"]).float()  # (B, K)
+        shapes = [batch["grid"]] if "grid" in batch else []  # of images of any shape
+        logits = self.model(batch["image"], *shapes).float()  # (B, K)
         each = self.against(logits, batch["label"])  # (B,)
         if "share" in batch:
             partner = self.against(logits, batch["partner_label"])

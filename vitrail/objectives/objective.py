@@ -26,7 +26,7 @@ from vitrail.data.settings import DataSettings
 from vitrail.data.sources import Source
 from vitrail.errors import ConfigError
 from vitrail.evaluators.score import Evaluator
-from vitrail.inference.engine import training_line
+from vitrail.inference.engine import fits_model, training_line
 from vitrail.models.names import Model
 
 Batch = dict[str, Tensor]
@@ -56,8 +56,13 @@ def training_view(model: Model, data: DataSettings) -> View:
     """Return the view of the training line: the one that is set, else inception crop and flip to the model's size."""
     line = data.preprocess or training_line(model)
     pipeline = pp.parse(line)
-    if pipeline.image_size != tuple(model.config.image_size):
+    if not fits_model(pipeline, model):
         raise ConfigError(f"'{line}' makes {pipeline.image_size}, the model takes {model.config.image_size}")
+    if (pipeline.strip is None) != (pp.parse(model.preprocess).strip is None):
+        raise ConfigError(
+            f"preprocess '{line}' and the model's own '{model.preprocess}': one of the two keeps the aspect of "
+            "images, by fit_patches, and the other does not"
+        )
     if pipeline.value_op != pp.parse(model.preprocess).value_op:
         raise ConfigError(
             f"preprocess '{line}' and the model's own '{model.preprocess}' end in different ranges. A model "

@@ -23,7 +23,7 @@ from vitrail.checkpoints.checkpoint import (
     model_digest,
     to_model,
 )
-from vitrail.checkpoints.formats import create, has_weights, read
+from vitrail.checkpoints.formats import create, has_weights, read, take_any_shape
 from vitrail.checkpoints.run import Run
 from vitrail.data import preprocess as pp
 from vitrail.data.bad_files import BadFiles
@@ -62,7 +62,7 @@ class Inputs:
 
 def read_start(settings: ModelSettings) -> Checkpoint | None:
     """Read the weights of a model by name; None if it names an architecture."""
-    return read(settings.model, image_size=settings.image_size) if has_weights(settings.model) else None
+    return read(settings.model, image_size=settings.pixels) if has_weights(settings.model) else None
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,9 @@ def build_model(experiment: Experiment, train: Source, start: Checkpoint | None)
         # Parameters are the checkpoint's own tensors: other runs may start from it too.
         weights = {name: w.clone() for name, w in body.weights.items()}
         body = replace(body, config=replace(body.config, **overrides), weights=weights)
-        model = to_model(body, classes=classes, image_size=settings.image_size)
+        model = to_model(body, classes=classes, image_size=settings.pixels)
+    if settings.image_size == "any":
+        take_any_shape(model, settings.max_tokens)
     if experiment.data.evaluate_preprocess:
         model.preprocess = str(pp.parse(experiment.data.evaluate_preprocess))
     model.class_names = list(names) if classes else None
@@ -186,7 +188,7 @@ def model_config(experiment: Experiment, classes: int, start: Checkpoint | None 
     if start is None:
         return make_config(settings.model, classes=classes, **settings.fresh_overrides())
     body = change_classes(start, 0)  # its head is never kept
-    return change_image_size(change_classes(body, classes), settings.image_size).config
+    return change_image_size(change_classes(body, classes), settings.pixels).config
 
 
 def build_loader(
@@ -205,6 +207,8 @@ def build_loader(
     settings: dict[str, Any] = {"seed": experiment.seed, "rank": rank(), "world": world()}
     settings["bad_files"] = BadFiles(len(train), data.max_bad, own, others)
     views = experiment.objective.views(model, data)
+    if data.resident and any(view.pipeline.strip is not None for view in views.values()):
+        raise ConfigError("resident augments images of one size on the device, not those of image_size any")
     if data.resident:
         compile = experiment.training.compile != "off"
         return ResidentLoader(train, views, data, **settings, compile=compile)

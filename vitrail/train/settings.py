@@ -58,7 +58,9 @@ class ModelSettings:
 
     # architecture such as B/16 (fresh weights), or weights to start from: a path, or ti8-64
     model: str = "B/16"
-    image_size: int | None = None  # pixels per side
+    # pixels per side; any: images keep their aspect
+    image_size: int | Literal["any"] | None = None
+    max_tokens: int = 256  # with image_size any: patches of an image, at most
     patch_size: int | None = None  # pixels per side of a patch
     width: int | None = None  # width D of the tokens
     depth: int | None = None  # number of layers L
@@ -90,9 +92,14 @@ class ModelSettings:
     qkv_bias: QKVBias | None = None  # which of queries, keys and values have biases
     rotary: Rotary | None = None  # rotary positions: by patches, by [-1, 1], or with learned frequencies
 
+    @property
+    def pixels(self) -> int | None:
+        """Pixels per side, where that is set."""
+        return None if self.image_size == "any" else self.image_size
+
     def fresh_overrides(self) -> dict[str, Any]:
         """Return the fields of the named architecture that are set, for fresh weights."""
-        apart = ("model", "pre_logits")
+        apart = ("model", "pre_logits", "max_tokens", *(("image_size",) if self.image_size == "any" else ()))
         overrides = {
             name: value for name, value in vars(self).items() if name not in apart and value is not None
         }
@@ -111,7 +118,11 @@ class ModelSettings:
 
     def loaded_overrides(self) -> dict[str, Any]:
         """Return the settings that apply to loaded weights; refuse those that need other weights."""
-        free = CHANGEABLE | {"model", "image_size"} | (set() if self.pre_logits else {"pre_logits"})
+        free = (
+            CHANGEABLE
+            | {"model", "image_size", "max_tokens"}
+            | (set() if self.pre_logits else {"pre_logits"})
+        )
         if fixed := [name for name, value in vars(self).items() if value is not None and name not in free]:
             raise ConfigError(
                 f"{', '.join(fixed)} cannot be set for weights that are loaded from {self.model}; with an "

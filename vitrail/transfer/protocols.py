@@ -16,7 +16,7 @@ import re
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from vitrail.data import preprocess as pp
 from vitrail.data.decode import decode
@@ -88,10 +88,14 @@ class Facts:
     gpu: bool = False
     has_dropout: bool = True  # False: a ResNet
     # What the person has set and other settings depend on; None: nothing.
-    image_size: int | None = None
+    image_size: int | Literal["any"] | None = None
     optimizer: str | None = None
     schedule: str | None = None
     sweep: bool = False
+
+    @property
+    def pixels(self) -> int | None:
+        return None if self.image_size == "any" else self.image_size
 
     @property
     def small(self) -> bool:
@@ -159,7 +163,7 @@ def check_counts(source: Source) -> None:
 
 
 def paper(facts: Facts) -> Finetuning:
-    size = facts.image_size or round_to(384, facts.stride)
+    size = facts.pixels or round_to(384, facts.stride)
     settings = {
         "image_size": size,
         "batch_size": 512,
@@ -179,7 +183,7 @@ def augreg(facts: Facts) -> Finetuning:
 
 def bit(facts: Facts) -> Finetuning:
     resize, crop = (160, 128) if facts.area < 96 * 96 else (512, 480)
-    size = facts.image_size or round_to(crop, facts.stride)
+    size = facts.pixels or round_to(crop, facts.stride)
     settings: dict[str, Any] = {
         "image_size": size,
         "batch_size": 512,
@@ -198,7 +202,7 @@ def bit(facts: Facts) -> Finetuning:
 
 def default(facts: Facts) -> Finetuning:
     n = facts.examples
-    size = facts.image_size or photo_size(facts)
+    size = facts.pixels or photo_size(facts)
     batch_size = min(64, max(4, 2 ** ((n // 8).bit_length() - 1)))  # at least 8 steps in an epoch
     epochs = 20 if n < 5_000 else 10 if n < 50_000 else 5
     settings = {
@@ -221,6 +225,9 @@ def complete(facts: Facts, settings: dict[str, Any]) -> Finetuning:
         settings["batch_size"] = 2 ** (max(1, usable).bit_length() - 1)
     if facts.optimizer == "adamw":
         settings |= {"lr": ADAMW_LR, "lrs": ADAMW_GRID}
+    if facts.image_size == "any":  # the lines above make squares, and a mixture needs images of one shape
+        settings = {name: value for name, value in settings.items() if not name.endswith("preprocess")}
+        settings |= {"image_size": "any", "mixup": 0.0}
     optimizer = "adamw" if facts.optimizer == "adamw" else "sgd"
     shared = {"train": "train", "val": "none", "optimizer": optimizer, "save_every": "25%"}
     return override(Finetuning(), {**shared, "sweep": facts.sweep, "dev": dev, **settings})

@@ -175,7 +175,7 @@ class Start:
         checkpoint = read_start(replace(experiment.model, model=name))
         model = create(name, classes=1) if checkpoint is None else to_model(checkpoint)
         stride = model.config.stride if isinstance(model.config, ViTConfig) else 1
-        size = experiment.model.image_size or round_to(384, stride)
+        size = experiment.model.pixels or round_to(384, stride)
         value_op = str(pp.Pipeline((), pp.parse(model.preprocess).value_op))
         resolved: dict[str, Any] = {"model": name, "image_size": size}
         resolved["evaluate_preprocess"] = experiment.data.evaluate_preprocess or f"resize({size})|{value_op}"
@@ -203,7 +203,7 @@ def run_task(
     figures: Figures | None,
 ) -> dict[str, Any]:
     """Choose lr on val, train on all examples with each seed, test."""
-    (data, manifest), task, size = examples, TASKS[name], start.experiment.model.image_size or 0
+    (data, manifest), task, size = examples, TASKS[name], start.experiment.model.pixels or 0
     line = f"resize({size})|{start.value_op}"
     # Labels of structured tasks are places, distances, numbers of objects: other pixels would make them wrong.
     if protocol.augment == "by-task" and task.group != "structured":
