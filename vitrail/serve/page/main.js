@@ -67,7 +67,8 @@ async function start() {
   }
   addEventListener("hashchange", () => {
     route();
-    at("main").focus();
+    at("main").focus({ preventScroll: true });
+    scrollTo({ top: 0 });
   });
   route();
   // What no part of the page expects, it says here: as that the server was stopped.
