@@ -200,7 +200,7 @@ def evaluate(
     source = open_split(data, split)
     model = as_model(model)
     model = model if text_embeddings is None else with_texts(model, text_embeddings)
-    pipeline, classes = evaluation_pipeline(model), map_classes(model, source, mapping)
+    pipeline, classes = evaluation_pipeline(model, any_shape=True), map_classes(model, source, mapping)
     sets = None if real is None else real_sets(real, source, classes)
     kept = np.flatnonzero(classes.row[source.labels] >= 0)
     if not len(kept):
@@ -249,7 +249,7 @@ class Accuracy:
 
     def __call__(self, model: nn.Module) -> Iterator[Score]:
         assert isinstance(model, Model)
-        pipeline = evaluation_pipeline(model)
+        pipeline = evaluation_pipeline(model, any_shape=True)
         loader = evaluation_loader(self.source, pipeline, self.batch_size, self.num_workers, self.max_bad)
         predictions, _ = judge(model, loader, by_order(self.source.class_names))
         measured = measures(predictions)

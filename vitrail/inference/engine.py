@@ -50,6 +50,9 @@ CPU_PIXELS = 16 * 64 * 64  # of such a batch
 RECORDED = 4  # batches from which on recording their kernels is worth the time
 COMPILED = 60  # seconds of computing from which on compiling, about half a minute, is worth the time
 UTILISATION = 0.3  # share of a GPU's peak that a model reaches without
+ONE_SIZE = (
+    "this needs images of one size, and the model takes images of any shape: load it with an image_size"
+)
 T = TypeVar("T")
 
 
@@ -74,9 +77,7 @@ def outputs(
         loader, threads = share_out(loader, threads)
     n, any_shape = len(loader.stream.source), loader.stream.pipeline.strip is not None
     if any_shape and call is not None:
-        raise ConfigError(
-            "this needs images of one size, and the model takes images of any shape: load it with an image_size"
-        )
+        raise ConfigError(ONE_SIZE)
     # What is prepared for many images is for images of one size.
     many = {} if any_shape else {"n": n, "steps": loader.steps}
     with forward_pass(model, call, precision=precision, **many) as forward:
@@ -194,7 +195,7 @@ def image_loaders(
     model: Model, images: Images, batch_size: int, num_workers: int | None = 0
 ) -> Iterator[Loader]:
     """Yield a loader for each source of `as_sources`; any number of images may be broken."""
-    pipeline = evaluation_pipeline(model)
+    pipeline = evaluation_pipeline(model, any_shape=True)
     for source in as_sources(images):
         yield evaluation_loader(source, pipeline, batch_size, num_workers, max_bad=1.0, shared=False)
 
@@ -237,11 +238,16 @@ def evaluation_loader(
     return Loader(source, pipeline, settings, rank=number, world=processes, evaluation=True)
 
 
-def evaluation_pipeline(model: Model) -> Pipeline:
-    """Return the model's own preprocessing; ConfigError if it has none, or one for another image size."""
+def evaluation_pipeline(model: Model, *, any_shape: bool = False) -> Pipeline:
+    """Return the model's own preprocessing; ConfigError if it has none, or one for another image size.
+
+    `any_shape`: the caller can also take images of any shape.
+    """
     if not model.preprocess:
         raise ConfigError("this model has no preprocessing line: set model.preprocess to one")
     pipeline = parse(model.preprocess)
+    if pipeline.strip is not None and not any_shape:
+        raise ConfigError(ONE_SIZE)
     if not fits_model(pipeline, model):
         raise ConfigError(
             f"the preprocessing line {model.preprocess!r} does not make images of {model.config.image_size}, the "
@@ -280,7 +286,7 @@ def transform(model: ModelLike, training: bool = False) -> Transform:
     Its output is what predict and evaluate use; with `training`, a random crop and flip of the same size and range.
     """
     model = as_model(model)
-    pipeline = evaluation_pipeline(model)
+    pipeline = evaluation_pipeline(model, any_shape=True)
     return Transform(parse(training_line(model)) if training else pipeline)
 
 
