@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from vitrail.checkpoints.formats import create, list_models, load, push, save
     from vitrail.evaluators.accuracy import evaluate
     from vitrail.evaluators.probes import fewshot, knn, linear
+    from vitrail.exporting.export import export
     from vitrail.inference.bulk import predict_to
     from vitrail.inference.engine import transform
     from vitrail.inference.features import features
@@ -34,6 +35,7 @@ __all__ = [
     "VitrailError",
     "create",
     "evaluate",
+    "export",
     "features",
     "fewshot",
     "finetune",
@@ -56,6 +58,7 @@ PUBLIC = {
     "vitrail.checkpoints.formats": ("create", "list_models", "load", "push", "save"),
     "vitrail.evaluators.accuracy": ("evaluate",),
     "vitrail.evaluators.probes": ("fewshot", "knn", "linear"),
+    "vitrail.exporting.export": ("export",),
     "vitrail.inference.bulk": ("predict_to",),
     "vitrail.inference.engine": ("transform",),
     "vitrail.inference.features": ("features",),

@@ -17,7 +17,7 @@ LAYERS = [
     {"recipes"},
     {"serve"},
     {"curate", "transfer", "inspection", "bench"},
-    {"train", "export"},
+    {"train", "exporting"},
     {"objectives"},
     {"evaluators"},
     {"inference"},
@@ -28,7 +28,8 @@ LAYERS = [
 ]
 # `models` could be lifted out as a folder.
 ONLY = {"models": {"models", "errors"}}
-# Packages that live in one place each; torchvision in two, as a source of data sets and as a peer.
+# Packages that live in one place each; in two: torchvision, a source of data sets and a peer; onnx, to write files
+# and to quantise them; openvino, to run files and to write them.
 ONE_PLACE = {
     "matplotlib": {"inspection/drawing.py"},
     "tensorboard": {"runtime/log.py"},
@@ -36,9 +37,12 @@ ONE_PLACE = {
     "timm": {"bench/peers.py"},
     "ray": {"inference/on_ray.py"},
     "huggingface_hub": {"checkpoints/repositories.py"},
-    "onnx": {"export/onnx.py"},
     "starlette": {"serve/app.py", "serve/bodies.py", "serve/json_answer.py", "serve/learning_app.py"},
     "uvicorn": {"serve/server.py"},
+    "onnx": {"exporting/onnx.py", "exporting/quantise.py"},
+    "onnxruntime": {"inference/runtimes.py"},
+    "openvino": {"inference/runtimes.py", "exporting/openvino.py"},
+    "nncf": {"exporting/openvino.py"},
 }
 
 

@@ -21,7 +21,6 @@ from vitrail.inspection.attention import (
     in_parts,
     layer_names,
     mean_attention_distance,
-    pooling_weights,
     record,
     reduce_layers,
     rollout,
@@ -147,7 +146,7 @@ def test_pooling_weights_of_attention_pooling_are_those_that_pool():
     pool.mlp.fc2.weight.zero_()
     pool.mlp.fc2.bias.zero_()
     z = torch.randn(2, model.config.tokens, D)
-    p = pooling_weights(model, z)
+    p = model.pooling_weights(z)
     assert torch.allclose(torch.einsum("bt,btd->bd", p, z), model.pool(z), atol=1e-5)
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitrail.checkpoints.license import check_license, describe_license, stated_license
 from vitrail.data import preprocess as pp
@@ -89,7 +89,7 @@ def to_model(
     return model.eval()
 
 
-def model_digest(model: Model) -> str:
+def model_digest(model: nn.Module) -> str:
     """Return a digest of the architecture and of every weight, bit by bit; adapters do not count."""
     return weights_digest(base_weights(model.state_dict()), repr(model.config))
 

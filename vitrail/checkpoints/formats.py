@@ -44,6 +44,8 @@ FORMATS: dict[str, ModuleType] = {
 TORCH_FORMATS = (timm, huggingface, torchvision)
 PUSHED = ("bundle", "timm", "huggingface")  # formats that are folders of safetensors and JSON
 PICTURE = "picture.png"  # beside a card
+# Files of `vitrail export`, in its folder under the name `model`: other runtimes run them, and nothing trains them.
+EXPORTED = (".onnx", ".xml", ".pt2")
 
 
 def create(name: str, *, classes: int = 1000, image_size: Size | None = None, **overrides: Any) -> Model:
@@ -115,6 +117,14 @@ def as_model(model: Model | str | Path) -> Model:
     if not hasattr(model, "preprocess"):  # torch.compile's wrapper of a model has it too
         raise ConfigError(f"expected a model, a path or a name, not an object of type {type(model).__name__}")
     return model
+
+
+def find_exported(path_or_name: str | Path) -> Path | None:
+    """Return the file of `vitrail export` at a path, or in the folder there; None if it is anything else."""
+    path = Path(path_or_name)
+    if path.is_dir():
+        return next((file for suffix in EXPORTED if (file := path / f"model{suffix}").is_file()), None)
+    return path if path.suffix.lower() in EXPORTED else None
 
 
 def save(model: Model, path: str | Path, *, to: str = "bundle") -> None:
@@ -214,6 +224,11 @@ def read(path_or_name: str | Path, hints: Hints = NO_HINTS, *, image_size: Size 
     """Read the checkpoint at a path, or an included one, and check that its weights are finite."""
     if not isinstance(path_or_name, str | Path):
         raise ConfigError(f"expected a path or a name, not an object of type {type(path_or_name).__name__}")
+    if exported := find_exported(path_or_name):
+        raise CheckpointError(
+            f"{exported} is an exported file: predict, evaluate, fewshot, linear and knn run it, but it has no "
+            "weights to train, look into or convert; pass the model that it was exported from"
+        )
     path = locate_weights(path_or_name)
     if path is None:
         raise not_there(path_or_name)

@@ -20,6 +20,7 @@ from vitrail.cli.bench_verb import bench
 from vitrail.cli.data_verbs import data_dedup, data_inspect, data_shard
 from vitrail.cli.demo_verb import demo
 from vitrail.cli.evaluate_verbs import evaluate, fewshot, knn, linear
+from vitrail.cli.export_verb import export
 from vitrail.cli.inspect_verbs import inspect
 from vitrail.cli.model_verbs import calibrate, convert, cost, models, predict
 from vitrail.cli.out_of_memory import out_of_memory
@@ -69,6 +70,7 @@ VERBS: dict[str, Callable[..., Output] | tuple[str, Callable[[list[str]], Output
     ),
     "vtab": ("Fine-tune on the 19 tasks of VTAB-1k.", vtab_command),
     "inspect": inspect,
+    "export": export,
     "runs": runs,
     "serve": serve,
     "bench": bench,

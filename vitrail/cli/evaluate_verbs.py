@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from vitrail.evaluators.knn import KNN
     from vitrail.evaluators.linear import LinearProbe
     from vitrail.evaluators.score import Score
+    from vitrail.inference.exported import Runnable
     from vitrail.inference.features import Extraction
-    from vitrail.models.names import Model
 
 SHOWN = 5  # worst classes, confused pairs, broken files: so many of each
 DataPath = Annotated[Positional[str], arg(metavar="DATA")]
@@ -55,7 +55,7 @@ def evaluate(
     """Measure a model on labelled images: accuracy, loss, calibration, and where it fails.
 
     Args:
-        model: an included model (ti8-64), a bundle, a run, or any supported checkpoint
+        model: an included model (ti8-64), a bundle, a run, any supported checkpoint, or an exported file
         data: a folder, Parquet or tar shards, an .npz, or a name of the catalog
         split: which part, such as test or train[98%:]; if unset, the test split or else validation
         mapping: a JSON file {data class: [model classes, ...]} where names differ; or `order`: class k is class k
@@ -64,9 +64,9 @@ def evaluate(
         out: a new JSON file for the whole result, with every class and the mistakes
         precision: of the computation; auto: bf16 on a GPU, else float32; fp8 needs `vitrail calibrate` first
     """
-    from vitrail.checkpoints.formats import load
     from vitrail.evaluators.accuracy import evaluate as run
     from vitrail.evaluators.accuracy import open_split
+    from vitrail.inference.exported import Exported, open_model
     from vitrail.inference.precision import choose_precision
     from vitrail.runtime.device import pick
     from vitrail.runtime.distributed import group, rank
@@ -76,14 +76,14 @@ def evaluate(
         raise ConfigError(f"--out {out} exists; nothing is overwritten")
     source = open_split(data, split)
     with group(pick(common.device)) as device:
-        loaded = load(model, **reading.arguments()).to(device)
+        loaded = open_model(model, **reading.arguments()).to(device)
         settings: dict[str, Any] = {"mapping": mapping, "real": real, "text_embeddings": text_embeddings}
         evaluation = run(loaded, source, precision=precision, **settings, **vars(passing))
-        first = rank() == 0
+        first, chosen = rank() == 0, choose_precision(precision, device)
     result = {
         "model": model,
         "preprocess": loaded.preprocess,
-        "precision": choose_precision(precision, device),
+        "precision": loaded.card["precision"] if isinstance(loaded, Exported) else chosen,
         **evaluation.as_json(),
     }
     rows, lines = describe_evaluation(evaluation)
@@ -161,7 +161,7 @@ def fewshot(
     """Fit least squares to a few examples of each class: the paper's few-shot accuracy.
 
     Args:
-        model: an included model (ti8-64), a bundle, a run, or any supported checkpoint
+        model: an included model (ti8-64), a bundle, a run, any supported checkpoint, or an exported file
         data: a folder, Parquet or tar shards, an .npz, or a name of the catalog
         shots: training examples of each class; if unset, those of 1 5 10 25 for which every class has enough
         seeds: number of draws; their mean and standard deviation are reported
@@ -197,7 +197,7 @@ def knn(
     """Classify by the nearest training images, by the cosine similarity of features; nothing is trained.
 
     Args:
-        model: an included model (ti8-64), a bundle, a run, or any supported checkpoint
+        model: an included model (ti8-64), a bundle, a run, any supported checkpoint, or an exported file
         data: a folder, Parquet or tar shards, an .npz, or a name of the catalog
         k: number of neighbours; of several, the best on a held-out fifth of the training split
         temperature: temperature of the weighted vote, exp(cosine / temperature)
@@ -224,7 +224,7 @@ def linear(
     """Fit logistic regression to the features, by L-BFGS: the linear probe.
 
     Args:
-        model: an included model (ti8-64), a bundle, a run, or any supported checkpoint
+        model: an included model (ti8-64), a bundle, a run, any supported checkpoint, or an exported file
         data: a folder, Parquet or tar shards, an .npz, or a name of the catalog
         l2: regularisation; of several, the best on a held-out fifth of the training split
     """
@@ -249,12 +249,12 @@ def open_probe(data: str, probing: Probing) -> tuple[Source, Source, Extraction]
 
 def begin_table(
     name: str, probe: FewShot | KNN | LinearProbe, common: Common, columns: list[str]
-) -> tuple[Model, Output]:
+) -> tuple[Runnable, Output]:
     """Load the model onto its device; return it, and a table without rows."""
-    from vitrail.checkpoints.formats import load
+    from vitrail.inference.exported import open_model
     from vitrail.runtime.device import pick
 
-    model = load(name).to(pick(common.device))
+    model = open_model(name).to(pick(common.device))
     train, test, which = probe.train, probe.test, probe.extraction.which
     result: dict[str, Any] = {"model": name, "preprocess": model.preprocess, "which": which}
     result |= {"train": train.name, "test": test.name, "scores": []}

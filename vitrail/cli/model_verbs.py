@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from vitrail.errors import ImageError
+    from vitrail.inference.exported import Runnable
     from vitrail.inference.predict import Prediction
     from vitrail.models.names import Config, Model
 
@@ -336,7 +337,7 @@ def predict(
     """Show the most probable classes of images, or write them to a file: --out predictions.parquet.
 
     Args:
-        model: an included model (ti8-64), a bundle, a run, or any supported checkpoint
+        model: an included model (ti8-64), a bundle, a run, any supported checkpoint, or an exported file
         images: files, folders or glob patterns; images that cannot be read are named at the end (exit code 2).
             With --out also a data set, such as a folder of Parquet shards
         top: classes to show for each image
@@ -349,6 +350,7 @@ def predict(
     from vitrail.data.readers.class_names import readable
     from vitrail.errors import ImageError
     from vitrail.evaluators.score import format_accuracy
+    from vitrail.inference.exported import Exported
     from vitrail.inference.images import find_images
     from vitrail.inference.predict import predict_each
 
@@ -359,6 +361,8 @@ def predict(
     output = Output(common, ["image", "class", ">probability"], [], {"model": model, "images": []})
     if writing.out is not None:
         loaded = load_named(model, class_names, text_embeddings, reading, output)
+        if isinstance(loaded, Exported):
+            raise ConfigError("--out is for models, not for exported files: pass the model")
         return write_predictions(model, loaded, images, top, precision, writing, common)
     paths = find_images(images)
     names = {path: path.name for path in paths}
@@ -384,14 +388,14 @@ def predict(
 
 def load_named(
     model: str, class_names: str | None, text_embeddings: str | None, reading: Reading, output: Output
-) -> Model:
+) -> Runnable:
     """Load a model with the names of its classes; add a line to the output if it has none."""
-    from vitrail.checkpoints.formats import load
+    from vitrail.inference.exported import open_model
     from vitrail.inference.predict import read_class_names
     from vitrail.inference.zero_shot import with_texts
     from vitrail.runtime.device import pick
 
-    loaded = load(model, **reading.arguments())
+    loaded = open_model(model, **reading.arguments())
     if text_embeddings is not None:
         loaded = with_texts(loaded, text_embeddings)
     if class_names is not None:

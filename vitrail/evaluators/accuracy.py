@@ -30,7 +30,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitrail.checkpoints.formats import as_model
 from vitrail.data.bad_files import BadExample, BadFiles
 from vitrail.data.loader import Loader
 from vitrail.data.sources import Source, find_test_split, open_source
@@ -38,7 +37,8 @@ from vitrail.data.splits import Subset
 from vitrail.errors import ConfigError, DataError
 from vitrail.evaluators.right_answers import ClassMapping, by_order, map_classes, real_sets
 from vitrail.evaluators.score import Score, wilson_interval
-from vitrail.inference.engine import ModelLike, evaluation_loader, evaluation_pipeline, outputs
+from vitrail.inference.engine import RunnableLike, evaluation_loader, evaluation_pipeline, outputs
+from vitrail.inference.exported import as_runnable
 from vitrail.inference.precision import Precision
 from vitrail.inference.zero_shot import with_texts
 from vitrail.models.names import Model
@@ -175,7 +175,7 @@ class Evaluation:
 
 
 def evaluate(
-    model: ModelLike,
+    model: RunnableLike,
     data: Source | str | Path,
     *,
     split: str | None = None,
@@ -198,7 +198,7 @@ def evaluate(
     device and in its mode; one from a path goes to the GPU if there is one.
     """
     source = open_split(data, split)
-    model = as_model(model)
+    model = as_runnable(model)
     model = model if text_embeddings is None else with_texts(model, text_embeddings)
     pipeline, classes = evaluation_pipeline(model, any_shape=True), map_classes(model, source, mapping)
     sets = None if real is None else real_sets(real, source, classes)

@@ -11,19 +11,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from vitrail.checkpoints.formats import as_model
 from vitrail.data.sources import Source, find_test_split, open_source
 from vitrail.data.splits import check_apart
 from vitrail.evaluators.fewshot import L2, Draws, FewShot, fitting_shots
 from vitrail.evaluators.knn import KNN, TEMPERATURE
 from vitrail.evaluators.linear import SWEEP, LinearProbe
 from vitrail.evaluators.score import Score
-from vitrail.inference.engine import ModelLike
+from vitrail.inference.engine import RunnableLike
+from vitrail.inference.exported import as_runnable
 from vitrail.inference.features import Extraction
 
 
 def fewshot(
-    model: ModelLike,
+    model: RunnableLike,
     data: str | Path,
     *,
     shots: Sequence[int] = (),
@@ -41,11 +41,11 @@ def fewshot(
     train, test = open_probe_splits(data, train_split, test_split)
     extraction = Extraction(which, cache, batch_size, num_workers)
     probe = FewShot(train, test, shots or fitting_shots(train), seeds, l2, extraction, draws=draws)
-    return list(probe(as_model(model)))
+    return list(probe(as_runnable(model)))
 
 
 def knn(
-    model: ModelLike,
+    model: RunnableLike,
     data: str | Path,
     *,
     k: Sequence[int] = (20,),
@@ -60,11 +60,11 @@ def knn(
     """Return the accuracy of the vote of the k nearest training images, weighted by similarity and unweighted."""
     train, test = open_probe_splits(data, train_split, test_split)
     extraction = Extraction(which, cache, batch_size, num_workers)
-    return list(KNN(train, test, k, temperature, extraction)(as_model(model)))
+    return list(KNN(train, test, k, temperature, extraction)(as_runnable(model)))
 
 
 def linear(
-    model: ModelLike,
+    model: RunnableLike,
     data: str | Path,
     *,
     l2: Sequence[float] = SWEEP,
@@ -78,7 +78,7 @@ def linear(
     """Return the accuracy of logistic regression on the features."""
     train, test = open_probe_splits(data, train_split, test_split)
     extraction = Extraction(which, cache, batch_size, num_workers)
-    (score,) = LinearProbe(train, test, l2, extraction)(as_model(model))
+    (score,) = LinearProbe(train, test, l2, extraction)(as_runnable(model))
     return score
 
 

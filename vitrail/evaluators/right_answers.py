@@ -29,8 +29,8 @@ from vitrail.data.bounded_files import read_json
 from vitrail.data.readers.class_names import forms
 from vitrail.data.sources import Source
 from vitrail.errors import ConfigError, DataError
+from vitrail.inference.exported import Runnable
 from vitrail.inference.predict import class_names
-from vitrail.models.names import Model
 
 BY_ORDER = "order"
 ADVICE = "pass --mapping FILE with the model classes of each, or --mapping order to match them by order"
@@ -47,7 +47,7 @@ class ClassMapping:
     right: np.ndarray  # int64 (C, m): the model classes that are right, ascending, then -1
 
 
-def map_classes(model: Model, source: Source, mapping: str | Path | None = None) -> ClassMapping:
+def map_classes(model: Runnable, source: Source, mapping: str | Path | None = None) -> ClassMapping:
     """Match the classes of `source` with the model's; DataError if that is not possible."""
     K, data_names = model.config.classes, source.class_names
     if not K:

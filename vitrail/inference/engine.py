@@ -21,13 +21,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitrail.checkpoints.formats import as_model
-from vitrail.data.loader import Batch, Loader
+from vitrail.data.bad_files import BadExample
+from vitrail.data.loader import READING, Batch, Loader
 from vitrail.data.preprocess import Pipeline, parse
 from vitrail.data.settings import DataSettings
 from vitrail.data.sources import Source
-from vitrail.errors import CheckpointError, ConfigError, ImageError
-from vitrail.inference.images import ImageLike, Images, Pictures, each_image, pixels
+from vitrail.errors import CheckpointError, ConfigError, DataError, ImageError
+from vitrail.inference.exported import Exported, Runnable, as_runnable
+from vitrail.inference.images import ImageLike, Images, Pictures, decoded, each_image, pixels
 from vitrail.inference.packed import packed_features
 from vitrail.inference.precision import Precision, in_precision
 from vitrail.models.cost import cost
@@ -37,8 +38,10 @@ from vitrail.runtime.cuda_graph import Recorded
 from vitrail.runtime.device import peak_flops
 from vitrail.runtime.distributed import rank, world
 from vitrail.runtime.progress import progress
+from vitrail.runtime.threads import in_order
 
 ModelLike = Model | str | Path
+RunnableLike = Runnable | str | Path
 Call = Callable[..., Tensor]  # of images (B, 3, H, W); with a second tensor, grids: of strips
 BATCH_SIZE = 32
 HELD = 512  # images of an iterator that are held at a time
@@ -72,6 +75,10 @@ def outputs(
     could not be read.
     """
     device = next(model.parameters()).device
+    if isinstance(model, Exported) and model.takes_pixels:
+        each = pixel_outputs(call or model, loader, threads)
+        yield from progress(each, len(loader.stream.source), task) if task and rank() == 0 else each
+        return
     on_cpu = device.type == "cpu"
     if on_cpu:
         loader, threads = share_out(loader, threads)
@@ -111,6 +118,8 @@ def forward_pass(
     results beyond rounding. On a CPU weights are packed for them; on CUDA the kernels are recorded, or compiled.
     """
     device = next(model.parameters()).device
+    if isinstance(model, Exported) and precision not in ("auto", "float32"):
+        raise ConfigError(f"precision {precision!r}: an exported file has the one that it was exported with")
     pack = device.type == "cpu" and precision in ("auto", "float32") and n >= PACKED
     with (
         evaluation_mode(model),
@@ -134,6 +143,32 @@ def forward_pass(
             yield lambda x: recorded({"image": x}).clone()  # the next call overwrites it
         else:
             yield forward
+
+
+def pixel_outputs(call: Call, loader: Loader, threads: int | None = None) -> Iterator[tuple[Tensor, Batch]]:
+    """Yield what `outputs` does for a file that prepares images itself: one at a time, since their sizes differ."""
+    stream, processes = loader.stream, loader.stream.world
+    source = stream.source
+
+    def compute(index: int) -> tuple[Tensor, Batch] | BadExample:
+        try:
+            with READING:
+                example = source.read(index)
+            image = decoded(example)
+        except DataError as error:
+            key, reason = source.key(index), str(error)
+            return BadExample(index, key, reason if key in reason else f"{key}: {reason}")
+        y = call(torch.from_numpy(np.ascontiguousarray(image))[None])  # (1, ...)
+        check_finite(y, "outputs")
+        label = torch.tensor([int(source.labels[index])])
+        return y, {"label": label, "weight": torch.ones(1), "index": torch.tensor([index])}
+
+    own = range(stream.rank, len(source), processes)
+    for result in in_order(compute, own, min(threads or MOST_THREADS, torch.get_num_threads(), len(own))):
+        if isinstance(result, BadExample):
+            loader.bad_files.add([result])
+        else:
+            yield result
 
 
 def readable(y: Tensor, batch: Batch) -> tuple[Tensor, Batch]:
@@ -174,7 +209,7 @@ def decoding_processes(loader: Loader) -> int:
 
 
 def image_outputs(
-    model: Model,
+    model: Runnable,
     images: Images,
     call: Call | None = None,
     batch_size: int = BATCH_SIZE,
@@ -192,7 +227,7 @@ def image_outputs(
 
 
 def image_loaders(
-    model: Model, images: Images, batch_size: int, num_workers: int | None = 0
+    model: Runnable, images: Images, batch_size: int, num_workers: int | None = 0
 ) -> Iterator[Loader]:
     """Yield a loader for each source of `as_sources`; any number of images may be broken."""
     pipeline = evaluation_pipeline(model, any_shape=True)
@@ -238,7 +273,7 @@ def evaluation_loader(
     return Loader(source, pipeline, settings, rank=number, world=processes, evaluation=True)
 
 
-def evaluation_pipeline(model: Model, *, any_shape: bool = False) -> Pipeline:
+def evaluation_pipeline(model: Runnable, *, any_shape: bool = False) -> Pipeline:
     """Return the model's own preprocessing; ConfigError if it has none, or one for another image size.
 
     `any_shape`: the caller can also take images of any shape.
@@ -280,17 +315,17 @@ class Transform:
         return f"Transform({str(self.pipeline)!r})"
 
 
-def transform(model: ModelLike, training: bool = False) -> Transform:
+def transform(model: RunnableLike, training: bool = False) -> Transform:
     """Return a callable that prepares an image for a model: a path, bytes, PIL image, uint8 array -> (3, H, W).
 
     Its output is what predict and evaluate use; with `training`, a random crop and flip of the same size and range.
     """
-    model = as_model(model)
+    model = as_runnable(model)
     pipeline = evaluation_pipeline(model, any_shape=True)
     return Transform(parse(training_line(model)) if training else pipeline)
 
 
-def training_line(model: Model) -> str:
+def training_line(model: Runnable) -> str:
     """Return Inception crop and flip, to the model's size and range; of images of any shape the flip alone."""
     own = parse(model.preprocess)
     if own.strip is not None:

@@ -33,7 +33,6 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.checkpoints.checkpoint import model_digest
-from vitrail.checkpoints.formats import as_model
 from vitrail.data.readers.fingerprint import digest
 from vitrail.data.sources import Source
 from vitrail.data.splits import stratified
@@ -41,14 +40,14 @@ from vitrail.errors import ConfigError, DataError
 from vitrail.inference.engine import (
     BATCH_SIZE,
     Call,
-    ModelLike,
+    RunnableLike,
     evaluation_loader,
     evaluation_pipeline,
     image_outputs,
     outputs,
 )
+from vitrail.inference.exported import Exported, Runnable, as_runnable
 from vitrail.inference.images import Images
-from vitrail.models.names import Model
 from vitrail.models.vit import ViT
 from vitrail.runtime.distributed import gather
 from vitrail.runtime.files import HOUR, atomic_folder, remove_unfinished
@@ -62,7 +61,7 @@ Rows = tuple[np.ndarray, np.ndarray]  # x float16 (b, D), index int64 (b,)
 
 
 def features(
-    model: ModelLike,
+    model: RunnableLike,
     images_or_source: Images,
     *,
     which: str = "pre_logits",
@@ -73,15 +72,17 @@ def features(
 
     `which`: the input of the classifier, or tokens: see `representation`.
     """
-    model = as_model(model)
+    model = as_runnable(model)
     call = representation(model, which)
     rows = [y.numpy() for y in image_outputs(model, images_or_source, call, batch_size, num_workers)]
-    hidden = model.config.pre_logits if isinstance(model, ViT) and which == "pre_logits" else 0
-    D = hidden or model.config.pooled_width if which == "pre_logits" else model.config.width
+    hidden = model.config.pre_logits if isinstance(model, ViT) else 0
+    D = model.config.width
+    if which == "pre_logits" and not isinstance(model, Exported):
+        D = hidden or model.config.pooled_width
     return np.concatenate(rows) if rows else np.zeros((0, D), np.float32)  # (n, D)
 
 
-def representation(model: Model, which: str = "pre_logits") -> Call:
+def representation(model: Runnable, which: str = "pre_logits") -> Call:
     """Return the function images (B, C, H, W) -> features (B, D), by the model's methods.
 
     pre_logits      the input of the classifier
@@ -92,6 +93,10 @@ def representation(model: Model, which: str = "pre_logits") -> Call:
     match = re.fullmatch(r"pre_logits|token|mean|layer(\d{1,4})(?:\.(token|mean))?", which)
     if match is None:
         raise ConfigError(f"features {which!r} are not one of: {WHICH}")
+    if isinstance(model, Exported):
+        if which != "pre_logits":
+            raise ConfigError(f"features {which!r}: an exported file gives pre_logits, and no tokens")
+        return model.features
     if which == "pre_logits":
         return lambda x: model.head.representation(model.features(x))  # (B, pre_logits or D)
     if not isinstance(model, ViT):
@@ -178,13 +183,13 @@ def train_and_test(
     model's GPU, or the CPU (MPS has no float64)."""
     if train.class_names != test.class_names:
         raise DataError(f"{train.name} and {test.name} do not have the same classes in the same order")
-    assert isinstance(model, Model)
+    assert isinstance(model, Runnable)
     device = next(model.parameters()).device
     device = device if device.type == "cuda" else torch.device("cpu")
     return extract_features(model, train, extraction), extract_features(model, test, extraction), device
 
 
-def extract_features(model: Model, source: Source, extraction: Extraction = EXTRACTION) -> Features:
+def extract_features(model: Runnable, source: Source, extraction: Extraction = EXTRACTION) -> Features:
     """Return the features of every readable example of a source; a note counts those left out."""
     if extraction.cache is None:
         rows = gather(list(extract_rows(model, source, extraction, shared=True)))
@@ -203,7 +208,7 @@ def extract_features(model: Model, source: Source, extraction: Extraction = EXTR
     return Features(x, source.labels[index], source.class_names, source.name)
 
 
-def cached_rows(model: Model, source: Source, extraction: Extraction, cache: Path) -> Rows:
+def cached_rows(model: Runnable, source: Source, extraction: Extraction, cache: Path) -> Rows:
     """Return an entry of the cache; compute it first if there is none."""
     about = {
         "version": str(VERSION),
@@ -227,7 +232,7 @@ def cached_rows(model: Model, source: Source, extraction: Extraction, cache: Pat
 
 
 def extract_rows(
-    model: Model, source: Source, extraction: Extraction, *, shared: bool = False
+    model: Runnable, source: Source, extraction: Extraction, *, shared: bool = False
 ) -> Iterator[Rows]:
     """Yield the features batch by batch; `shared`: processes that train together each make a part."""
     e, pipeline = extraction, evaluation_pipeline(model)

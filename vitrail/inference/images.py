@@ -81,7 +81,11 @@ def pixels(image: ImageLike) -> np.ndarray:
 
 def decode_example(source: Source, index: int) -> np.ndarray:
     """Return the pixels of one example, uint8 (H, W, 3)."""
-    example = source.read(index)
+    return decoded(source.read(index))
+
+
+def decoded(example: Example) -> np.ndarray:
+    """Return the pixels of an example that was read, uint8 (H, W, 3)."""
     return decode(example.image, name=example.key) if isinstance(example.image, bytes) else example.image
 
 

@@ -10,15 +10,16 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from vitrail.checkpoints.formats import as_model
+from torch import nn
+
 from vitrail.checkpoints.included import ASSETS
 from vitrail.data.bounded_files import read_json, read_text
 from vitrail.errors import ConfigError, DataError, ImageError
-from vitrail.inference.engine import BATCH_SIZE, ModelLike, image_loaders, outputs
+from vitrail.inference.engine import BATCH_SIZE, RunnableLike, image_loaders, outputs
+from vitrail.inference.exported import Exported, Runnable, as_runnable
 from vitrail.inference.images import Images
 from vitrail.inference.precision import Precision
 from vitrail.inference.zero_shot import TextHead, with_texts
-from vitrail.models.names import Model
 from vitrail.runtime.log import note
 
 Prediction = list[tuple[str, float]]  # (class name, probability), the most probable first
@@ -26,7 +27,7 @@ NAMED = 5  # images that cannot be read, in a note
 
 
 def predict(
-    model: ModelLike,
+    model: RunnableLike,
     images: Images,
     top: int = 5,
     *,
@@ -41,7 +42,7 @@ def predict(
     image that cannot be read is empty, and a note says why; ImageError if none can be read. `text_embeddings`: a file
     of embedded texts, which are the classes instead of the model's own (zero_shot.py).
     """
-    model = as_model(model)
+    model = as_runnable(model)
     model = model if text_embeddings is None else with_texts(model, text_embeddings)
     results = list(predict_each(model, images, top, batch_size, num_workers, precision=precision))
     errors = [result for result in results if isinstance(result, ImageError)]
@@ -55,7 +56,7 @@ def predict(
 
 
 def predict_each(
-    model: Model,
+    model: Runnable,
     images: Images,
     top: int = 5,
     batch_size: int = BATCH_SIZE,
@@ -70,14 +71,11 @@ def predict_each(
     if not model.config.classes:
         raise ConfigError("this model has no classifier: load it with classes=, and train it, to predict")
     names = class_names(model)
+    head: nn.Module | None = None if isinstance(model, Exported) else model.head
     for loader in image_loaders(model, images, batch_size, num_workers):
         source, bad, done = loader.stream.source, loader.bad_files.examples, 0
         for logits, batch in outputs(model, loader, precision=precision, task=task):
-            each = (
-                model.head.probabilities(logits)
-                if isinstance(model.head, TextHead)
-                else logits.softmax(dim=1)
-            )
+            each = head.probabilities(logits) if isinstance(head, TextHead) else logits.softmax(dim=1)
             p, k = each.topk(min(top, len(names)))  # (b, top) each
             for i, values, classes in zip(batch["index"].tolist(), p.tolist(), k.tolist(), strict=True):
                 yield from (ImageError(bad[source.key(j)].reason) for j in range(done, i))
@@ -86,7 +84,7 @@ def predict_each(
         yield from (ImageError(bad[source.key(j)].reason) for j in range(done, len(source)))
 
 
-def class_names(model: Model) -> list[str]:
+def class_names(model: Runnable) -> list[str]:
     """Return the model's own class names; else ImageNet-1k's for 1,000 outputs; else the indices, as text."""
     if model.class_names is not None:
         if len(model.class_names) != model.config.classes:

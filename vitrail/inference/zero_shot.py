@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from vitrail.checkpoints.npz import read_npz
 from vitrail.checkpoints.torch_files import read_safetensors
 from vitrail.errors import CheckpointError, ConfigError, DataError
+from vitrail.inference.exported import Exported, Runnable
 from vitrail.models.names import Model
 from vitrail.models.vit import Head
 
@@ -112,8 +113,10 @@ class TextHead(nn.Module):
         return logits.softmax(dim=1) if self.bias is None else logits.sigmoid()
 
 
-def with_texts(model: Model, texts: str | Path | Texts) -> Model:
+def with_texts(model: Runnable, texts: str | Path | Texts) -> Model:
     """Return a classifier by texts that shares the weights of a model; it cannot be saved or trained."""
+    if isinstance(model, Exported):
+        raise ConfigError("an exported file has its own classes: pass the model that it was exported from")
     texts = texts if isinstance(texts, Texts) else read_texts(texts)
     config, E = model.config, texts.embeddings.shape[1]
     width = getattr(config, "pre_logits", 0) or config.width

@@ -35,7 +35,6 @@ from torch import Tensor
 from vitrail.errors import ConfigError, DataError
 from vitrail.inference.engine import Call, image_outputs
 from vitrail.inference.images import Images
-from vitrail.models.encoder import attention_weights
 from vitrail.models.names import Model
 from vitrail.models.vit import ViT, ViTConfig
 
@@ -90,7 +89,7 @@ def over_patches(vit: ViT, images: Images, attend: Callable[[Tensor, Tensor], Te
     rows, columns = vit.config.grid
 
     def call(z: Tensor) -> Tensor:
-        seen = attend(z, pooling_weights(vit, vit.encode(z)))  # (B, ..., T)
+        seen = attend(z, vit.pooling_weights(vit.encode(z)))  # (B, ..., T)
         return seen[..., -rows * columns :].unflatten(-1, (rows, columns))  # (B, ..., rows, columns)
 
     return in_parts(vit, images, call)
@@ -107,27 +106,6 @@ def rollout_matrix(vit: ViT, z: Tensor) -> Tensor:
 
     reduce_layers(vit, z, multiply)
     return R
-
-
-def pooling_weights(vit: ViT, z: Tensor) -> Tensor:
-    """Return p (B, T): the weights with which the pooling takes the encoded tokens z (B, T, D)."""
-    p = torch.zeros(z.shape[:2], device=z.device)  # (B, T)
-    kind, N = vit.config.pool, vit.config.grid[0] * vit.config.grid[1]
-    if vit.attention_pool is not None:
-        pool, first = vit.attention_pool, 0 if kind == "attention" else vit.config.prefix
-        q = pool.q(pool.probe).unflatten(-1, (pool.heads, -1)).transpose(1, 2)  # (1, h, 1, d)
-        k = pool.kv(z[:, first:]).unflatten(-1, (2, pool.heads, -1))[:, :, 0].transpose(1, 2)  # (B, h, n, d)
-        p[:, first:] = attention_weights(q, k).mean(dim=1)[:, 0].float()
-    elif kind.startswith("token"):
-        p[:, 0] = 1
-        if kind == "token_and_distillation":
-            p[:, :2] = 1 / 2
-        elif kind == "token_and_mean":
-            p[:, 0], p[:, -N:] = 1 / 2, 1 / (2 * N)
-    else:
-        n = z.shape[1] if kind == "mean_all" else N
-        p[:, -n:] = 1 / n
-    return p
 
 
 def record(model: Model, images: Images) -> dict[str, Tensor]:

@@ -125,6 +125,7 @@ class BiT(Described):
         c = config
         conv = partial(StdConv, same=False, form=c.standardisation, eps=c.standardisation_eps)
         self.root = nn.ModuleDict({"conv": conv(c.channels, int(64 * c.width_factor), 7, 2)})
+        self.pool = ZeroPaddedMaxPool()
         self.stages = stages(PreActUnit, c, conv)
         self.norm = nn.GroupNorm(GROUPS, c.width, eps=c.norm_eps)
         self.head = Head(c.width, pre_logits=0, classes=c.classes)
@@ -133,7 +134,7 @@ class BiT(Described):
     def feature_map(self, x: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, D, H/32, W/32)."""
         x = self.root["conv"](x)  # (B, 64w, H/2, W/2)
-        x = F.max_pool2d(F.pad(x, (1, 1, 1, 1)), 3, 2)  # (B, 64w, H/4, W/4); zeros at the border, not -inf
+        x = self.pool(x)  # (B, 64w, H/4, W/4)
         return F.relu(self.norm(self.stages(x)))  # (B, 2048w, H/32, W/32)
 
     def features(self, x: Tensor) -> Tensor:
@@ -143,6 +144,13 @@ class BiT(Described):
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, classes)."""
         return self.head(self.features(x))
+
+
+class ZeroPaddedMaxPool(nn.Module):
+    """(B, C, h, w) -> (B, C, h/2, w/2): 3 x 3, with zeros at the border, not -inf."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.max_pool2d(F.pad(x, (1, 1, 1, 1)), 3, 2)
 
 
 class Stem(nn.Module):

@@ -37,7 +37,7 @@ from vitrail.models.choices import (
     PositionsAt,
     QKVBias,
 )
-from vitrail.models.encoder import MLP, Encoder, Layout, Record
+from vitrail.models.encoder import MLP, Encoder, Layout, Record, attention_weights
 from vitrail.models.initialisation import initialise
 from vitrail.models.norms import make_norm
 from vitrail.models.positions import Grid
@@ -320,6 +320,23 @@ class ViT(Described):
             y = torch.cat([z[:, 0], y], dim=1) if pool == "token_and_mean" else y  # (B, D or 2 D)
         return y if self.pooled_norm is None else self.pooled_norm(y)
 
+    def pooling_weights(self, z: Tensor) -> Tensor:
+        """(B, T, D) -> (B, T): the weights with which `pool` takes the encoded tokens, summing to 1."""
+        pool = self.config.pool
+        first = 0 if pool in ("attention", "mean_all") else self.config.prefix
+        p = torch.zeros(z.shape[:2], device=z.device)  # (B, T)
+        if self.attention_pool is not None:
+            p[:, first:] = self.attention_pool.weights(z[:, first:])
+        elif pool == "token":
+            p[:, 0] = 1
+        elif pool == "token_and_distillation":
+            p[:, :2] = 1 / 2
+        else:
+            p[:, first:] = 1 / (z.shape[1] - first)
+            if pool == "token_and_mean":
+                p[:, 0], p[:, first:] = 1 / 2, p[:, first:] / 2
+        return p
+
     def features(self, x: Tensor, grids: Tensor | None = None) -> Tensor:
         """(B, C, H, W) -> (B, D), or (B, 2 D) of two tokens. `grids` (B, 2): x are strips of images (strips.py)."""
         if grids is not None:
@@ -428,6 +445,12 @@ class AttentionPool(nn.Module):
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).flatten(2)  # (B, 1, D)
         y = self.out(y)[:, 0]  # (B, D)
         return y + self.mlp(self.norm(y))
+
+    def weights(self, z: Tensor) -> Tensor:
+        """Return how the probe attends to the tokens, heads averaged, (B, T)."""
+        q = self.q(self.probe).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (1, h, 1, d)
+        k = self.kv(z).unflatten(-1, (2, self.heads, -1))[:, :, 0].transpose(1, 2)  # (B, h, T, d)
+        return attention_weights(q, k).mean(dim=1)[:, 0].float()  # (B, T)
 
 
 class Head(nn.Module):

@@ -1,0 +1,48 @@
+"""The module that is traced gives the numbers of the model, for any size where it should."""
+
+import numpy as np
+import pytest
+import torch
+
+from tests.exporting.small import KINDS, photographs, small_model
+from vitrail.exporting.graph import stride_of, traceable
+from vitrail.exporting.settings import ExportSettings
+from vitrail.inspection.attention import rollout
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@torch.no_grad()
+def test_outputs_are_those_of_the_model(kind):
+    model = small_model(kind)
+    dynamic = kind != "relative"
+    outputs = traceable(model, ExportSettings(input="tensor", dynamic_size=dynamic))
+    H, W = model.config.image_size
+    for h, w in ((H, W), (H + stride_of(model), W + 3 * stride_of(model))) if dynamic else ((H, W),):
+        x = torch.randn(3, 3, h, w)
+        named, y = outputs(x), model.features(x)
+        torch.testing.assert_close(named["features"], model.head.representation(y), rtol=1e-4, atol=1e-4)
+        if model.config.classes:
+            logits = model(x)
+            assert logits.std() > 0.1
+            torch.testing.assert_close(named["logits"], logits, rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(named["probabilities"], logits.softmax(1), rtol=1e-4, atol=1e-5)
+
+
+def test_the_model_itself_stays_as_it_is():
+    model = small_model()
+    before = {name: w.clone() for name, w in model.state_dict().items()}
+    model.train()
+    traceable(model, ExportSettings(input="tensor"))
+    assert model.training
+    assert all(torch.equal(w, before[name]) for name, w in model.state_dict().items())
+
+
+@pytest.mark.parametrize("kind", ["ViT", "attention pool, sincos", "mean pool, 2d, hidden layer"])
+@torch.no_grad()
+def test_rollout_is_that_of_inspection(kind):
+    model, images = small_model(kind), photographs()
+    outputs = traceable(model, ExportSettings(rollout=True))
+    ours = rollout(model, images)
+    for image, R in zip(images, ours, strict=True):
+        seen = outputs(torch.from_numpy(image)[None])["rollout"][0]
+        np.testing.assert_allclose(seen, R, atol=1e-4)

@@ -1,0 +1,136 @@
+"""A model -> a folder with a file for another runtime, proven to be that model.
+
+    OUT/model.onnx      the file (model.xml and model.bin, model.pt2), with preprocessing and metadata inside
+    OUT/run.py          a program of ten lines that runs it without vitrail
+    OUT/README.md       what goes in, what comes out, how it was compared, the license
+    OUT/report.json     the whole comparison (verify.py)
+
+    model ──► trace (graph.py) ──► write (write.py) ──► compare (verify.py) ──► OUT
+
+Written completely or not at all: a file that is not close enough to its model leaves nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from vitrail.checkpoints.formats import EXPORTED, as_model, check_new
+from vitrail.data.sources import Source, open_source
+from vitrail.errors import ConfigError
+from vitrail.evaluators.accuracy import open_split
+from vitrail.exporting import verify
+from vitrail.exporting.card import write_readme
+from vitrail.exporting.settings import ExportSettings, Input, Precision, Target
+from vitrail.exporting.write import check_packages, write
+from vitrail.inference.engine import ModelLike, check_finite, evaluation_pipeline
+from vitrail.inference.exported import try_in_process
+from vitrail.runtime.files import atomic_folder, check_writable
+
+MAX_DROP = 0.5  # points of top-1 accuracy that a file may lose
+
+
+@dataclass(frozen=True)
+class Report:
+    """A written file beside its model."""
+
+    path: str
+    file: str
+    to: str
+    precision: str
+    input: str
+    bytes: int  # of the file and its weights
+    model_bytes: int  # of the model's weights in float32
+    differences: verify.Differences
+    scores: verify.Scores | None
+    speed: list[verify.Speed]
+    peak_bytes: int | None  # of a process that opens the file and runs one image
+
+    def lines(self) -> list[str]:
+        """Return the report in words."""
+        d = self.differences
+        lines = [
+            f"{d.compared} of {d.images:,} images, in batches of {', '.join(map(str, d.batches))}: at most "
+            f"{d.largest:.2g} apart, {d.mean:.2g} on average, with a standard deviation of {d.spread:.2g}; "
+            f"probabilities at most {d.probability:.2g}; same class for {d.agreement:.1%}",
+            f"size {self.bytes / 2**20:,.1f} MiB, {self.bytes / self.model_bytes:.2f} of the weights in float32",
+        ]
+        if s := self.scores:
+            lines.append(f"top-1 on {s.data} (n = {s.n:,}): {s.file:.2%}, the model {s.model:.2%}")
+        lines += [
+            f"batch {s.batch}, {s.threads} threads: {s.file_ms:.1f} ms, eager PyTorch {s.model_ms:.1f} ms "
+            f"({s.ratio:.2f}x as fast)"
+            for s in self.speed
+        ]
+        if self.peak_bytes:
+            lines.append(f"memory of a process that runs one image: {self.peak_bytes / 2**20:,.0f} MiB")
+        return lines
+
+
+def export(
+    model: ModelLike,
+    path: str | Path,
+    to: Target = "onnx",
+    *,
+    precision: Precision = "float32",
+    input: Input = "pixels",
+    batch: int | None = None,
+    dynamic_size: bool = False,
+    rollout: bool = False,
+    calibrate: Source | str | Path | None = None,
+    calibrate_split: str = "train",
+    verify_on: Source | str | Path | None = None,
+    verify_split: str | None = None,
+    max_drop: float = MAX_DROP,
+    timing: bool = True,
+) -> Report:
+    """Write a model as a file of another runtime into the new folder `path`; compare it before it gets its name.
+
+    `to`: onnx, openvino, torch, aoti. `input`: pixels, images of any size that the file prepares itself, or tensor,
+    prepared ones. `batch`: images at a time; None: any number. `dynamic_size`: prepared images of any size.
+    `rollout`: also the attention rollout. `calibrate`: images of the training set, for int8. `verify_on`: labelled
+    images to compare accuracies on: the file may lose `max_drop` points. `timing`: also measure speed.
+    """
+    settings = ExportSettings(to, precision, input, batch, dynamic_size, rollout)
+    path, model = Path(path), as_model(model)
+    check_place(path)
+    settings.check(model)
+    check_packages(to)
+    evaluation_pipeline(model)
+    for name, w in model.state_dict().items():
+        check_finite(w, name)
+    labelled = None if verify_on is None else open_split(verify_on, verify_split)
+    images = None
+    if precision == "int8":
+        if calibrate is None:
+            raise ConfigError(
+                f"precision {precision} needs images to calibrate on, of the training set: --calibrate DATA"
+            )
+        images = calibrate if isinstance(calibrate, Source) else open_source(calibrate, calibrate_split)
+    with atomic_folder(path) as folder:
+        exported = write(model, settings, folder, images)
+        pictures = verify.sample(labelled or images)
+        file = folder / settings.file
+        report = Report(
+            str(path), settings.file, to, precision, input,
+            bytes=sum(f.stat().st_size for f in folder.iterdir()),
+            model_bytes=sum(4 * w.numel() for w in model.parameters()),
+            differences=verify.compare(model, exported, pictures, to),
+            scores=verify.scores(model, exported, labelled, max_drop / 100) if labelled is not None else None,
+            speed=verify.speed(model, exported, pictures) if timing else [],
+            peak_bytes=try_in_process(file).get("peak_bytes") if timing and to != "aoti" else None,
+        )  # fmt: skip
+        write_readme(folder, exported.card, settings, report.lines(), next(model.parameters()).device.type)
+        (folder / "report.json").write_text(json.dumps(asdict(report), indent=1) + "\n", encoding="utf-8")
+    return report
+
+
+def check_place(path: Path) -> None:
+    """Raise an error for a place where no new folder can be made, before any work."""
+    if path.suffix.lower() in EXPORTED:
+        raise ConfigError(
+            f"{path}: name a new folder, without {path.suffix}; it gets the file, a README.md and a program"
+        )
+    check_new(path)
+    check_writable(path.parent)
