@@ -42,7 +42,7 @@ model, seconds, files = vitrail.load(sys.argv[1]), float(sys.argv[2]), sys.argv[
 top = [[one[0] for one in p[:2]] + [one[1] for one in p[:2]] for p in predict_each(model, files, 2, num_workers=None)]
 n, start, cpu = 0, time.perf_counter(), time.process_time()
 while time.perf_counter() - start < seconds:
-    many = files * max(1, 256 // len(files))
+    many = files * max(1, 64 // len(files))
     n += sum(1 for _ in predict_each(model, many, num_workers=None))
 cpu = (time.process_time() - cpu) / n
 print(json.dumps({"speed": n / (time.perf_counter() - start), "cpu": cpu, "top": top}))
@@ -267,7 +267,7 @@ def show(name: str, result: Result, engine: float, engine_cpu: float) -> None:
     p50, p99 = np.percentile(times, [50, 99]) if len(times) else (0.0, 0.0)
     print(
         f"  {name:10} {result.speed:7.1f} images/s = {result.speed / engine:6.1%} of the engine   p50 {p50:6.1f} ms  "
-        f"p99 {p99:6.1f} ms   cpu {1e3 * result.server_cpu / result.all_answers:.2f} ms for an image, engine "
+        f"p99 {p99:6.1f} ms   cpu {1e3 * result.server_cpu / max(1, result.all_answers):.2f} ms for an image, engine "
         f"{1e3 * engine_cpu:.2f}   client {result.cpu / (result.seconds + WARMUP):.0%} of a core   "
         f"wrong {result.wrong}  failures {dict(result.failures)}",
         flush=True,
