@@ -291,7 +291,7 @@ def evaluation_pipeline(model: Runnable, *, any_shape: bool = False) -> Pipeline
     return pipeline
 
 
-def fits_model(pipeline: Pipeline, model: Model) -> bool:
+def fits_model(pipeline: Pipeline, model: Runnable) -> bool:
     """Return whether a line makes images that a model takes: of its size, or of any shape in its patches."""
     if pipeline.strip is not None:
         return isinstance(model, ViT) and pipeline.strip.patch == model.config.stride
