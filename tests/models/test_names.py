@@ -60,6 +60,14 @@ def test_overrides_replace_fields_and_what_follows_from_them():
     assert isinstance(make_config("R50x1", image_size=480), BiTConfig)
 
 
+def test_smaller_resnets():
+    config = make_config("R14x0.5@32")
+    assert (config.units, config.width_factor, config.image_size) == ((1, 1, 1, 1), 0.5, (32, 32))
+    assert config.width == 1024
+    with pytest.raises(ConfigError, match="unknown model"):
+        make_config("R14x0.7")
+
+
 @pytest.mark.parametrize(("wrong", "near"), [("B/16x", "B/16"), ("ViT-Bee/16", "B/16"), ("vit_bse_patch16", "B/16"),
                                              ("R50+B/17", "R50+B/16"), ("BiT-R51x1", "R50x1")])  # fmt: skip
 def test_an_unknown_name_suggests_the_nearest(wrong, near):

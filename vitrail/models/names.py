@@ -1,7 +1,7 @@
 """Names as people write them -> a config -> a model.
 
     B/16  ViT-B/16  vit-b_16  L/16@512  B/16@224x384                this paper and its code
-    R50+ViT-B/16  R26+S/32  BiT-R152x2  R50x1  BiT-M-R101x3         its hybrids and baselines
+    R50+ViT-B/16  R26+S/32  BiT-R152x2  R50x1  BiT-M-R101x3         its hybrids and baselines; R14x0.5 is smaller
     vit_base_patch16_224  vit_base_r50_s16_384  resnetv2_50x1_bit   timm
     google/vit-base-patch16-224-in21k  vit_b_16                     transformers, torchvision
 
@@ -43,7 +43,7 @@ TIMM_SIZES = {
 PAPER = (
     r"(?:vit[-_])?(?P<variant>[a-z0-9]+(?:-[a-z]+)?)[-/_](?P<patch>\d+)",
     r"r(?P<layers>\d*)\+(?:vit[-_])?(?P<variant>[a-z]+)[/_](?P<patch>\d+)",
-    r"(?:bit[-_])?(?:[sml][-_])?r(?P<layers>\d+)x(?P<factor>\d+)",
+    r"(?:bit[-_])?(?:[sml][-_])?r(?P<layers>\d+)x(?P<factor>\d+|0\.5)",
 )
 TIMM = (  # and transformers
     r"vit_(?P<variant>[a-z0-9]+)_patch(?P<patch>\d+)(?:_(?P<gap>gap_)?(?P<pixels>\d+))?",
@@ -87,7 +87,8 @@ def parse_name(name: str) -> Config:
         size = (int(pixels), int(pixels)) if pixels else image_size
         if "factor" in groups:
             if units := UNITS.get(f"R{groups['layers']}"):
-                return BiTConfig(units, int(groups["factor"]), size)
+                factor = groups["factor"]
+                return BiTConfig(units, 0.5 if factor == "0.5" else int(factor), size)
         elif "layers" in groups:
             if known := in_any_case(f"R{groups['layers']}+{variant}/{groups['patch']}", HYBRIDS):
                 stem, vit, patch_size = HYBRIDS[known]

@@ -30,6 +30,7 @@ MOST_STAGES, MOST_UNITS = 6, 1000  # units of all stages together
 
 # units in each of the four stages
 UNITS: dict[str, tuple[int, ...]] = {
+    "R14": (1, 1, 1, 1),  # not in the paper, for small images
     "R26": (2, 2, 2, 2),
     "R50": (3, 4, 6, 3),
     "R101": (3, 4, 23, 3),
