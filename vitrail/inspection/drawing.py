@@ -327,6 +327,14 @@ def wrapped(text: str, inches: float, size: float) -> list[str]:
     return [line for part in text.split("\n") for line in textwrap.wrap(part, letters)]
 
 
+def new_axes(
+    columns: int, width: float, height: float, *, share_y: bool = False
+) -> tuple[Figure, list[Axes]]:
+    """Return a figure, its size in inches, with axes side by side."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, list(figure.subplots(1, columns, squeeze=False, sharey=share_y)[0])
+
+
 def middles(n: int, length: int) -> np.ndarray:
     """Return the middles of n tiles along a side of `pixels` pixels."""
     return (np.arange(n) + 0.5) * length / max(n, 1) - 0.5
