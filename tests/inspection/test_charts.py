@@ -3,7 +3,7 @@
 import pytest
 
 from vitrail.inspection import charts
-from vitrail.inspection.charts import Dot, Panel, draw_panels, format_number
+from vitrail.inspection.charts import Dot, Panel, draw_panels, format_number, round_numbers
 
 LINES = Panel(
     "ours", "images", "accuracy (%)", {"ViT": [Dot(1e3, 20, 1), Dot(9e4, 60, 2)], "$x$": [Dot(1e3, 30)]}, log_x=True,
@@ -38,6 +38,11 @@ def test_lines_and_rows_side_by_side(tmp_path, drawn):
 def test_a_panel_without_numbers(tmp_path):
     draw_panels([Panel("nothing yet", "x", "y", {})], [tmp_path / "figure.png"])
     assert (tmp_path / "figure.png").exists()
+
+
+def test_round_numbers_of_a_range():
+    assert round_numbers(60, 1100) == [100, 200, 500, 1000]
+    assert round_numbers(1, 1e5) == [1, 10, 100, 1000, 1e4, 1e5]
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from vitrail.inspection.drawing import COLOURS, INK, dress, escape_dollars, new_
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 MOST_TICKS = 8  # places along x that are each marked
+LEAST_GAP = 0.1  # between two of them, as a part of the axis
 WIDTH, HEIGHT = 5.4, 4.2  # inches of a panel
 ROW = 0.3  # inches of a row
 
@@ -36,6 +37,7 @@ class Panel:
     series: Mapping[str, Sequence[Dot]]
     rows: tuple[str, ...] = ()  # names; then y is along the horizontal axis
     log_x: bool = False
+    log_y: bool = False
     curves: Mapping[str, Sequence[tuple[float, float]]] = field(
         default_factory=dict
     )  # by series, without marks
@@ -99,15 +101,16 @@ def draw_panel(ax: Any, panel: Panel, colours: Mapping[str, int]) -> None:
         ax.set_ylim(len(panel.rows) - 0.5, -0.5)
         ax.set_xlabel(panel.y_label)
     else:
+        places = sorted({dot.x for dots in panel.series.values() for dot in dots})
         if panel.log_x:
             ax.set_xscale("log")
-        places = sorted({dot.x for dots in panel.series.values() for dot in dots})
-        if 0 < len(places) <= MOST_TICKS:
-            ax.set_xticks(places, [format_number(x) for x in places])
-            ax.xaxis.set_minor_formatter("")
+        if are_apart([math.log(x) for x in places] if panel.log_x else places):
+            mark(ax.xaxis, places)
         elif panel.log_x:
-            ax.xaxis.set_major_formatter(lambda x, _: format_number(x))
-            ax.xaxis.set_minor_formatter("")
+            mark(ax.xaxis, round_numbers(*ax.get_xlim()))
+        if panel.log_y:
+            ax.set_yscale("log")
+            mark(ax.yaxis, round_numbers(*ax.get_ylim()))
         ax.set_xlabel(panel.x_label)
         ax.set_ylabel(panel.y_label)
     ax.set_title(escape_dollars("\n".join(wrapped(panel.title, WIDTH - 0.4, 10))), color=INK, fontsize=10)
@@ -118,15 +121,31 @@ def draw_panel(ax: Any, panel: Panel, colours: Mapping[str, int]) -> None:
         )  # fmt: skip
 
 
+def are_apart(places: Sequence[float]) -> bool:
+    """Return whether the numbers at these places along an axis would not touch each other."""
+    gaps = [b - a for a, b in itertools.pairwise(places)]
+    return len(places) <= MOST_TICKS and (not gaps or min(gaps) >= LEAST_GAP * (places[-1] - places[0]))
+
+
+def mark(axis: Any, places: Sequence[float]) -> None:
+    """Put numbers at these places of an axis, and nowhere else."""
+    if places:
+        axis.set_ticks(places, [format_number(x) for x in places])
+        axis.set_ticks([], minor=True)
+
+
+def round_numbers(low: float, high: float) -> list[float]:
+    """Return 1, 2 and 5 times powers of ten from low to high; of many the powers alone."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    places = [digit * 10.0**power for power in powers for digit in (1, 2, 5)]
+    places = [x for x in places if low <= x <= high]
+    return places if len(places) <= MOST_TICKS else [x for x in places if f"{x:e}".startswith("1.")]
+
+
 def format_number(x: float) -> str:
     """Return a number as a label: 9,000 as 9k, 303e6 as 303M."""
-    for unit, size in (("M", 1e6), ("k", 1e3)):
-        if abs(x) >= size * (1 if unit == "M" else 10):
-            return f"{x / size:.3g}{unit}"
-    return (
-        f"{x:,.4g}"
-        if x == 0 or abs(x) >= 1e-3
-        else f"{x:.0e}".replace("e-0", "e-")
-        if math.isfinite(x)
-        else ""
-    )
+    if abs(x) >= 1e6:
+        return f"{x / 1e6:.3g}M"
+    if abs(x) >= 1e4:
+        return f"{x / 1e3:.3g}k"
+    return f"{x:,.4g}" if abs(x) >= 1e-3 or x == 0 else f"{x:.0e}".replace("e-0", "e-")
