@@ -113,3 +113,15 @@ def test_nothing_is_overwritten(vitrail_command: Any, tmp_path: Path) -> None:
     code, _, err = vitrail_command("bench", *QUICK, "--out", tmp_path / "speed.json")
     assert code == 2 and "exists; nothing is overwritten" in err
     assert (tmp_path / "speed.json").read_text() == "mine"
+
+
+def test_the_papers_figures(vitrail_command: Any, tmp_path: Path) -> None:
+    out = tmp_path / "speed.json"
+    words = ("--model", "mu/16", "--image-size", "30", "64", "--batch-size", "2", *QUICK[4:])
+    code, printed, err = vitrail_command("bench", "--paper", *words, "--out", out)
+    assert code == 0, err
+    assert "not measured" in printed  # on a CPU the memory is not filled
+    cells = json.loads(out.read_text())["cells"]
+    assert [cell["image_size"] for cell in cells] == [32, 64]  # the nearest that patches of 16 divide
+    assert all(list(cell["speeds"]) == ["1", "2"] and cell["images_per_second"] > 0 for cell in cells)
+    assert [path.name for path in tmp_path.glob("*.png")] == ["speed-speed.png"]

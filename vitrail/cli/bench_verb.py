@@ -14,6 +14,7 @@ from vitrail.errors import ConfigError
 
 if TYPE_CHECKING:
     from vitrail.bench.bench import Report
+    from vitrail.bench.paper import PaperReport
     from vitrail.bench.rounds import Measured
 
 What = Literal["train", "infer", "loader", "all"]
@@ -26,6 +27,7 @@ def bench(
     what: Annotated[Positional[What], arg(metavar="{train,infer,loader,all}")] = "all",
     settings: BenchSettings = BENCH,
     *,
+    paper: bool = False,
     out: str | None = None,
     common: Common = COMMON,
 ) -> Output:
@@ -33,6 +35,8 @@ def bench(
 
     Args:
         what: the training step, the forward pass (a batch, and one image at a time), the loader, or all of them
+        paper: instead of these, the paper's two figures (D.5): inference speed and largest batch of its models at
+            five image sizes; with --out they are drawn beside the JSON file
         out: a new JSON file for the whole result, with the values of each round
     """
     from vitrail.bench.bench import run_bench
@@ -42,6 +46,8 @@ def bench(
         if Path(out).exists():
             raise ConfigError(f"--out {out} exists; nothing is overwritten")
         check_writable(Path(out).parent)
+    if paper:
+        return bench_paper(settings, out, common)
     image_size = parse_image_size(settings.image_size)
     kinds = KINDS if what == "all" else (what,)
     report = run_bench(kinds, settings, image_size, common.device)
@@ -57,6 +63,52 @@ def bench(
             file.write_text(json.dumps(result, allow_nan=False, indent=1) + "\n", encoding="utf-8")
         output.after.append(f"Whole result, with the values of each round: {out}")
     return output
+
+
+def bench_paper(settings: BenchSettings, out: str | None, common: Common) -> Output:
+    from vitrail.bench.paper import run_paper_bench
+    from vitrail.runtime.files import atomic_file
+
+    report = run_paper_bench(settings, settings.image_size, common.device)
+    rows = []
+    for cell in report.cells:
+        batch_size, speed = cell.best
+        largest = "not measured" if cell.largest is None else f"{cell.largest:,}"
+        rows.append([cell.model, str(cell.image_size), f"{speed:,.1f}", f"{batch_size:,}", largest])
+    columns = ["model", ">image size", ">images/s", ">at batch", ">largest batch"]
+    result = report.as_json()
+    after = [
+        f"Inference on {report.device} in {report.cells[0].precision}, not compiled: the speed of the best batch."
+    ]
+    if all(cell.largest is None for cell in report.cells):
+        after.append("The largest batch is measured on CUDA alone, by filling the memory.")
+    if out is not None:
+        with atomic_file(Path(out)) as file:
+            file.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        after.append(f"Whole result: {out}; figures: {', '.join(map(str, draw_paper(report, Path(out))))}")
+    return Output(common, columns, rows, result, after=after)
+
+
+def draw_paper(report: PaperReport, out: Path) -> list[Path]:
+    """Draw Figure 12: speed, and the largest batch where it was measured, against the image size."""
+    from vitrail.inspection.charts import Dot, Panel, draw_panels
+
+    speeds: dict[str, list[Dot]] = {}
+    batches: dict[str, list[Dot]] = {}
+    for cell in report.cells:
+        speeds.setdefault(cell.model, []).append(Dot(cell.image_size, cell.best[1]))
+        if cell.largest:
+            batches.setdefault(cell.model, []).append(Dot(cell.image_size, cell.largest))
+    figures = {"speed": ("images per second", speeds), "batch": ("largest batch (images)", batches)}
+    paths = []
+    for name, (label, series) in figures.items():
+        if series:
+            panel = Panel(
+                report.device, "image size (pixels per side)", label, series, log_x=True, log_y=True
+            )
+            paths.append(out.with_name(f"{out.stem}-{name}.png"))
+            draw_panels([panel], paths[-1:], title=f"Inference: {label} (paper: Figure 12)")
+    return paths
 
 
 def describe_rows(measured: Measured) -> list[list[str]]:
