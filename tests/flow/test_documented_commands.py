@@ -34,6 +34,8 @@ SMALLER = {
              "--max-images": "30", "--pictures": "2"},
     "inspect": {"--closely": "1"},
     "evaluate": {"--num-workers": "0"},
+    "study": {"--override": "steps=2 batch_size=8 save_every=0", "--seeds": "1",
+              "--data": "shapes:colour?n=240&image_size=32"},
     "bench": {"--model": "mu/16", "--image-size": "32", "--batch-size": "4", "--rounds": "1",
               "--round-seconds": "0.05"},
 }  # fmt: skip
@@ -48,6 +50,7 @@ PYTHON = {"pretrain": FIELDS, "finetune": FIELDS | {"lrs": (0.003, 0.01), "seeds
 FIRST_SCREEN = 40  # lines of README.md
 # What a command has in it: why it is not run.
 NOT_RUN = {
+    "--size small": "a GPU",
     "--nnodes": "several machines",
     "tensorflow_datasets": "no part of the project",
     "vitrail serve": "runs until it is stopped; tests/serve does that",
@@ -180,7 +183,7 @@ def understood(words, run, processes=1):
 def small(words):
     """The same, quickly, on the CPU; what trains nothing stays as it is."""
     verb = words[0]
-    if "--dry-run" in words or words[-2:] == ["--recipe", "list"]:
+    if "--dry-run" in words or words[-2:] == ["--recipe", "list"] or words == ["study", "list"]:
         return words
     smaller = " ".join(f"{flag} {value}" for flag, value in SMALLER.get(verb, {}).items())
     made = [*words, *smaller.split(), "--device", "cpu"]

@@ -35,7 +35,7 @@ ONE_PLACE = {
     "tensorboard": {"runtime/log.py"},
     "torchvision": {"data/catalog.py", "bench/peers.py"},
     "timm": {"bench/peers.py"},
-    "ray": {"inference/on_ray.py"},
+    "ray": {"inference/on_ray.py", "studies/cluster.py"},
     "huggingface_hub": {"checkpoints/repositories.py"},
     "starlette": {"serve/app.py", "serve/bodies.py", "serve/json_answer.py", "serve/learning_app.py"},
     "uvicorn": {"serve/server.py"},

@@ -27,6 +27,7 @@ from vitrail.cli.out_of_memory import out_of_memory
 from vitrail.cli.push_verb import push
 from vitrail.cli.run_verbs import runs
 from vitrail.cli.serve_verb import serve
+from vitrail.cli.study_verb import study_command
 from vitrail.cli.train_verbs import finetune_command, pretrain_command
 from vitrail.cli.transfer_verbs import transfer_command, vtab_command
 from vitrail.cli.verb import COMMON, Output, show
@@ -69,6 +70,10 @@ VERBS: dict[str, Callable[..., Output] | tuple[str, Callable[[list[str]], Output
         transfer_command,
     ),
     "vtab": ("Fine-tune on the 19 tasks of VTAB-1k.", vtab_command),
+    "study": (
+        "Run a study of the paper: tables and figures with the paper's numbers beside ours.",
+        study_command,
+    ),
     "inspect": inspect,
     "export": export,
     "runs": runs,
