@@ -122,7 +122,7 @@ def open_model(path_or_name: str | Path, **reading: Any) -> Runnable:
     path = find_exported(path_or_name)
     if path is None:
         return load(path_or_name, **reading)
-    if changed := [name for name, value in reading.items() if value is not None]:
+    if changed := [name for name, value in reading.items() if value]:
         raise ConfigError(
             f"{path} is an exported file, which cannot be changed: leave out {', '.join(changed)}"
         )
