@@ -158,8 +158,8 @@ class Draws(Stream):
             height, width = op.size((height, width)) or (height, width)
         return drawn
 
-    def blank(self, view: View) -> Tensor:
-        return torch.zeros(1 + sum(self.numbers), dtype=torch.float64)
+    def blanks(self) -> dict[str, Tensor]:
+        return {"image": torch.zeros(1 + sum(self.numbers), dtype=torch.float64)}
 
     def draws(self, epoch: int, index: int) -> dict[str, Tensor]:
         """Draw the row of an example; its image is not read."""

@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any, Self, TypedDict
 
@@ -122,7 +123,8 @@ def open_model(path_or_name: str | Path, **reading: Any) -> Runnable:
     path = find_exported(path_or_name)
     if path is None:
         return load(path_or_name, **reading)
-    if changed := [name for name, value in reading.items() if value]:
+    usual = {name: parameter.default for name, parameter in signature(load).parameters.items()}
+    if changed := [name for name, value in reading.items() if value and value != usual[name]]:
         raise ConfigError(
             f"{path} is an exported file, which cannot be changed: leave out {', '.join(changed)}"
         )
