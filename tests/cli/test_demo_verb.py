@@ -107,7 +107,7 @@ def test_a_finished_demo_says_everything_at_once(continued, run, here):
 
 def test_the_commands_to_go_on_with_work_as_printed(continued, run, here, vitrail_command):
     shown, listed = run()[1], json.loads(run("--json")[1])["next"]
-    assert len(listed) == 3 and all(f"  {command}  " in shown for command in listed)
+    assert len(listed) == 4 and all(f"  {command}  " in shown for command in listed)
     for command in listed[:2]:
         program, *words = shlex.split(command)
         code, out, err = vitrail_command(*words, "--device", "cpu")
@@ -116,6 +116,8 @@ def test_the_commands_to_go_on_with_work_as_printed(continued, run, here, vitrai
     assert (here / "vitrail-demo/finetuned-page/report.html").is_file()
     code, out, err = vitrail_command(*shlex.split(listed[2])[1:])
     assert code == 2 and "no data set 'FOLDER'" in err  # for the person to put in; all else is accepted
+    code, out, err = vitrail_command(*shlex.split(listed[3])[1:], "--host", "nowhere.invalid")
+    assert code == 2 and "nowhere.invalid" in err  # the address alone is refused
 
 
 @pytest.mark.parametrize(

@@ -87,4 +87,5 @@ def next_commands(result: dict[str, Any]) -> dict[str, str]:
         f"vitrail predict {tuned}/model {quote(picture)}": "predictions of the fine-tuned model",
         f"vitrail inspect {tuned} --data {quote(data)} --split {quote(split)} --out {tuned}-page": "a page about it",
         f"vitrail finetune --data {own} --model {model}": why,
+        f"vitrail serve {model} {tuned} --learn classifiers": "all of it in a browser; needs the extra `serve`",
     }
