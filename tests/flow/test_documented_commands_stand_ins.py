@@ -33,7 +33,7 @@ def write_stand_ins(folder):
     parquet(folder / "imagenet21k", [f"class {k}" for k in range(8)], {"train": 120})
     (folder / "real.json").write_text(json.dumps([[k] for k in range(30)]))
     (folder / "mapping.json").write_text(json.dumps({name: tiny[k : k + 2] for k, name in enumerate(PHOTOS)}))
-    texts = {"embeddings": torch.eye(3, 192), "scale": torch.tensor([100.0])}
+    texts = {"embeddings": torch.eye(3, 32), "scale": torch.tensor([100.0])}
     save_file(texts, folder / "texts.safetensors", {"class_names": json.dumps(PHOTOS)})
     write_all(folder / "vtab", {"dtd"})
     return folder
