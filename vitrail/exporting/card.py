@@ -30,7 +30,8 @@ run = lambda images: session.run(["{output}"], {{"images": images}})[0]
     "openvino": """\
 import openvino
 model = openvino.Core().read_model(file)
-card, compiled = json.loads(model.get_rt_info()["vitrail"].value), openvino.compile_model(model, "CPU")
+card, exactly = json.loads(model.get_rt_info()["vitrail"].value), {{"INFERENCE_PRECISION_HINT": "f32"}}
+compiled = openvino.compile_model(model, "CPU", exactly)
 run = lambda images: compiled([images])["{output}"]
 """,
     "torch": """\
