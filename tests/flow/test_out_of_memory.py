@@ -38,8 +38,8 @@ def failed(command, folder):
             ["finetune", "--model", "ti8-64", "--data", shapes(32, 200), "--batch-size", 99, "--image-size", 512],
             "--batch-size",
         ),
-        (["predict", "ti8-64", "pictures", "--image-size", 1024], "--image-size"),
-        (["evaluate", "model", shapes(512, 2000), "--batch-size", 1000], "--batch-size"),
+        (["predict", "ti8-64", "pictures", "--image-size", 8192], "--image-size"),
+        (["evaluate", "model", shapes(64, 80), "--image-size", 8192], "--image-size"),
     ],
     ids=["finetune", "predict", "evaluate"],
 )  # fmt: skip
