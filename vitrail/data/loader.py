@@ -173,7 +173,11 @@ class Loader:
             pin_memory=pinned,
         )
         try:
-            yield from read
+            batches = iter(read)
+            try:
+                yield from batches
+            finally:  # while the error is reported, a worker that is still starting would lose its semaphores
+                batches._shutdown_workers()  # type: ignore[attr-defined]
         except BrokenPipeError as error:
             raise ConfigError(UNGUARDED) from error
         except RuntimeError as error:
