@@ -42,6 +42,22 @@ def test_they_are_those_of_the_plain_text(fields):
     assert "features" not in vars(model)
 
 
+@pytest.mark.skipif(not operators_work(torch.bfloat16), reason="no bf16 products by oneDNN")
+def test_in_bf16_they_are_no_further_from_float32_than_the_plain_text():
+    model = randomise(vitrail.create("Ti/8", classes=5, image_size=32, depth=3)).eval()
+    x = torch.rand(16, 3, 32, 32, generator=torch.Generator().manual_seed(0)) * 2 - 1
+    with torch.no_grad():
+        exact = model.features(x)
+        model.bfloat16()
+        plain = model.features(x.bfloat16()).float()
+        with packed_features(model):
+            assert isinstance(model.features, PackedFeatures)
+            packed_y = model.features(x.bfloat16())
+    assert packed_y.dtype == torch.bfloat16
+    error, plain_error = (packed_y.float() - exact).square().mean(), (plain - exact).square().mean()
+    assert 0 < error < 1.5 * plain_error
+
+
 def test_other_models_are_left_alone():
     for name, fields in {
         "mu/8": {"positions": "relative"},
@@ -64,7 +80,7 @@ def test_the_engine_uses_them_and_gives_the_model_back(monkeypatch):
     results = {}
     for threads, works in ((1, False), (1, True), (4, True)):
         torch.set_num_threads(threads)
-        monkeypatch.setattr(packed, "operators_work", lambda works=works: works)
+        monkeypatch.setattr(packed, "operators_work", lambda dtype, works=works: works)
         loader = evaluation_loader(source, evaluation_pipeline(model), 8, max_bad=0.1)
         pairs = list(outputs(model, loader))
         results[threads, works] = torch.cat([y for y, _ in pairs])

@@ -120,11 +120,11 @@ def forward_pass(
     device = next(model.parameters()).device
     if isinstance(model, Exported) and precision not in ("auto", "float32"):
         raise ConfigError(f"precision {precision!r}: an exported file has the one that it was exported with")
-    pack = device.type == "cpu" and precision in ("auto", "float32") and n >= PACKED
+    pack = device.type == "cpu" and precision != "fp8" and n >= PACKED
     with (
         evaluation_mode(model),
-        packed_features(model) if pack else nullcontext(),
         in_precision(model, precision) as numbers,
+        packed_features(model) if pack and not numbers.autocast else nullcontext(),
     ):
 
         def forward(x: Tensor, *shapes: Tensor) -> Tensor:

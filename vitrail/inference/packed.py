@@ -9,7 +9,7 @@ Against the plain text in models/, which a test holds it to:
 
 The operators are private ones of PyTorch, those that torch.compile uses on CPUs. Where they are missing or give other
 numbers, and for layers of another form, the plain text runs. Packed weights are a copy: they need as much memory
-again. B images, T tokens, D width, h heads, d = D / h.
+again. In bf16, attention is computed in float32, which is faster there. B images, T tokens, D width, h heads, d = D / h.
 """
 
 from __future__ import annotations
@@ -47,23 +47,28 @@ def can_pack(model: ViT) -> bool:
     """Return whether the layers are those that this file knows, and nobody watches or replaced one of them."""
     c = model.config
     layers = [m for block in model.encoder.blocks for m in block.modules()]
+    dtype = next(model.encoder.parameters()).dtype
     return (
         c.has_plain_layers
         and (c.positions_at, c.norm_at != "none") == ("stem", True)
         and c.activation in GELU
         and {type(m) for m in layers} <= {Block, SelfAttention, MLP, nn.LayerNorm, nn.Linear, nn.Dropout}
         and not any(m._forward_hooks or m._forward_pre_hooks for m in [model.encoder, *layers])
-        and all(w.dtype == torch.float32 and w.device.type == "cpu" for w in model.encoder.parameters())
-        and operators_work()
+        and all(w.dtype == dtype and w.device.type == "cpu" for w in model.encoder.parameters())
+        and operators_work(dtype)
     )
 
 
 @cache
-def operators_work() -> bool:
+def operators_work(dtype: torch.dtype = torch.float32) -> bool:
     """Try the operators on a small product."""
     if platform.machine() not in ("x86_64", "AMD64") or not torch.backends.mkldnn.is_available():
         return False
-    x, W, b = torch.linspace(-3, 3, 5 * 48).reshape(5, 48), torch.eye(32, 48), torch.linspace(-1, 1, 32)
+    tolerance = {torch.float32: 1e-4, torch.bfloat16: 0.05}.get(dtype)
+    if tolerance is None:
+        return False
+    x = torch.linspace(-3, 3, 5 * 48).reshape(5, 48).to(dtype)
+    W, b = torch.eye(32, 48, dtype=dtype), torch.linspace(-1, 1, 32).to(dtype)
     try:
         with torch.no_grad():
             pairs = [(PackedLinear(W, b)(x), F.linear(x, W, b))]
@@ -71,7 +76,7 @@ def operators_work() -> bool:
                 pairs.append((PackedLinear(W, b, gelu)(x), F.gelu(F.linear(x, W, b), approximate=gelu)))
     except (AttributeError, RuntimeError):
         return False
-    return all(torch.allclose(ours, plain, rtol=1e-4, atol=1e-4) for ours, plain in pairs)
+    return all(torch.allclose(ours, plain, rtol=tolerance, atol=tolerance) for ours, plain in pairs)
 
 
 class PackedFeatures:
@@ -112,7 +117,8 @@ class PackedBlock:
         y = self.norm1(z)  # (B, T, D)
         q = self.q(y[:, :n]).unflatten(-1, (h, -1)).transpose(1, 2)  # (B, h, n, d)
         k, v = self.kv(y).unflatten(-1, (2, h, -1)).permute(2, 0, 3, 1, 4).unbind(0)  # (B, h, T, d) each
-        y = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)  # (B, n, D)
+        y = F.scaled_dot_product_attention(q.float(), k.float(), v.float()).to(z)  # (B, h, n, d)
+        y = y.transpose(1, 2).flatten(2)  # (B, n, D)
         z = self.out(y).add_(z[:, :n])  # (B, n, D)                                     Eq. 2
         return self.fc2(self.fc1(self.norm2(z))).add_(z)  # (B, n, D)                   Eq. 3
 
