@@ -9,7 +9,8 @@ Against the plain text in models/, which a test holds it to:
 
 The operators are private ones of PyTorch, those that torch.compile uses on CPUs. Where they are missing or give other
 numbers, and for layers of another form, the plain text runs. Packed weights are a copy: they need as much memory
-again. In bf16, attention is computed in float32, which is faster there. B images, T tokens, D width, h heads, d = D / h.
+again. In bf16, attention is computed in float32, which is faster there. B images, T tokens, D width, h heads,
+d = D / h.
 """
 
 from __future__ import annotations
