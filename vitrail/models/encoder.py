@@ -30,6 +30,7 @@ from vitrail.models.choices import Activation
 from vitrail.models.fused import dense_gelu, gelu_tanh, is_fusible, split_heads
 from vitrail.models.mlp import ACTIVATIONS, GatedMLP
 from vitrail.models.norms import LayerScale, make_norm, make_scale
+from vitrail.models.packing import Packed, packed_attention
 from vitrail.models.positions import Grid, additive, relative, take
 from vitrail.models.rotary import Rotary
 
@@ -45,6 +46,7 @@ class Layout(NamedTuple):
     grid: Grid  # rows and columns of patches
     places: Tensor | None = None  # (B, T), if only some patches are kept; None: all, in order
     mask: Tensor | None = None  # bool (B, 1, 1 or T, T), by query and key; False: not attended to
+    packed: Packed | None = None  # the tokens are those of several sequences, one after the other
     # Of this layer: q (B, h, T, d), places -> (B, h, T, T), added to attention.
     relative: nn.Module | None = None
     rotary: Callable[[Tensor], Tensor] | None = (
@@ -116,7 +118,9 @@ class SelfAttention(nn.Module):
             logits = layout.relative(q, layout.places)  # (B, h, T, T)
             bias = logits if bias is None else logits.masked_fill(~bias, -torch.inf)  # (B, h, T, T)
         p = self.attention_dropout if self.training else 0.0
-        if record is None:
+        if layout.packed is not None:
+            y = packed_attention(q, k, v, layout.packed)  # (1, h, S, d)
+        elif record is None:
             y = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=p)  # (B, h, T, d)
         else:
             A = attention_weights(q, k, bias)  # (B, h, T, T)                           Eq. 6

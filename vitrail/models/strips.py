@@ -4,8 +4,10 @@
     grids (B, 2)       h and w of each
 
 Positions are those of each grid, padding is attended to by nothing and pooled by nothing: features are those of the
-images one by one (NaFlex: arXiv:2502.14786, NaViT: arXiv:2307.06304).
-B batch, P patch, N patches of the longest strip allowed, n = h w, T = prefix + N tokens, D width.
+images one by one (NaFlex: arXiv:2502.14786, NaViT: arXiv:2307.06304). The layers compute on the tokens of all images
+one after the other, without the padding, where torch has a kernel for such attention.
+B batch, P patch, N patches of the longest strip allowed, n = h w, T = prefix + N tokens, S tokens of all
+images, D width.
 """
 
 from __future__ import annotations
@@ -18,10 +20,13 @@ from torch import Tensor
 
 from vitrail.errors import ConfigError
 from vitrail.models.encoder import Layout
+from vitrail.models.packing import pack
 from vitrail.models.positions import Grid
 
 if TYPE_CHECKING:
     from vitrail.models.vit import ViT, ViTConfig
+
+HALVES = (torch.float16, torch.bfloat16)
 
 
 def strip_features(vit: ViT, x: Tensor, grids: Tensor) -> Tensor:
@@ -39,8 +44,24 @@ def strip_features(vit: ViT, x: Tensor, grids: Tensor) -> Tensor:
         z = z + strip_positions(vit, [(h, w) for h, w in grids.tolist()], N).to(z.dtype)
     z = vit.dropout(z)
     z = z if vit.pre_norm is None else vit.pre_norm(z)
-    z = vit.encoder(z, Layout(c.grid, mask=mask[:, None, None]))  # (B, T, D)
+    if is_packable(vit, z):
+        packed = pack(mask)
+        joined = vit.encoder(z[mask][None], Layout(c.grid, packed=packed))  # (1, S, D)
+        z = packed.rows(joined[0])  # (B, T, D)
+    else:
+        z = vit.encoder(z, Layout(c.grid, mask=mask[:, None, None]))  # (B, T, D)
     return vit.pool(z, mask)
+
+
+def is_packable(vit: ViT, z: Tensor) -> bool:
+    """Return True where torch has a kernel for sequences of several lengths: on CUDA, in half precision.
+
+    Not where whole images or attention weights are dropped, and not for the compiler, which wants fixed shapes.
+    """
+    dropping = vit.training and (vit.config.drop_path > 0 or vit.config.attention_dropout > 0)
+    if dropping or torch.compiler.is_compiling():
+        return False
+    return z.is_cuda and z.dtype in HALVES and vit.config.width // vit.config.heads % 8 == 0
 
 
 def strip_positions(vit: ViT, grids: list[Grid], N: int) -> Tensor:
