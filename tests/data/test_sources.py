@@ -160,6 +160,7 @@ def test_options(tmp_path: Path) -> None:
     odd = tmp_path / "what?"
     odd.mkdir()
     assert split_options(str(odd)) == (str(odd), {})  # a path that exists is that path
+    assert split_options(f"{odd}?seed=1") == (str(odd), {"seed": "1"})
     with pytest.raises(ConfigError, match="write them as"):
         split_options("photos?seed")
 

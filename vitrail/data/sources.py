@@ -90,8 +90,8 @@ def list_splits(where: str | Path, *, root: str | Path | None = None, download: 
 class DataSet:
     """A data set of which each split is opened once, however many parts of it are taken.
 
-    A class folder without an image is an error unless `empty_classes` is set; ignored files are noted once.
-    `where?exclude=FILE` leaves out the examples that a file of exclusions (dedup.py) names.
+    A class folder without an image is an error unless `empty_classes` is set; ignored files are noted once. Options
+    after the path are those of its reader, and those of SPLIT_OPTIONS.
     """
 
     where: str | Path
@@ -102,7 +102,8 @@ class DataSet:
 
     def __post_init__(self) -> None:
         self.base, self.options = split_options(str(self.where))
-        self.excluded = self.options.pop("exclude", None)
+        names = [name for name in SPLIT_OPTIONS if name in self.options]
+        self.changes = {name: self.options.pop(name) for name in names}
         self._open: dict[str, Source] = {}
 
     @cached_property
@@ -127,10 +128,8 @@ class DataSet:
 
                 if isinstance(source, FolderSource):
                     check_files(source)
-            if self.excluded is not None:
-                from vitrail.data.dedup import exclude
-
-                source = exclude(source, name, self.excluded)
+            for option, value in self.changes.items():
+                source = SPLIT_OPTIONS[option](source, name, value)
             self._open[name] = source
         return self._open[name]
 
@@ -138,6 +137,19 @@ class DataSet:
         """Return the first of TEST_SPLITS that exists and of which the split strings `seen` use nothing."""
         left = set(self.splits) - {part.name for text in seen for part in parse_split(text)}
         return next((name for name in TEST_SPLITS if name in left), None)
+
+
+def exclude_listed(source: Source, split: str, path: str) -> Source:
+    """Leave out the examples that a file of exclusions names."""
+    from vitrail.data.dedup import exclude
+
+    return exclude(source, split, path)
+
+
+# Options of every kind of data set: what each makes of a whole split, its name and the option's value, in this order.
+SPLIT_OPTIONS: dict[str, Callable[[Source, str, str], Source]] = {
+    "exclude": exclude_listed,
+}
 
 
 def find_test_split(where: str | Path, *seen: str) -> str:
@@ -238,8 +250,11 @@ def folder_layout(where: str | Path) -> Layout | None:
 
 def split_options(where: str) -> tuple[str, dict[str, str]]:
     """Split `photos?seed=1&test=0.2` into (`photos`, {seed: 1, test: 0.2}); a path that exists is taken as it is."""
-    base, mark, query = where.partition("?")
-    if not mark or Path(where).expanduser().exists():
+    marks = [at for at, letter in enumerate(where) if letter == "?"]
+    paths = (where[:at] for at in (len(where), *reversed(marks)))  # a folder may have a question mark in its name
+    base = next((path for path in paths if Path(path).expanduser().exists()), where.partition("?")[0])
+    query = where[len(base) + 1 :]
+    if base == where:
         return where, {}
     try:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True)
