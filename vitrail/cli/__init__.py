@@ -21,6 +21,7 @@ from vitrail.cli.data_verbs import data_dedup, data_inspect, data_shard
 from vitrail.cli.demo_verb import demo
 from vitrail.cli.evaluate_verbs import evaluate, fewshot, knn, linear
 from vitrail.cli.export_verb import export
+from vitrail.cli.index_verbs import index, search
 from vitrail.cli.inspect_verbs import inspect
 from vitrail.cli.model_verbs import calibrate, convert, cost, models, predict
 from vitrail.cli.out_of_memory import out_of_memory
@@ -74,6 +75,8 @@ VERBS: dict[str, Callable[..., Output] | tuple[str, Callable[[list[str]], Output
         "Run a study of the paper: tables and figures with the paper's numbers beside ours.",
         study_command,
     ),
+    "index": index,
+    "search": search,
     "inspect": inspect,
     "export": export,
     "runs": runs,

@@ -43,13 +43,13 @@ def class_sheet(source: Source, path: str | Path, *, classes: int = 30, per_clas
         cells.append((f"{source.class_names[label]} ({len(members):,})", images))
     left_out = f", {len(chosen)} of them shown" if len(chosen) < len(present) else ""
     title = f"{source.name}: {len(source):,} images, {len(present):,} classes{left_out}"
-    return _draw(title, cells, per_class, Path(path))
+    return draw_sheet(title, cells, per_class, Path(path))
 
 
 def pair_sheet(title: str, pairs: Sequence[tuple[str, Source, int, Source, int]], path: str | Path) -> Path:
     """Draw pairs of images beside each other. A pair is (caption, source, index, source, index)."""
     cells = [(caption, [_read(a, i), _read(b, j)]) for caption, a, i, b, j in pairs]
-    return _draw(title, cells, 2, Path(path))
+    return draw_sheet(title, cells, 2, Path(path))
 
 
 def check_sheet(path: str | Path) -> None:
@@ -57,12 +57,16 @@ def check_sheet(path: str | Path) -> None:
     check_replaceable(Path(path), MARK, "contact sheet")
 
 
-def _draw(
-    title: str, cells: Sequence[tuple[str, list[Image.Image | None]]], per_cell: int, path: Path
+def draw_sheet(
+    title: str,
+    cells: Sequence[tuple[str, list[Image.Image | None]]],
+    per_cell: int,
+    path: Path,
+    columns: int | None = None,
 ) -> Path:
-    """Draw cells of `per_cell` images, left to right and down, on a page of about 4:3."""
+    """Draw cells of `per_cell` images, left to right and down, in so many columns, else on a page of about 4:3."""
     width, height = per_cell * (TILE + GAP) + MARGIN, TILE + CAPTION + MARGIN
-    columns = max(1, round(math.sqrt(len(cells) * height / width * 4 / 3)))
+    columns = columns or max(1, round(math.sqrt(len(cells) * height / width * 4 / 3)))
     rows = math.ceil(len(cells) / columns)
     page = Image.new("RGB", (columns * width + MARGIN, rows * height + CAPTION + 2 * MARGIN), PAPER)
     pen, font = ImageDraw.Draw(page), _font(14)

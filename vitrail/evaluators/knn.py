@@ -8,6 +8,7 @@
 Exact, ties included: neighbours are those of s in float64, of equal s the one of lower index first; of equal sums
 the lower class. The search itself is a float32 product in blocks, so that a million features fit. Its rounding is
 bounded: everything within that bound of the k-th stays a candidate, and candidates are ranked by s in float64.
+Other quick scores, as those of an index in 8 bits, come with a bound of their own.
 
 n queries, N features to search, D width, m candidates of each query, K classes, b rows at a time.
 """
@@ -41,6 +42,22 @@ ELECTED = 4096  # queries that are classified at a time
 VOTES = ("weighted", "unweighted")
 KS = (1, 5, 10, 20, 50)  # to choose from
 Product = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class QuickScores:
+    """Scores that tell which keys may be among the nearest of some queries; in place of s, any multiple of it will do
+    that is above 0 and the same for all scores of a query."""
+
+    queries: Tensor  # (n, ...), of which `product` takes rows
+    product: Callable[[slice], Product]  # keys -> the function of queries (b, ...) that returns scores (b, N)
+    bound: (
+        Tensor | float
+    )  # on the difference between a score and s; (n, 1) where it is not that of all queries
+    block: int  # keys that are scored together
+
+
+Quick = Callable[[np.ndarray], QuickScores]  # of queries (n, D)
 
 
 @dataclass(frozen=True)
@@ -124,38 +141,56 @@ def elect(w: np.ndarray, labels: np.ndarray, classes: int) -> np.ndarray:
 
 
 def neighbours(
-    keys: np.ndarray, queries: np.ndarray, k: int, device: torch.device | str = "cpu"
+    keys: np.ndarray,
+    queries: np.ndarray,
+    k: int,
+    device: torch.device | str = "cpu",
+    quick: Quick | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the k nearest keys (N, D) of each query (n, D), nearest first: s float64 (n, k), index int64 (n, k)."""
     check_k(k, len(keys))
     device, results = torch.device(device), []
+    quick = quick or partial(cosines, keys, device)
     blocks = range(0, len(queries), QUERIES)
-    for i in progress(blocks, len(blocks), "neighbours"):
-        results.append(nearest(keys, queries[i : i + QUERIES], k, min(len(keys), k + SPARE), device))
+    for i in progress(blocks, len(blocks), "neighbours") if len(blocks) > 1 else blocks:
+        m = min(len(keys), k + SPARE)
+        results.append(nearest(keys, queries[i : i + QUERIES], k, m, device, quick))
     s, index = (np.concatenate(arrays) for arrays in zip(*results, strict=True))  # (n, k) each
     return s, index
 
 
-def nearest(
-    keys: np.ndarray, queries: np.ndarray, k: int, m: int, device: torch.device
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the neighbours from m candidates, or from more if rounding could hide one behind the last."""
+def cosines(keys: np.ndarray, device: torch.device, queries: np.ndarray) -> QuickScores:
+    """Return s in the precision of products on a device."""
     dtype = score_type(device)
-    rough, index = candidates(keys, unit(queries, device, dtype), m)  # (n, m) each
-    # On |rough - s|, whatever the order of summation.
+    # Whatever the order of summation.
     bound = (queries.shape[1] + 8) * torch.finfo(dtype).eps / 2
-    possible = rough >= rough[:, k - 1 : k] - 2 * bound  # (n, m)
+
+    def product(rows: slice) -> Product:
+        return packed_product(unit(keys[rows], device, dtype))
+
+    return QuickScores(unit(queries, device, dtype), product, bound, KEYS)
+
+
+def nearest(
+    keys: np.ndarray, queries: np.ndarray, k: int, m: int, device: torch.device, quick: Quick
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the neighbours from m candidates, or from more if an error could hide one behind the last."""
+    scores = quick(queries)
+    rough, index = candidates(scores, len(keys), m)  # (n, m) each
+    possible = rough >= rough[:, k - 1 : k] - 2 * scores.bound  # (n, m)
     most = int(possible.sum(dim=1).max())
     s, at = ranked(keys, queries, index[:, :most].cpu().numpy(), k, device)  # (n, k) each
     unsure = possible[:, -1].cpu().numpy()  # (n,)
     if m < len(keys) and unsure.any():
-        s[unsure], at[unsure] = nearest(keys, queries[unsure], k, min(2 * m, len(keys)), device)
+        s[unsure], at[unsure] = nearest(keys, queries[unsure], k, min(2 * m, len(keys)), device, quick)
     return s, at
 
 
-def candidates(keys: np.ndarray, q: Tensor, m: int) -> tuple[Tensor, Tensor]:
+def candidates(scores: QuickScores, n_keys: int, m: int) -> tuple[Tensor, Tensor]:
     """Return the m highest scores of each query, highest first, and the index of each: (n, m) each."""
-    score, index = q.new_zeros(len(q), 0), torch.zeros(len(q), 0, dtype=torch.int64, device=q.device)
+    q = scores.queries
+    score = torch.zeros(len(q), 0, device=q.device)
+    index = torch.zeros(len(q), 0, dtype=torch.int64, device=q.device)
 
     def best(rows: slice, product: Product, begin: int) -> tuple[Tensor, Tensor]:
         high, at = promising(product(q[rows]), score[rows], m)  # (b, p) each
@@ -163,10 +198,10 @@ def candidates(keys: np.ndarray, q: Tensor, m: int) -> tuple[Tensor, Tensor]:
         high, order = high.topk(min(m, high.shape[1]))
         return high, at.gather(1, order)  # (b, up to m) each
 
-    for i in range(0, len(keys), KEYS):
-        block = unit(keys[i : i + KEYS], q.device, q.dtype)  # (N, D), N <= KEYS
-        size = SLICE if q.device.type == "cpu" else max(1, SCORES // len(block))
-        extend = partial(best, product=packed_product(block), begin=i)
+    for i in range(0, n_keys, scores.block):
+        keys = slice(i, min(i + scores.block, n_keys))
+        size = SLICE if q.device.type == "cpu" else max(1, SCORES // scores.block)
+        extend = partial(best, product=scores.product(keys), begin=i)
         score, index = joined(extend, len(q), size, q.device)  # (n, up to m) each
     return score, index
 
