@@ -19,8 +19,8 @@ import numpy as np
 
 from vitrail.data.contact_sheet import check_sheet, class_sheet
 from vitrail.data.copies import Scan, find_pairs, scan
-from vitrail.data.readers.folder import describe_ignored, ignored_files
-from vitrail.data.sources import Source, folder_layout, list_splits, open_source
+from vitrail.data.readers.folder import describe_ignored
+from vitrail.data.sources import DataSet, Source
 from vitrail.errors import ConfigError
 
 LISTED = 5  # examples of a problem that a sentence names
@@ -153,12 +153,12 @@ def inspect_data(
 
     `sheet` is where the contact sheet of the first split is drawn (PNG).
     """
-    names = list_splits(where) if splits is None else splits
+    data = DataSet(where, empty_classes=True)
+    names = data.splits if splits is None else splits
     if not names:
         raise ConfigError("no split to inspect: name at least one")
-    source_by_split = {name: open_source(where, name, empty_classes=True) for name in names}
-    layout = folder_layout(where)
-    ignored = {} if layout is None else dict(ignored_files(layout).most_common())
+    source_by_split = {name: data.part(name) for name in names}
+    ignored = dict(data.reader.ignored().most_common())
     if sheet is not None:
         check_sheet(sheet)
     scans = {name: scan(source) for name, source in source_by_split.items()}
@@ -171,7 +171,7 @@ def inspect_data(
             two = (other, second.key(j), second.class_names[second.labels[j]])
             copies.append(Copy(*one, *two, score, how))
     drawn = None if sheet is None else str(class_sheet(next(iter(source_by_split.values())), sheet))
-    return Report(reports, tuple(copies), drawn, ignored, None if layout is None else str(layout))
+    return Report(reports, tuple(copies), drawn, ignored, data.reader.layout or None)
 
 
 def _report_split(name: str, source: Source, scanned: Scan) -> SplitReport:

@@ -15,11 +15,12 @@ of the source decides.
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 from urllib.parse import parse_qsl
 
 import numpy as np
@@ -27,9 +28,6 @@ import numpy as np
 from vitrail.data.bounded_files import TooLargeError, read_file
 from vitrail.data.splits import SPLITS, parse_split, select_source
 from vitrail.errors import ConfigError, DataError, ImageError
-
-if TYPE_CHECKING:
-    from vitrail.data.readers.folder import Layout
 
 COMPRESSED = (".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".tar.zst")
 TEST_SPLITS = ("test", "validation")
@@ -169,6 +167,11 @@ class Reader(NamedTuple):
 
     splits: list[str]
     open: Callable[[str], Source]
+    layout: str = ""  # how a folder of images is read, for people
+    cut: bool = False  # it has no splits of its own: vitrail splits it
+    ignored: Callable[[], Counter[str]] = (
+        Counter  # counts files that are not used as images: reason -> how many
+    )
 
 
 def find_reader(
@@ -184,6 +187,10 @@ def find_reader(
 
         return find_on_hub(base, options, download=download)
     path = Path(base).expanduser()
+    if path.is_dir() and {"labels", "pattern"} & set(options):
+        from vitrail.data.readers.folder import find_folder
+
+        return find_folder(path, options)
     if not path.exists():
         from vitrail.data.catalog import CATALOG, find_in_catalog
 
@@ -231,6 +238,8 @@ def find_kind(path: Path) -> str:
     if not path.is_dir():
         raise DataError(f"{path}: neither a file nor a folder")
     parquet, tar = has_shards(path, ".parquet"), has_shards(path, ".tar")
+    if parquet and (path / "metadata.parquet").is_file():  # labels of a folder of images, as of Hugging Face
+        parquet = sum(entry.name.endswith(".parquet") for entry in scan_folder(path)) > 1
     if parquet and tar:
         raise DataError(f"{path}: contains both Parquet and tar shards; put them into two folders")
     if not parquet and not tar and any(entry.name.endswith(COMPRESSED) for entry in scan_folder(path)):
@@ -238,20 +247,12 @@ def find_kind(path: Path) -> str:
     return "parquet" if parquet else "tar" if tar else "folder"
 
 
-def folder_layout(where: str | Path) -> Layout | None:
-    """Return how a folder of images is read; None for other kinds of data sets, which are never ambiguous."""
-    path = Path(split_options(str(where))[0]).expanduser()
-    if not path.is_dir() or find_kind(path) != "folder":
-        return None
-    from vitrail.data.readers.folder import find_layout
-
-    return find_layout(path)
-
-
 def split_options(where: str) -> tuple[str, dict[str, str]]:
     """Split `photos?seed=1&test=0.2` into (`photos`, {seed: 1, test: 0.2}); a path that exists is taken as it is."""
     marks = [at for at, letter in enumerate(where) if letter == "?"]
-    paths = (where[:at] for at in (len(where), *reversed(marks)))  # a folder may have a question mark in its name
+    paths = (
+        where[:at] for at in (len(where), *reversed(marks))
+    )  # a folder may have a question mark in its name
     base = next((path for path in paths if Path(path).expanduser().exists()), where.partition("?")[0])
     query = where[len(base) + 1 :]
     if base == where:

@@ -25,7 +25,7 @@ from typing import Any, TypedDict
 from vitrail.checkpoints.json_files import Count, check_kind
 from vitrail.checkpoints.license import describe_license, stated_license
 from vitrail.checkpoints.run.state import fail_together
-from vitrail.data.sources import TEST_SPLITS, folder_layout
+from vitrail.data.sources import TEST_SPLITS
 from vitrail.data.splits import parse_split
 from vitrail.errors import CheckpointError, ConfigError, DataError
 from vitrail.evaluators.score import mean_and_std
@@ -272,9 +272,7 @@ def describe_finetuning(finetuning: Finetuning, assembled: Assembled, inputs: In
         text += f"; {', '.join(unused.values())} unused"
         if settings.data.train == "train" and "validation" in unused and not finetuning.sweep.sweep:
             text += " (train+validation would train on both)"
-    layout = folder_layout(settings.data.data)
-    cut_here = layout is not None and not layout.splits
-    note(text + ("; vitrail split the folder" if cut_here else ""))
+    note(text + ("; vitrail split the folder" if inputs.data.reader.cut else ""))
     if missing := sources.untested():
         assert sources.test is not None
         note(

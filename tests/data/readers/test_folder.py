@@ -25,7 +25,7 @@ from vitrail.data.readers.folder import (
     ignored_files,
     list_images,
 )
-from vitrail.data.sources import DataSet, folder_layout, list_splits, open_source
+from vitrail.data.sources import DataSet, list_splits, open_source
 from vitrail.errors import ConfigError, DataError, ImageError
 
 
@@ -211,13 +211,12 @@ def test_what_is_ignored_beside_the_splits_is_counted_once(tmp_path: Path) -> No
         path = tmp_path / "set" / name
         path.parent.mkdir(exist_ok=True)
         path.touch()
-    layout = folder_layout(tmp_path / "set")
-    assert layout is not None and ignored_files(layout) == {
+    assert DataSet(tmp_path / "set").reader.ignored() == {
         "an image in bee, a folder beside train, test": 2,
         "not an image by its extension (.txt)": 2,
         "an image outside of the class folders (.png)": 1,
     }
-    assert folder_layout("shapes") is folder_layout(tmp_path / "set/train/ant/a.png") is None
+    assert DataSet("shapes").reader.layout == ""
 
 
 def test_ignored_files_are_noted_once_and_by_the_first_process(

@@ -97,17 +97,26 @@ class FolderSource(Source):
 
 def find_folder(root: Path, options: dict[str, str]) -> Reader:
     """Return the reader of a folder of images; ConfigError for options that do not apply to it."""
+    from vitrail.data.readers.listed import find_listing
+
+    if listing := find_listing(root, options):
+        return listing
+    options = {name: value for name, value in options.items() if name != "labels"}  # labels=none
     fractions = read_split_options(str(root), options, "classes")
     layout, outer = find_layout(root), "classes" in options
     if options.get("classes", "outer") != "outer":
         raise ConfigError(f"{root}: option classes={options['classes']}; outer is allowed: see docs/data.md")
     if not layout.splits:
-        return cut_in_three(str(root), lambda: open_folder(layout, "", outer=outer), fractions)
+        reader = cut_in_three(str(root), lambda: open_folder(layout, "", outer=outer), fractions)
+        return reader._replace(layout=str(layout), ignored=lambda: ignored_files(layout))
     splits = list(layout.splits)
     if unused := {name: options[name] for name in DEFAULTS if name in options}:
         raise ConfigError(f"{root} has its own splits ({', '.join(splits)}): options {unused} do not apply")
     return Reader(
-        splits, lambda split: open_folder(layout, find_split(split, splits, str(root)), outer=outer)
+        splits,
+        lambda split: open_folder(layout, find_split(split, splits, str(root)), outer=outer),
+        layout=str(layout),
+        ignored=lambda: ignored_files(layout),
     )
 
 
@@ -166,7 +175,7 @@ def cut_in_three(
             )
         return part
 
-    return Reader(list(SPLITS), open_part)
+    return Reader(list(SPLITS), open_part, cut=True)
 
 
 def read_split_options(where: str, options: dict[str, str], *others: str) -> tuple[int, float, float]:
