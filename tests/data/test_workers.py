@@ -13,7 +13,7 @@ from vitrail.data.loader import Loader
 from vitrail.data.preprocess import parse
 from vitrail.data.settings import DataSettings
 from vitrail.data.sources import open_source
-from vitrail.data.workers import start_fork_server
+from vitrail.data.workers import end_workers, start_fork_server
 from vitrail.errors import ConfigError
 
 READING = """
@@ -126,6 +126,19 @@ def test_a_worker_obeys_its_owner_alone(tmp_path):
     script.write_text(STUCK)
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines() == ["after a stranger's SIGTERM None", "after its owner's 1"], done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere SIGTERM is not blocked")
+def test_a_worker_that_still_starts_is_ended():
+    start_fork_server("vitrail.data.loader")
+    worker = multiprocessing.get_context("forkserver").Process(target=time.sleep, args=(60,))
+    worker.start()
+    worker.terminate()
+    worker.join(0.5)
+    assert worker.is_alive()
+    begun = time.monotonic()
+    end_workers([worker])
+    assert not worker.is_alive() and time.monotonic() - begun < 30
 
 
 def test_a_script_that_does_its_work_on_import_is_told_so(monkeypatch):

@@ -37,7 +37,7 @@ from vitrail.data.bad_files import BadExample, BadFiles
 from vitrail.data.preprocess import Pipeline
 from vitrail.data.settings import DataSettings
 from vitrail.data.sources import Source
-from vitrail.data.workers import UNGUARDED, begin_worker, start_fork_server
+from vitrail.data.workers import UNGUARDED, begin_worker, end_workers, start_fork_server
 from vitrail.errors import ConfigError, DataError, TrainingError
 from vitrail.runtime.device import Device, pick
 from vitrail.runtime.threads import in_order
@@ -176,8 +176,9 @@ class Loader:
             batches = iter(read)
             try:
                 yield from batches
-            finally:  # while the error is reported, a worker that is still starting would lose its semaphores
+            finally:
                 batches._shutdown_workers()  # type: ignore[attr-defined]
+                end_workers(batches._workers)  # type: ignore[attr-defined]
         except BrokenPipeError as error:
             raise ConfigError(UNGUARDED) from error
         except RuntimeError as error:

@@ -15,7 +15,9 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterable
 from multiprocessing import forkserver, resource_tracker
+from multiprocessing.process import BaseProcess
 
 from vitrail.errors import ConfigError
 
@@ -49,6 +51,15 @@ def begin_worker(_: int) -> None:
     if SENDER_IS_KNOWN:  # blocked already, unless the fork server was started by somebody else
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     threading.Thread(target=end_with_owner, daemon=True).start()
+
+
+def end_workers(workers: Iterable[BaseProcess]) -> None:
+    """Kill those that were told to end and still start: while the owner ends, they would lose their semaphores, and
+    print a traceback. SIGTERM is blocked until they have started."""
+    for worker in workers:
+        if worker.is_alive():
+            worker.kill()
+        worker.join()
 
 
 def end_with_owner() -> None:
