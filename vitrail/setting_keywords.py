@@ -58,6 +58,7 @@ class ExperimentSettings(TypedDict, total=False):
     val: str
     test: str
     preprocess: str
+    augment: Literal["none", "light", "medium", "strong"] | None
     evaluate_preprocess: str
     batch_size: int
     mixup: float

@@ -19,7 +19,7 @@ from torch.testing import assert_close
 from tests.peers import torchvision_or_skip
 from vitrail.data.augment import inception_box
 from vitrail.data.decode import decode
-from vitrail.data.preprocess import PRESETS, Pipeline, default_line, parse
+from vitrail.data.preprocess import AUGMENTS, PRESETS, Pipeline, augmented_line, default_line, parse
 from vitrail.errors import ConfigError, ImageError, VitrailError
 
 EVAL = "resize_small(256)|central_crop(224)|uint8|to_range(-1, 1)"
@@ -446,3 +446,36 @@ def test_presets_are_pipelines() -> None:
         pipeline = parse(line)
         assert isinstance(pipeline, Pipeline)
         assert pipeline.image_size is not None
+
+
+# ---- strengths of augmentation ----
+
+
+@pytest.mark.parametrize("size", [(32, 32), (32, 48)])
+def test_lines_by_strength_make_the_size_and_keep_the_range(size: tuple[int, int]) -> None:
+    own = f"resize({size[0]}, {size[1]})|normalize(0.5, 0.5)"
+    lines = {name: parse(augmented_line(name, own, size)) for name in ("none", *AUGMENTS)}
+    assert str(lines["none"]) == str(parse(own))
+    for name, line in lines.items():
+        assert (line.image_size, line.value_op, line.random) == (size, parse(own).value_op, name != "none")
+        assert line(noise(40, 60), rng() if line.random else None).shape == (3, *size)
+
+
+def test_stronger_augmentation_changes_more_of_an_image() -> None:
+    """Standard deviation of a pixel of one image over draws."""
+    image, own = (
+        np.tile(np.linspace(0, 255, 64, dtype=np.uint8)[:, None, None], (1, 64, 3)),
+        default_line((32, 32)),
+    )
+    spread = []
+    for name in ("none", *AUGMENTS):
+        line = parse(augmented_line(name, own, (32, 32)))
+        draws = [line(image, rng(seed) if line.random else None) for seed in range(60)]
+        spread.append(float(torch.stack(draws).std(dim=0).mean()))
+    assert spread == sorted(spread) and spread[0] == 0
+
+
+def test_images_of_any_shape_are_not_cropped() -> None:
+    own = "fit_patches(16, 8)|uint8|to_range(-1, 1)"
+    assert augmented_line("light", own, (32, 32)) == f"flip_lr|{own}"
+    assert augmented_line("medium", own, (32, 32)) == f"flip_lr|randaugment(2, 10)|{own}"

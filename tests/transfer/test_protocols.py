@@ -5,6 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vitrail.data import preprocess as pp
+from vitrail.data.settings import DataSettings
+from vitrail.errors import ConfigError
 from vitrail.train.optim import lr_at
 from vitrail.transfer.protocols import PROTOCOLS, Facts, augreg, bit, default, paper, round_to
 
@@ -113,7 +115,11 @@ def test_every_protocol_is_complete_and_its_lines_make_the_size(
     made = tuning.experiment
     size = made.model.image_size
     assert size % stride == 0 and (asked is None or size == asked)
-    assert pp.parse(made.data.preprocess).image_size == (size, size)
+    assert bool(made.data.preprocess) != bool(made.data.augment)
+    line = made.data.preprocess or pp.augmented_line(
+        made.data.augment, pp.default_line((size, size)), (size, size)
+    )
+    assert pp.parse(line).image_size == (size, size)
     if made.data.evaluate_preprocess:
         assert pp.parse(made.data.evaluate_preprocess).image_size == (size, size)
     assert int(made.training.steps) >= 200 and 0 < tuning.sweep.dev < 1 and tuning.sweep.sweep == sweep
@@ -148,3 +154,13 @@ def test_default_sizes(fields, size):
 
 def test_round_to():
     assert [round_to(n, 16) for n in (1, 23, 25, 384)] == [16, 16, 32, 384]
+
+
+@pytest.mark.parametrize("protocol", sorted(PROTOCOLS))
+def test_a_training_line_or_a_strength_that_is_set_takes_the_place_of_the_protocols_own(protocol):
+    named = PROTOCOLS[protocol](facts(augment="strong")).experiment.data
+    assert not named.preprocess
+    written = PROTOCOLS[protocol](facts(preprocess="resize(384)")).experiment.data
+    assert written.augment is None
+    with pytest.raises(ConfigError, match="set one of them"):
+        DataSettings(preprocess="resize(384)", augment="light")

@@ -89,6 +89,8 @@ def facts_in(words: list[str]) -> dict[str, Any]:
         "image_size": int(size) if size.isdecimal() else "any" if size == "any" else None,
         "optimizer": word_after("--optimizer", words) or None,
         "schedule": word_after("--schedule", words) or None,
+        "preprocess": word_after("--preprocess", words) or None,
+        "augment": word_after("--augment", words) or None,
         "sweep": "--sweep" in words,
     }
 

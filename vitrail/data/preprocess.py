@@ -86,6 +86,32 @@ PRESETS: dict[str, str] = {
 }
 
 
+# Training lines by strength, at a size; what comes before the range of values. RandAugment as big_vision's.
+AUGMENTS: dict[str, str] = {
+    "light": "inception_crop({size}, area=(0.25, 1))|flip_lr|uint8",
+    "medium": "inception_crop({size}, area=(0.08, 1))|flip_lr|uint8|randaugment(2, 10)|uint8",
+    "strong": "inception_crop({size}, area=(0.08, 1))|flip_lr|uint8|randaugment(2, 15)|"
+    "random_erasing(0.25, fill=grey)|uint8",
+}
+
+
+def augmented_line(augment: str, evaluation: str, image_size: tuple[int, int]) -> str:
+    """Return the training line of a strength, for a model with this evaluation line; `none` is that line itself.
+
+    Images of any shape are flipped, and distorted, but not cropped.
+    """
+    own = parse(evaluation)
+    if augment == "none":
+        return str(own)
+    height, width = image_size
+    size = f"{height}" if height == width else f"{height}, {width}"
+    ops = parse(AUGMENTS[augment].format(size=size)).pixel_ops
+    if own.strip is not None:
+        kept = [op for op in ops if isinstance(op, FlipLR | RandAugment)]
+        return str(Pipeline((*kept, *own.pixel_ops), own.value_op))
+    return str(Pipeline(ops, own.value_op))
+
+
 def default_line(image_size: tuple[int, int]) -> str:
     """Return the line of our own models: the middle 7/8 of the short side if square, else the image squashed."""
     height, width = image_size

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 from vitrail.errors import ConfigError
 
@@ -15,6 +16,8 @@ class DataSettings:
     val: str = "auto"  # split to choose by, or none; auto: 10%, 2% or 1% of each class, none with --train
     test: str = "auto"  # split to evaluate once, at the end, or none; auto: test or validation
     preprocess: str = ""  # training line; if unset, inception crop and flip, to the model's size
+    # a training line by its strength: the evaluation line, crops and flips, and with random distortions
+    augment: Literal["none", "light", "medium", "strong"] | None = None
     evaluate_preprocess: str = ""  # evaluation line, stored with the model; if unset, the model's own
     batch_size: int = 256  # examples per step, over all processes
     mixup: float = 0.0  # alpha of mixup: weights from Beta(alpha, alpha); 0: off
@@ -36,3 +39,7 @@ class DataSettings:
         for name, (valid, rule) in allowed.items():
             if not valid:
                 raise ConfigError(f"{name} {getattr(self, name)}: must {rule}")
+        if self.preprocess and self.augment:
+            raise ConfigError(
+                f"augment {self.augment} and preprocess '{self.preprocess}' are two training lines: set one of them"
+            )

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from vitrail.data.bad_files import BadExample
 from vitrail.data.loader import READING, Batch, Loader
-from vitrail.data.preprocess import Pipeline, parse
+from vitrail.data.preprocess import Pipeline, augmented_line, parse
 from vitrail.data.settings import DataSettings
 from vitrail.data.sources import Source
 from vitrail.errors import CheckpointError, ConfigError, DataError, ImageError
@@ -325,8 +325,11 @@ def transform(model: RunnableLike, training: bool = False) -> Transform:
     return Transform(parse(training_line(model)) if training else pipeline)
 
 
-def training_line(model: Runnable) -> str:
-    """Return Inception crop and flip, to the model's size and range; of images of any shape the flip alone."""
+def training_line(model: Runnable, augment: str | None = None) -> str:
+    """Return the training line of a strength, to the model's size and range; without one Inception crop and flip, of
+    images of any shape the flip alone."""
+    if augment is not None:
+        return augmented_line(augment, model.preprocess, model.config.image_size)
     own = parse(model.preprocess)
     if own.strip is not None:
         return f"flip_lr|{own}"

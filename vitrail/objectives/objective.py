@@ -53,8 +53,8 @@ class Objective(Protocol):
 
 
 def training_view(model: Model, data: DataSettings) -> View:
-    """Return the view of the training line: the one that is set, else inception crop and flip to the model's size."""
-    line = data.preprocess or training_line(model)
+    """Return the view of the training line: the one that is set or named, else inception crop and flip."""
+    line = data.preprocess or training_line(model, data.augment)
     pipeline = pp.parse(line)
     if not fits_model(pipeline, model):
         raise ConfigError(f"'{line}' makes {pipeline.image_size}, the model takes {model.config.image_size}")

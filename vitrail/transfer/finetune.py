@@ -43,6 +43,8 @@ from vitrail.train.settings import Experiment
 from vitrail.transfer.protocols import PROTOCOLS, Finetuning, Protocol, gather_facts
 from vitrail.transfer.results_page import describe_tie, results_page
 
+# Settings of a person's that others depend on: fields of `Facts`.
+ASKED = ("image_size", "optimizer", "schedule", "preprocess", "augment")
 Start = Callable[[str, Experiment], Trained]  # train in a folder inside
 
 
@@ -97,7 +99,7 @@ def prepare(
             "architecture to train from scratch"
         )
     train = settings.get("train", "train")
-    chosen: dict[str, Any] = {name: settings.get(name) for name in ("image_size", "optimizer", "schedule")}
+    chosen: dict[str, Any] = {name: settings.get(name) for name in ASKED}
     start = {"data": data, "model": model, "image_size": chosen["image_size"], "train": train}
     inputs = Inputs.read(override(Experiment(), start))
     chosen |= {"gpu": pick(device).type == "cuda", "sweep": bool(settings.get("sweep"))}

@@ -91,6 +91,8 @@ class Facts:
     image_size: int | Literal["any"] | None = None
     optimizer: str | None = None
     schedule: str | None = None
+    preprocess: str | None = None
+    augment: str | None = None
     sweep: bool = False
 
     @property
@@ -211,7 +213,7 @@ def default(facts: Facts) -> Finetuning:
         "lr": 0.01,
         "steps": max(200, epochs * n // batch_size),
         "warmup": "10%",
-        "preprocess": f"inception_crop({size}, area=(0.25, 1))|flip_lr|uint8|{facts.value_op}",
+        "augment": "light",
     }
     return complete(facts, settings)
 
@@ -228,6 +230,9 @@ def complete(facts: Facts, settings: dict[str, Any]) -> Finetuning:
     if facts.image_size == "any":  # the lines above make squares, and a mixture needs images of one shape
         settings = {name: value for name, value in settings.items() if not name.endswith("preprocess")}
         settings |= {"image_size": "any", "mixup": 0.0}
+    for asked, other in (("augment", "preprocess"), ("preprocess", "augment")):  # one of them names the line
+        if getattr(facts, asked):
+            settings.pop(other, None)
     optimizer = "adamw" if facts.optimizer == "adamw" else "sgd"
     shared = {"train": "train", "val": "none", "optimizer": optimizer, "save_every": "25%"}
     return override(Finetuning(), {**shared, "sweep": facts.sweep, "dev": dev, **settings})

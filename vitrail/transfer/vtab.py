@@ -18,7 +18,7 @@ import shutil
 import statistics
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any, TypedDict
 
 from vitrail.checkpoints.checkpoint import Checkpoint, model_digest, to_model
 from vitrail.checkpoints.formats import create
@@ -54,13 +54,11 @@ class TaskResults(TypedDict):
 
 @dataclass(frozen=True)
 class VTABProtocol:
-    """Choice of lr, number of runs and augmentation of the tasks."""
+    """Choice of lr, and number of runs of the tasks."""
 
     # learning rates to choose from on val200, after training on train800; if unset, --lr
     lrs: tuple[float, ...] = ()
     seeds: int = 1  # number of runs of each task; the first has --seed
-    # random crops and mirror images where they keep the label
-    augment: Literal["by-task", "none"] = "by-task"
     train_examples: int = 800  # examples to train on; other numbers than 800 and 200 are for trials
     val_examples: int = 200  # examples to choose lr by
     keep_models: bool = False  # keep the weights of each task
@@ -204,13 +202,14 @@ def run_task(
 ) -> dict[str, Any]:
     """Choose lr on val, train on all examples with each seed, test."""
     (data, manifest), task, size = examples, TASKS[name], start.experiment.model.pixels or 0
-    line = f"resize({size})|{start.value_op}"
+    plain, augment = f"resize({size})|{start.value_op}", start.experiment.data.augment
+    line = pp.augmented_line(augment or "none", plain, (size, size))
     # Labels of structured tasks are places, distances, numbers of objects: other pixels would make them wrong.
-    if protocol.augment == "by-task" and task.group != "structured":
+    if augment is None and task.group != "structured":
         flip = "flip_lr|" if task.flip else ""
         line = f"resize({round(size * 7 / 6)})|random_crop({size})|{flip}{start.value_op}"
     line = start.experiment.data.preprocess or line
-    experiment = override(start.experiment, {"data": data.where, "preprocess": line})
+    experiment = override(start.experiment, {"data": data.where, "preprocess": line, "augment": None})
     inputs = Inputs(open_data(experiment.data), start.checkpoint)
 
     def train(place: str, **changes: Any) -> dict[str, Any]:
@@ -292,7 +291,7 @@ def table(result: dict[str, Any]) -> tables.Table:
     lines = [
         f"{experiment['model']['image_size']} px, {experiment['training']['steps']:,} steps of "
         f"{experiment['data']['batch_size']} images, normalisation {result['normalisation']}, augmentation "
-        f"{protocol['augment']}; {sizes[0]} + {sizes[1]} training examples"
+        f"{experiment['data']['augment'] or 'by task'}; {sizes[0]} + {sizes[1]} training examples"
     ]
     if sizes != (800, 200):
         lines.append("Not VTAB-1k, which has 800 + 200 training examples for each task")
