@@ -11,7 +11,7 @@ from tests.evaluators.split import small_model
 from vitrail.cli.evaluate_verbs import Passing, Probing, evaluate, fewshot, knn, linear
 from vitrail.cli.inspect_verbs import inspect
 from vitrail.cli.verb import Common
-from vitrail.errors import ConfigError, DataError
+from vitrail.errors import CheckpointError, ConfigError, DataError
 from vitrail.transfer.suite import transfer
 
 DATA = "shapes:colour?n=60&image_size=16"
@@ -43,6 +43,30 @@ def test_fewshot_with_a_sweep(bundle):
     made = scores(fewshot(bundle, DATA, shots=(4,), seeds=1, sweep=True, common=CPU))
     assert 2.0**-10 <= made[0]["l2"][0] <= 2.0**19
     assert made[0]["std"] is None
+
+
+def test_the_classifiers_that_are_written(bundle, tmp_path):
+    for verb, name in ((fewshot, "few"), (linear, "linear")):
+        out = tmp_path / name
+        shown = verb(bundle, DATA, out=str(out), probing=Probing(image_size=24), common=CPU)
+        model = vitrail.load(out)
+        assert model.config.image_size == (24, 24) and model.config.classes == len(model.class_names)
+        last = scores(shown)[-1]
+        assert evaluate(str(out), DATA, common=CPU).result["top1"] == pytest.approx(
+            last["value"], abs=2 / last["n"]
+        )
+        assert shown.result["out"] == str(out) and str(out) in shown.after[-1]
+        with pytest.raises(CheckpointError, match="nothing is overwritten"):
+            verb(bundle, DATA, out=str(out), common=CPU)
+
+
+def test_the_image_size_is_that_of_the_features(bundle):
+    for verb in (fewshot, linear, knn):
+        lines = {
+            verb(bundle, DATA, probing=Probing(image_size=size), common=CPU).result["preprocess"]
+            for size in (None, 24)
+        }
+        assert len(lines) == 2
 
 
 def test_fewshot_with_big_visions_draws(bundle):

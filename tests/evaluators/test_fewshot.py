@@ -4,11 +4,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import vitrail
 from tests.evaluators.split import Split, named, small_model
 from tests.evaluators.tinted import Tinted
 from vitrail.errors import ConfigError, DataError
 from vitrail.evaluators import fewshot
 from vitrail.evaluators.fewshot import FewShot, Run, ordered_classes, score, solve
+from vitrail.evaluators.probes import learn_fewshot
 from vitrail.inference.features import Features
 
 CPU = torch.device("cpu")
@@ -143,10 +145,23 @@ def test_a_sweep_takes_what_suits_the_data():
     assert swept > worst
 
 
-def test_nothing_left_to_choose_on():
-    train = gaussians(2, 4, 3)
-    with pytest.raises(DataError, match="none is left to choose l2 on"):
-        run(train, train, 2, 0, (1.0, 2.0), CPU)
+def test_where_every_example_is_drawn_folds_choose():
+    train, test = gaussians(10, 24, 3, spread=3.0), gaussians(200, 24, 3, seed=1, spread=3.0)
+    every = {l2: run(train, test, 10, 0, (l2,), CPU).accuracy for l2 in (1e-9, 1e2, 1e15)}
+    assert run(train, test, 10, 0, tuple(every), CPU).accuracy > min(every.values())
+    with pytest.raises(DataError, match="too few to hold out a part"):
+        run(gaussians(1, 4, 3), train, 1, 0, (1.0, 2.0), CPU)
+
+
+def test_the_model_of_all_examples_gives_the_scores_of_least_squares(tmp_path):
+    train, test = Tinted(60), Tinted(30, seed=1)
+    l2, score = learn_fewshot(FewShot(train, test, shots=(5,)), small_model(), tmp_path / "model")
+    evaluation = vitrail.evaluate(vitrail.load(tmp_path / "model"), test)
+    assert evaluation.top1 == pytest.approx(score.value, abs=1 / 30)
+    assert l2 > 0 and evaluation.loss < np.log(6) / 2  # probabilities, and not outputs of -1 and 1
+    one_each = Tinted(6)
+    l2, _ = learn_fewshot(FewShot(one_each, test, shots=(1,)), small_model(), tmp_path / "one")
+    assert l2 == fewshot.L2  # where no example can be held out
 
 
 def test_a_score_is_the_mean_over_seeds():
@@ -188,7 +203,6 @@ def test_classes_of_another_order():
         {"shots": ()},
         {"shots": (0,)},
         {"seeds": 0},
-        {"l2": ()},
         {"l2": (0.0,)},
         {"l2": (float("nan"),)},
         {"draws": "mine"},

@@ -3,12 +3,14 @@ import pytest
 import torch
 from scipy.optimize import minimize
 
+import vitrail
 from tests.evaluators.split import Split, named, small_model
 from tests.evaluators.tinted import Tinted
-from vitrail.errors import ConfigError
+from vitrail.errors import CheckpointError, ConfigError, DataError
 from vitrail.evaluators import linear
 from vitrail.evaluators.linear import LinearProbe, accuracy, choose, fit
-from vitrail.inference.features import Features
+from vitrail.evaluators.probes import learn_linear
+from vitrail.inference.features import Extraction, Features
 
 CPU = torch.device("cpu")
 
@@ -71,14 +73,52 @@ def test_l2_is_the_best_on_what_is_held_out():
     rest, held = gaussians(4, D=24, spread=4.0), gaussians(200, D=24, seed=1, spread=4.0)
     sweep = (1e3, 1.0, 1e-5)
     by_value = {l2: accuracy(fit(rest, l2), held) for l2 in sweep}
-    best = choose(rest, held, sweep, CPU)
+    best = choose([(rest, held)], sweep, CPU)
     assert by_value[best] >= max(by_value.values()) - 0.01
     assert min(by_value.values()) < by_value[best]
 
 
 def test_of_equals_the_strongest():
     features = gaussians(20, spread=0.01)
-    assert choose(features, features, (1e-3, 1e-2, 1e-4), CPU) == 1e-2
+    assert choose([(features, features)], (1e-3, 1e-2, 1e-4), CPU) == 1e-2
+
+
+def test_of_a_small_set_each_example_is_held_out_once(monkeypatch):
+    features = gaussians(7)
+    parts = features.held_out_parts()
+    assert len(parts) == 5
+    held = np.concatenate([part.x for _, part in parts])
+    assert sorted(map(tuple, held)) == sorted(map(tuple, features.x))
+    for rest, part in parts:
+        assert len(rest) + len(part) == 21 and set(part.labels) == {0, 1, 2}
+        assert not {*map(tuple, rest.x)} & {*map(tuple, part.x)}
+    monkeypatch.setattr("vitrail.inference.features.FOLDED", 20)
+    assert len(features.held_out_parts()) == 1
+
+
+def test_with_one_example_of_each_class_nothing_can_be_held_out():
+    with pytest.raises(DataError, match="3 examples of 3 classes are too few"):
+        gaussians(1).held_out_parts()
+
+
+def test_the_model_that_is_written_gives_the_scores_of_the_probe(tmp_path):
+    """The classifier reads features as they are; the probe standardised them."""
+    train, test, model = Tinted(60), Tinted(30, seed=1), small_model()
+    _, score = learn_linear(LinearProbe(train, test), model, tmp_path / "model")
+    written = vitrail.load(tmp_path / "model")
+    assert written.class_names == train.class_names
+    assert vitrail.evaluate(written, test).top1 == pytest.approx(score.value, abs=1 / 30)
+    assert written.metrics["test"] == {"top1": score.value, "n": 30}
+    assert torch.equal(written.embedding.weight, model.embedding.weight)
+
+
+def test_a_probe_that_a_model_cannot_have_is_refused_before_anything_is_computed(tmp_path):
+    probe = LinearProbe(Tinted(60), Tinted(30, seed=1), extraction=Extraction("mean"))
+    with pytest.raises(ConfigError, match="reads pre_logits, not mean"):
+        learn_linear(probe, small_model(), tmp_path / "model")
+    (tmp_path / "there").mkdir()
+    with pytest.raises(CheckpointError, match="nothing is overwritten"):
+        learn_linear(LinearProbe(Tinted(60), Tinted(30, seed=1)), small_model(), tmp_path / "there")
 
 
 def test_the_evaluator():
@@ -87,7 +127,7 @@ def test_the_evaluator():
     assert made.value > 0.8
 
 
-@pytest.mark.parametrize("l2", [(), (0.0,), (-1.0,), (float("inf"),)])
+@pytest.mark.parametrize("l2", [(0.0,), (-1.0,), (float("inf"),)])
 def test_settings_that_make_no_sense(l2):
     with pytest.raises(ConfigError):
         LinearProbe(Split(6, named(3)), Split(6, named(3)), l2=l2)

@@ -27,9 +27,9 @@ SIGNATURES = {
     "export": "(model, path, to, *, precision, input, batch, dynamic_size, rollout, calibrate, calibrate_split, "
     "verify_on, verify_split, max_drop, timing)",
     "inspect": "(model, images, *, names, truths, name, beside, closely, figures)",
-    "fewshot": "(model, data, *, shots, seeds, l2, draws, " + PROBE,
+    "fewshot": "(model, data, *, shots, seeds, l2, draws, out, " + PROBE,
     "knn": "(model, data, *, k, temperature, " + PROBE,
-    "linear": "(model, data, *, l2, " + PROBE,
+    "linear": "(model, data, *, l2, out, " + PROBE,
     "finetune": "(data, model, *, protocol, recipe, out, device, **settings)",
     "pretrain": "(data, *, model, objective, recipe, out, device, **settings)",
 }

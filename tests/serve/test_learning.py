@@ -12,8 +12,8 @@ import vitrail
 from tests.serve.asking import ORIGIN, ask, multipart, picture
 from tests.serve.conftest import save_model
 from vitrail.data.sources import open_source
-from vitrail.evaluators.fewshot import solve
-from vitrail.serve.few import FOLDS, affine, held_out_outputs, solve_few
+from vitrail.evaluators.fewshot import L2, solve
+from vitrail.serve.few import FOLDS, held_out_outputs, solve_few
 from vitrail.serve.learning import Learning
 from vitrail.serve.photos import Collection
 
@@ -134,7 +134,7 @@ def test_cross_validation_never_sees_the_photograph():
     outputs = held_out_outputs(x, labels, 3, 4)
     for i in range(12):
         rest = np.flatnonzero(np.arange(12) // 3 != i // 3)  # its fold is its place within the class
-        weight, bias = affine(solve(x[rest], labels[rest], 3))
+        weight, bias = solve(x[rest], labels[rest], 3).affine(L2)
         assert np.allclose(outputs[i], x[i] @ weight + bias, atol=1e-8)
     few = solve_few(x, labels, ["a", "b", "c"])
     assert few.folds == 4 and few.accuracy == (outputs.argmax(axis=1) == labels).mean()

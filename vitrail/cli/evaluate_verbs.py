@@ -136,6 +136,7 @@ class Probing:
 
     train_split: str = "train"  # split to learn from; settings are chosen on a held-out part of it
     test_split: str | None = None  # split to test on; if unset, test or else validation
+    image_size: int | None = None  # pixels per side of the images; if unset, the model's own
     which: str = "pre_logits"  # features: pre_logits, token, mean, layer3, layer3.token, layer3.mean
     cache: Path | None = None  # folder that keeps features; if unset, VITRAIL_CACHE or ~/.cache/vitrail
     batch_size: int = 64  # images at a time
@@ -152,9 +153,10 @@ def fewshot(
     *,
     shots: tuple[int, ...] = (),
     seeds: int = 3,
-    l2: tuple[float, ...] = (1024.0,),
+    l2: tuple[float, ...] = (),
     sweep: bool = False,
     draws: Literal["vitrail", "big_vision", "scenic"] = "vitrail",
+    out: str | None = None,
     probing: Probing = PROBING,
     common: Common = COMMON,
 ) -> Output:
@@ -165,23 +167,30 @@ def fewshot(
         data: a folder, Parquet or tar shards, an .npz, or a name of the catalog
         shots: training examples of each class; if unset, those of 1 5 10 25 for which every class has enough
         seeds: number of draws; their mean and standard deviation are reported
-        l2: regularisation; of several, the best on the training examples that were not drawn
-        sweep: choose l2 from 2^-10 ... 2^19
+        l2: regularisation, 2^10 as published if unset; of several, the best on the examples that were not drawn
+        sweep: choose l2 from 2^-10 ... 2^19, and beyond where the best is an end
         draws: examples to learn from: vitrail's, big_vision's for the same seeds, or scenic's (the first, no seed)
+        out: a new bundle: the model with a classifier of all training images; its l2, if unset, by five folds
     """
-    from vitrail.evaluators.fewshot import SWEEP, FewShot, fitting_shots, score
+    from vitrail.evaluators.fewshot import L2, FewShot, fitting_shots, score
+    from vitrail.evaluators.probes import learn_fewshot
     from vitrail.evaluators.score import format_accuracy
 
     train, test, extraction = open_probe(data, probing)
-    l2 = SWEEP if sweep else l2
-    evaluator = FewShot(train, test, shots or fitting_shots(train), seeds, l2, extraction, draws=draws)
-    loaded, output = begin_table(model, evaluator, common, ["std", "each seed", "l2"])
+    values = () if sweep else l2 or (L2,)
+    evaluator = FewShot(train, test, shots or fitting_shots(train), seeds, values, extraction, draws=draws)
+    loaded, output = begin_table(model, evaluator, common, ["std", "each seed", "l2"], probing.image_size)
+    learned = None if out is None else learn_fewshot(evaluator, loaded, out, l2)
     output.result["draws"] = draws
     for runs in evaluator.runs(loaded):
-        mean, l2s, values = score(runs), sorted({run.l2 for run in runs}), [run.accuracy for run in runs]
-        each = " ".join(map(format_accuracy, values))
-        cells = [format_accuracy(mean.std), each, " ".join(f"{value:g}" for value in l2s)]
-        add_row(output, mean, cells, l2=l2s, seeds=len(runs), values=values)
+        mean, l2s, each = score(runs), sorted({run.l2 for run in runs}), [run.accuracy for run in runs]
+        cells = [format_accuracy(mean.std), " ".join(map(format_accuracy, each))]
+        cells.append(" ".join(f"{value:g}" for value in l2s))
+        add_row(output, mean, cells, l2=l2s, seeds=len(runs), values=each)
+    if out is not None and learned is not None:
+        best, whole = learned
+        add_row(output, whole, ["", "", f"{best:g}"], l2=[best], seeds=1, values=[whole.value])
+        tell_written(output, out)
     return output
 
 
@@ -207,7 +216,7 @@ def knn(
 
     train, test, extraction = open_probe(data, probing)
     evaluator = KNN(train, test, k, temperature, extraction)
-    loaded, output = begin_table(model, evaluator, common, ["k"])
+    loaded, output = begin_table(model, evaluator, common, ["k"], probing.image_size)
     for vote, (best, value, n) in evaluator.chosen(loaded).items():
         add_row(output, Score(f"knn {vote}", value, n), [str(best)], k=best)
     return output
@@ -217,7 +226,8 @@ def linear(
     model: ModelPath,
     data: DataPath,
     *,
-    l2: tuple[float, ...] = (10.0, 1.0, 0.1, 0.01, 1e-3, 1e-4, 1e-5, 1e-6),
+    l2: tuple[float, ...] = (),
+    out: str | None = None,
     probing: Probing = PROBING,
     common: Common = COMMON,
 ) -> Output:
@@ -226,15 +236,20 @@ def linear(
     Args:
         model: an included model (ti8-64), a bundle, a run, any supported checkpoint, or an exported file
         data: a folder, Parquet or tar shards, an .npz, or a name of the catalog
-        l2: regularisation; of several, the best on a held-out fifth of the training split
+        l2: regularisation; of several the best by five folds of a small training split, on a fifth of a large one;
+            if unset, of 10 ... 1e-6, and beyond where the best is an end
+        out: a new bundle: the model with the probe as its classifier
     """
     from vitrail.evaluators.linear import LinearProbe
+    from vitrail.evaluators.probes import learn_linear
 
     train, test, extraction = open_probe(data, probing)
     evaluator = LinearProbe(train, test, l2, extraction)
-    loaded, output = begin_table(model, evaluator, common, ["l2"])
-    best, score = evaluator.chosen(loaded)
+    loaded, output = begin_table(model, evaluator, common, ["l2"], probing.image_size)
+    best, score = evaluator.chosen(loaded) if out is None else learn_linear(evaluator, loaded, out)
     add_row(output, score, [f"{best:g}"], l2=best)
+    if out is not None:
+        tell_written(output, out)
     return output
 
 
@@ -248,13 +263,17 @@ def open_probe(data: str, probing: Probing) -> tuple[Source, Source, Extraction]
 
 
 def begin_table(
-    name: str, probe: FewShot | KNN | LinearProbe, common: Common, columns: list[str]
+    name: str,
+    probe: FewShot | KNN | LinearProbe,
+    common: Common,
+    columns: list[str],
+    image_size: int | None,
 ) -> tuple[Runnable, Output]:
     """Load the model onto its device; return it, and a table without rows."""
     from vitrail.inference.exported import open_model
     from vitrail.runtime.device import pick
 
-    model = open_model(name).to(pick(common.device))
+    model = open_model(name, image_size=image_size).to(pick(common.device))
     train, test, which = probe.train, probe.test, probe.extraction.which
     result: dict[str, Any] = {"model": name, "preprocess": model.preprocess, "which": which}
     result |= {"train": train.name, "test": test.name, "scores": []}
@@ -268,3 +287,10 @@ def add_row(output: Output, score: Score, cells: list[str], **details: Any) -> N
 
     output.rows.append([score.name, format_accuracy(score.value, score.n), *cells])
     output.result["scores"].append({**vars(score), **details})
+
+
+def tell_written(output: Output, out: str) -> None:
+    from shlex import quote
+
+    output.result["out"] = out
+    output.after.append(f"Next: vitrail predict {quote(out)} IMAGE...    vitrail evaluate {quote(out)} DATA")

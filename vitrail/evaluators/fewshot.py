@@ -36,13 +36,16 @@ from torch import Tensor, nn
 from vitrail.data.sources import Source
 from vitrail.data.splits import class_members, shuffled_classes
 from vitrail.errors import ConfigError, DataError
+from vitrail.evaluators.choose_l2 import choose_l2
+from vitrail.evaluators.classifier import UNMEASURED, best_scale
 from vitrail.evaluators.score import Score, mean_and_std
 from vitrail.inference.features import MAX_HELD_OUT, Extraction, Features, as_float64, train_and_test
 
 Draws = Literal["vitrail", "big_vision", "scenic"]
 SHOTS = (1, 5, 10, 25)
 L2 = 2.0**10
-SWEEP = tuple(2.0**i for i in range(-10, 20))  # of scenic's transfer evaluation
+FACTOR = 2.0
+SWEEP = tuple(FACTOR**i for i in range(-10, 20))  # of scenic's transfer evaluation
 CONSTANT = 100.0
 STD_EPS = 1e-5
 BLOCK = 4096  # rows that are predicted at a time
@@ -57,7 +60,8 @@ class FewShot:
     test: Source
     shots: Sequence[int] = SHOTS
     seeds: int = 3  # number of seeds: 0, 1, ... each draw other examples of each class
-    l2: Sequence[float] = (L2,)  # of several, the best on the examples of `train` that were not drawn
+    # of several, the best on the examples of `train` that were not drawn; of none, of SWEEP and beyond
+    l2: Sequence[float] = (L2,)
     extraction: Extraction = field(default_factory=Extraction)
     name: str = ""  # of the data, before the name of the score: pets -> pets_5-shot
     draws: Draws = "vitrail"  # order of the examples; scenic's depends on no seed: one run
@@ -67,7 +71,7 @@ class FewShot:
             raise ConfigError(f"shots {tuple(self.shots)} and seeds {self.seeds} must be at least 1")
         if self.draws not in get_args(Draws):
             raise ConfigError(f"draws {self.draws!r}: allowed are {', '.join(get_args(Draws))}")
-        if not self.l2 or not all(0 < value < float("inf") for value in self.l2):
+        if not all(0 < value < float("inf") for value in self.l2):
             raise ConfigError(f"l2 {tuple(self.l2)} must be positive numbers")
         check_shots(self.train, max(self.shots))
 
@@ -122,21 +126,52 @@ def run_draw(
     *,
     choose: bool = True,
 ) -> list[Run]:
-    """Draw the examples, solve, test with each l2; or `choose` the best on other examples, of equals the largest."""
+    """Draw the examples, solve, test with each l2; or `choose` the best on other examples, where there are none by
+    five folds of those that were drawn."""
     classes = len(train.class_names)
     in_order = ordered_classes(train.labels, classes, seed, draws)
     drawn = np.concatenate([members[:shots] for members in in_order])  # (K shots,)
     few = train.part(np.sort(drawn))
     solution = solve(few.x, few.labels, classes, device)
-    if choose and len(l2) > 1:
+    if choose and len(l2) != 1:
         rest = np.setdiff1d(np.arange(len(train)), drawn)
-        if not len(rest):
-            raise DataError(
-                f"{train.name}: every example is drawn, none is left to choose l2 on; pass one l2"
-            )
-        held_out = train.part(rest[:: -(-len(rest) // MAX_HELD_OUT)])  # evenly thinned where it is much
-        l2 = [max(l2, key=lambda value: (accuracy(solution, held_out, value), value))]
+        thinned = rest[:: -(-len(rest) // MAX_HELD_OUT) or 1]  # evenly, where it is much
+        parts = [(solution, train.part(thinned))] if len(rest) else solve_parts(few, device)
+        l2 = [best_l2(parts, l2)]
     return [Run(shots, seed, value, accuracy(solution, test, value), len(test)) for value in l2]
+
+
+def solve_all(
+    train: Features, l2: Sequence[float], device: torch.device | str = "cpu"
+) -> tuple[Solution, float, float]:
+    """Solve for all examples; return with the l2, of several the best by five folds, the factor that makes logits of
+    the outputs."""
+    solution = solve(train.x, train.labels, len(train.class_names), device)
+    if np.bincount(train.labels).max() < 2 and len(l2) < 2:
+        return solution, l2[0] if l2 else L2, UNMEASURED
+    parts = solve_parts(train, device)
+    value = l2[0] if len(l2) == 1 else best_l2(parts, l2)
+    outputs = []
+    for solved, part in parts:
+        weight, bias = solved.affine(value)
+        outputs.append(part.x @ weight + bias)  # (n, K)
+    labels = np.concatenate([part.labels for _, part in parts])
+    return solution, value, best_scale(np.concatenate(outputs), labels)
+
+
+def solve_parts(train: Features, device: torch.device | str) -> list[tuple[Solution, Features]]:
+    """Return what is solved without each of some parts, and the part."""
+    classes = len(train.class_names)
+    return [(solve(rest.x, rest.labels, classes, device), part) for rest, part in train.held_out_parts()]
+
+
+def best_l2(parts: Sequence[tuple[Solution, Features]], l2: Sequence[float]) -> float:
+    """Return the best of some l2 on held-out examples, of none that of a grid that grows; of equals the largest."""
+
+    def right(value: float) -> int:
+        return sum(round(accuracy(solution, part, value) * len(part)) for solution, part in parts)
+
+    return choose_l2(right, l2 or SWEEP, 0.0 if l2 else FACTOR)
 
 
 def ordered_classes(labels: np.ndarray, classes: int, seed: int, draws: Draws) -> list[np.ndarray]:
@@ -167,6 +202,13 @@ class Solution:
     def weights(self, l2: float) -> Tensor:
         """Return W (D + 1, K); the last row is the constant feature's."""
         return (self.L / (self.e + l2)) @ self.R
+
+    def affine(self, l2: float) -> tuple[np.ndarray, np.ndarray]:
+        """Return weight (D, K) and bias (K,) on features as they are, not standardised."""
+        W = self.weights(l2)  # (D + 1, K)
+        weight = W[:-1] / self.std[:, None]  # (D, K)
+        bias = CONSTANT * W[-1] - self.mean @ weight  # (K,)
+        return weight.cpu().numpy(), bias.cpu().numpy()
 
     def predict(self, x: np.ndarray, l2: float) -> np.ndarray:
         """(n, D) -> int64 (n,); of equal outputs, the first class."""

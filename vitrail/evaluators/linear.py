@@ -4,8 +4,8 @@
 
 x (N, D) are the features of a split (inference/features.py), standardised by the mean and standard deviation of
 those that are fitted to; W (D, K), b (K,). J is convex: the answer does not depend on a learning rate, an order or a
-seed. Of several l2 the best on a held-out part of the training set is taken, and fitted again to all of it; the test
-set is used once. float64, in blocks, so that the features may stay on the disk.
+seed. Of several l2 the best on held-out parts of the training set is taken (five folds of a small one), and fitted
+again to all of it; the test set is used once. float64, in blocks, so that the features may stay on the disk.
 
 Features are correlated, which makes L-BFGS slow. So it optimises V with W = P V and a preconditioner P: with the
 correlations C = Q diag(e) Q^T, the second derivative of J at W = 0 is near C / K + l2, and P = Q (e / K + l2)^-1/2.
@@ -23,12 +23,13 @@ from torch import Tensor, nn
 
 from vitrail.data.sources import Source
 from vitrail.errors import ConfigError
+from vitrail.evaluators.choose_l2 import choose_l2
 from vitrail.evaluators.score import Score
 from vitrail.inference.features import Extraction, Features, as_float64, train_and_test
 from vitrail.runtime.log import note
-from vitrail.runtime.progress import progress
 
-SWEEP = tuple(10.0**i for i in range(1, -7, -1))  # scikit-learn's C is 1 / (N l2)
+FACTOR = 10.0
+SWEEP = tuple(FACTOR**i for i in range(1, -7, -1))  # scikit-learn's C is 1 / (N l2)
 STD_EPS = 1e-5
 ITERATIONS = 1000  # of L-BFGS, at most
 # The largest part of the gradient by V, at the end: J is then within about 1e-10 D K of its minimum.
@@ -42,11 +43,13 @@ class LinearProbe:
 
     train: Source
     test: Source
-    l2: Sequence[float] = SWEEP  # of several, the best on a held-out part of `train`
+    l2: Sequence[
+        float
+    ] = ()  # of several, the best on held-out parts of `train`; of none, of SWEEP and beyond
     extraction: Extraction = field(default_factory=Extraction)
 
     def __post_init__(self) -> None:
-        if not self.l2 or not all(0 < value < float("inf") for value in self.l2):
+        if not all(0 < value < float("inf") for value in self.l2):
             raise ConfigError(f"l2 {tuple(self.l2)} must be positive numbers")
 
     def __call__(self, model: nn.Module) -> Iterator[Score]:
@@ -55,20 +58,30 @@ class LinearProbe:
 
     def chosen(self, model: nn.Module) -> tuple[float, Score]:
         """Return the l2, and the score with it."""
+        l2, score, _ = self.fitted(model)
+        return l2, score
+
+    def fitted(self, model: nn.Module) -> tuple[float, Score, Probe]:
+        """Return the l2, the score with it, and the probe itself."""
         train, test, device = train_and_test(model, self.train, self.test, self.extraction)
-        l2 = self.l2[0] if len(self.l2) == 1 else choose(*train.held_out(), self.l2, device)
-        return l2, Score("linear", accuracy(fit(train, l2, device), test), len(test))
+        l2 = self.l2[0] if len(self.l2) == 1 else choose(train.held_out_parts(), self.l2, device)
+        probe = fit(train, l2, device)
+        return l2, Score("linear", accuracy(probe, test), len(test)), probe
 
 
-def choose(rest: Features, held_out: Features, l2: Sequence[float], device: torch.device) -> float:
-    """Return the best on the held-out part; of equals, the largest."""
-    accuracies: dict[float, float] = {}
-    probe = None
-    # From strong to weak, each from where the last one ended.
-    for value in progress(sorted(set(l2), reverse=True), len(set(l2)), "linear probes"):
-        probe = fit(rest, value, device, start=probe)
-        accuracies[value] = accuracy(probe, held_out)
-    return max(accuracies, key=lambda value: (accuracies[value], value))
+def choose(parts: Sequence[tuple[Features, Features]], l2: Sequence[float], device: torch.device) -> float:
+    """Return the best of some l2 on the held-out parts, of none that of a grid that grows; of equals the largest."""
+    probes: list[Probe | None] = [None] * len(parts)  # each value begins where the last one ended
+
+    def right(value: float) -> int:
+        for i, (rest, _) in enumerate(parts):
+            probes[i] = fit(rest, value, device, start=probes[i])
+        pairs = zip(probes, parts, strict=True)
+        return sum(
+            round(accuracy(probe, part) * len(part)) for probe, (_, part) in pairs if probe is not None
+        )
+
+    return choose_l2(right, l2 or SWEEP, 0.0 if l2 else FACTOR)
 
 
 @dataclass(frozen=True)
@@ -88,6 +101,11 @@ class Probe:
     def inputs(self, x: np.ndarray) -> Tensor:
         """(n, D), standardised."""
         return (as_float64(x, self.mean.device) - self.mean) / self.std
+
+    def affine(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return weight (D, K) and bias (K,) on features as they are, not standardised."""
+        weight = self.W / self.std[:, None]  # (D, K)
+        return weight.cpu().numpy(), (self.b - self.mean @ weight).cpu().numpy()
 
 
 def fit(

@@ -35,7 +35,7 @@ from torch import Tensor, nn
 from vitrail.checkpoints.checkpoint import model_digest
 from vitrail.data.readers.fingerprint import digest
 from vitrail.data.sources import Source
-from vitrail.data.splits import stratified
+from vitrail.data.splits import shuffled_classes, stratified
 from vitrail.errors import ConfigError, DataError
 from vitrail.inference.engine import (
     BATCH_SIZE,
@@ -57,6 +57,7 @@ WHICH = "pre_logits, token, mean, layer3 (any layer), layer3.token, layer3.mean"
 VERSION = 1  # of an entry's contents, and of how features are made
 HELD_OUT = 0.2  # share of a training set that settings are chosen on
 MAX_HELD_OUT = 10_000  # examples: more do not make the choice better
+FOLDS, FOLDED = 5, 5_000  # parts of a set of at most so many examples, each of which is held out once
 Rows = tuple[np.ndarray, np.ndarray]  # x float16 (b, D), index int64 (b,)
 
 
@@ -174,6 +175,24 @@ class Features:
                 f"out {size:.0%} of each class for choosing among values; pass a single value"
             )
         return self.part(split["train"]), self.part(split["validation"])
+
+    def held_out_parts(self) -> list[tuple[Features, Features]]:
+        """Return pairs (the rest, a part) to choose settings on: of a small set five, so that each example is in one
+        part, and each class in as many as it can be; else one."""
+        if len(self) > FOLDED:
+            return [self.held_out()]
+        members = shuffled_classes(self.labels, len(self.class_names), seed=0)
+        if max(map(len, members)) < 2:
+            raise DataError(
+                f"{self.name}: {len(self)} examples of {len(self.class_names)} classes are too few to hold out "
+                "a part for choosing among values; pass a single value"
+            )
+        folds = min(FOLDS, len(self))
+        fold = np.empty(len(self), np.int64)
+        fold[np.concatenate(members)] = np.arange(len(self)) % folds  # (n,)
+        return [
+            (self.part(np.flatnonzero(fold != k)), self.part(np.flatnonzero(fold == k))) for k in range(folds)
+        ]
 
 
 def train_and_test(

@@ -69,8 +69,8 @@ class SuiteSettings:
     draws: Draws = "vitrail"
     # regularisation of few-shot: 2^10; test-rank: one of 2^-10 ... 2^19 by mean rank on the TEST sets, as scenic
     fewshot_l2: Literal["fixed", "test-rank"] = "fixed"
-    # regularisation of the linear probe; of several, the best on a held-out fifth
-    l2: tuple[float, ...] = (10.0, 1.0, 0.1, 0.01, 1e-3, 1e-4, 1e-5, 1e-6)
+    # regularisation of the linear probe; if unset, the best of a grid on held-out parts of the training split
+    l2: tuple[float, ...] = ()
     # neighbours of kNN; of several, the best on a held-out fifth; if unset, those of 1, 5, 10, 20, 50
     k: tuple[int, ...] | None = None
     train_split: str = "train"  # split to learn from
