@@ -69,6 +69,7 @@ class ExperimentSettings(TypedDict, total=False):
     fewshot: tuple[str, ...] | list[str]
     loss: Literal["softmax", "sigmoid"]
     label_smoothing: float
+    balance: float
     target: Literal["mean", "grid", "pixels"]
     corrupted: float
     masked: float

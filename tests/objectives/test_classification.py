@@ -115,3 +115,40 @@ def test_low_precision_outputs_are_summed_in_float32():
 def test_refused(kind, smoothing):
     with pytest.raises(ConfigError, match=f"{kind}|{smoothing}"):
         Classification(kind, smoothing).build(Logits())
+
+
+@pytest.mark.parametrize("balance", [0.0, 0.5, 1.0])
+def test_a_balanced_loss_is_that_of_logits_with_the_shares_of_the_classes(balance):
+    module = Classification(balance=balance).build(Logits())
+    module.count_classes(torch.tensor([60, 30, 9, 1]))
+    batch = batch_of(16, 4, seed=3, mixed=False) | {"weight": torch.ones(16)}
+    adjusted = batch["image"] + balance * torch.tensor([0.6, 0.3, 0.09, 0.01]).log()
+    torch.testing.assert_close(module(batch)[0], nn.functional.cross_entropy(adjusted, batch["label"]))
+    assert "prior" not in module.state_dict()  # it follows from the settings and the data
+
+
+def test_a_balanced_loss_finds_more_of_a_rare_class():
+    """Two overlapping clouds, 200 points and 10."""
+    rng = torch.Generator().manual_seed(0)
+    label = torch.tensor([0] * 200 + [1] * 10)
+    x = torch.randn(210, 2, generator=rng) + 1.5 * label[:, None]
+    batch = {"image": x, "label": label, "weight": torch.ones(210)}
+    found = []
+    for balance in (0.0, 1.0):
+        torch.manual_seed(0)
+        module = Classification(balance=balance).build(nn.Linear(2, 2))
+        module.count_classes(torch.tensor([200, 10]))
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.5)
+        for _ in range(200):
+            optimizer.zero_grad()
+            module(batch)[0].backward()
+            optimizer.step()
+        found.append(float((module.model(x[200:]).argmax(dim=1) == 1).float().mean()))
+    assert found[1] >= found[0] + 0.2
+
+
+def test_what_balance_is_not_for():
+    with pytest.raises(ConfigError, match="for loss softmax"):
+        Classification(loss="sigmoid", balance=1.0)
+    with pytest.raises(ConfigError, match=r"must be in \[0, 1\]"):
+        Classification(balance=1.5)

@@ -6,6 +6,11 @@
     sigmoid  -sum_k [y_k log sigma(logits_k) + (1 - y_k) log(1 - sigma(logits_k))]       sum over the K classes
 
 The loss is a mean over the batch with the examples' weights, 0 for broken ones.
+
+    balanced  logits_k + t log(n_k / n)        in the softmax loss alone; n_k of n training images are of class k
+
+With t = 1 the model learns what it would from even classes (logit adjustment, Menon et al. 2020): what is rare in the
+training images is not taken to be rare.
 """
 
 from __future__ import annotations
@@ -31,6 +36,8 @@ class Classification:
     # cross-entropy over all classes, or of each class by itself
     loss: Literal["softmax", "sigmoid"] = "softmax"
     label_smoothing: float = 0.0  # share of each target that is spread over all classes
+    # how far uneven classes are evened out: 0: every image counts the same, 1: every class
+    balance: float = 0.0
 
     needs_labels: ClassVar[bool] = True
 
@@ -39,6 +46,10 @@ class Classification:
             raise ConfigError(f"loss {self.loss!r} is not one of softmax, sigmoid")
         if not 0 <= self.label_smoothing < 1:
             raise ConfigError(f"label_smoothing {self.label_smoothing}: must be in [0, 1)")
+        if not 0 <= self.balance <= 1:
+            raise ConfigError(f"balance {self.balance}: must be in [0, 1]")
+        if self.balance and self.loss == "sigmoid":
+            raise ConfigError(f"balance {self.balance:g} is for loss softmax: with sigmoid set it to 0")
 
     def views(self, model: Model, data: DataSettings) -> dict[str, View]:
         return {"image": training_view(model, data)}
@@ -56,6 +67,14 @@ class CrossEntropy(nn.Module):
     def __init__(self, model: nn.Module, settings: Classification) -> None:
         super().__init__()
         self.model, self.settings = model, settings
+        self.prior: Tensor | None
+        self.register_buffer("prior", None, persistent=False)  # (K,), t log(n_k / n)
+
+    def count_classes(self, counts: Tensor) -> None:
+        """Learn how many training images each class has (K,); one without any counts as one."""
+        if self.settings.balance:
+            shares = counts.clamp(min=1) / counts.sum()
+            self.prior = (self.settings.balance * shares.log()).float()
 
     def forward(self, batch: Batch) -> tuple[Tensor, Batch]:
         shapes = [batch["grid"]] if "grid" in batch else []  # of images of any shape
@@ -70,6 +89,8 @@ class CrossEntropy(nn.Module):
     def against(self, logits: Tensor, label: Tensor) -> Tensor:
         """Return the loss of each example (B,). It is linear in the target: a mixed one gives a mixture of losses."""
         s = self.settings.label_smoothing
+        if self.prior is not None:
+            logits = logits + self.prior
         if self.settings.loss == "softmax":
             return F.cross_entropy(logits, label, reduction="none", label_smoothing=s)
         at_target = logits.gather(1, label[:, None])[:, 0]  # (B,)

@@ -9,6 +9,7 @@ The module that `build` returns maps a batch to (loss, metrics). All that it own
 saved and restored with the run. It may also have
 
     backbone() -> nn.Module            the model that is saved and evaluated; without it: the attribute `model`
+    count_classes(counts) -> None      called before training with the number of training images of each class (K,)
     after_update(step, steps) -> None  called after each update: a teacher's average, a schedule of its own
 
 Everything random in `forward` and `after_update` is seeded by (seed, step, rank), so that a run can be resumed.

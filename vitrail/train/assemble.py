@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -121,6 +122,9 @@ def assemble(
     model = build_model(experiment, sources.train, inputs.start)
     select(model, experiment.optimizer.tune, experiment.optimizer.freeze)
     objective = experiment.objective.build(model).to(device)
+    if callable(count_classes := getattr(objective, "count_classes", None)):
+        counts = np.bincount(sources.train.labels, minlength=len(sources.train.class_names))
+        count_classes(torch.from_numpy(counts).to(device))
     if isinstance(model, ViT):
         model.encoder.activation_checkpointing = training.activation_checkpointing
     return Assembled(
