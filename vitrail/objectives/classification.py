@@ -16,7 +16,7 @@ training images is not taken to be rare.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -62,7 +62,7 @@ class Classification:
 
 
 class CrossEntropy(nn.Module):
-    """model(image) (B, K) against labels."""
+    """model(image) (B, K) against labels; where the batch has features (B, D) of a frozen body, head(features)."""
 
     def __init__(self, model: nn.Module, settings: Classification) -> None:
         super().__init__()
@@ -77,14 +77,20 @@ class CrossEntropy(nn.Module):
             self.prior = (self.settings.balance * shares.log()).float()
 
     def forward(self, batch: Batch) -> tuple[Tensor, Batch]:
-        shapes = [batch["grid"]] if "grid" in batch else []  # of images of any shape
-        logits = self.model(batch["image"], *shapes).float()  # (B, K)
+        logits = self.logits(batch).float()  # (B, K)
         each = self.against(logits, batch["label"])  # (B,)
         if "share" in batch:
             partner = self.against(logits, batch["partner_label"])
             each = batch["share"] * each + (1 - batch["share"]) * partner
         right = (logits.argmax(dim=1) == batch["label"]).float()
         return mean(each, batch["weight"]), {"top1": mean(right, batch["weight"]).detach()}
+
+    def logits(self, batch: Batch) -> Tensor:
+        if "features" in batch:  # of a frozen body
+            head = cast(nn.Module, self.model.head)
+            return cast(Tensor, head(batch["features"]))
+        shapes = [batch["grid"]] if "grid" in batch else []  # of images of any shape
+        return cast(Tensor, self.model(batch["image"], *shapes))
 
     def against(self, logits: Tensor, label: Tensor) -> Tensor:
         """Return the loss of each example (B,). It is linear in the target: a mixed one gives a mixture of losses."""

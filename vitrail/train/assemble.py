@@ -39,6 +39,7 @@ from vitrail.models.vit import ViT
 from vitrail.runtime.distributed import launched, local_world, rank, world
 from vitrail.runtime.log import summary_writer
 from vitrail.train.data_splits import Sources, list_some, open_data, without_images
+from vitrail.train.frozen import FrozenLoader, is_cacheable
 from vitrail.train.parallel import check_processes
 from vitrail.train.settings import Experiment, ModelSettings
 from vitrail.train.tuning import parse_tune, select
@@ -216,6 +217,8 @@ def build_loader(
     if data.resident:
         compile = experiment.training.compile != "off"
         return ResidentLoader(train, views, data, **settings, compile=compile)
+    if is_cacheable(model, experiment.objective, views, data, len(train)):
+        return FrozenLoader(train, views, data, **settings, model=model)
     return Loader(train, views, data, **settings)
 
 

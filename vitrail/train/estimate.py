@@ -21,6 +21,7 @@ from vitrail.models.vit import ViTConfig
 from vitrail.runtime.distributed import world
 from vitrail.runtime.log import note
 from vitrail.train.assemble import Assembled
+from vitrail.train.frozen import FrozenLoader
 from vitrail.train.optim import MOMENTS
 from vitrail.train.parallel import check_processes
 from vitrail.train.settings import Experiment
@@ -107,9 +108,13 @@ def advise(assembled: Assembled, *, runs: int) -> float:
     steps, batch_size = int(experiment.training.steps), experiment.data.batch_size
     with torch.random.fork_rng(devices=[]):
         each = seconds_per_image(assembled)
-    seconds = each * steps * batch_size / world() * runs  # processes share a batch
+    cached = isinstance(assembled.loader, FrozenLoader)
+    images = len(assembled.sources.train) if cached else steps * batch_size
+    seconds = each * images / world() * runs  # processes share a batch
     many = f", {runs} runs" if runs > 1 else ""
-    note(f"{steps:,} steps of {batch_size} images{many}: about {describe_seconds(seconds)} on {device}")
+    once = f"One pass over {images:,} images, then " if cached else ""
+    what = f"{'of their features' if cached else 'images'}{many}"
+    note(f"{once}{steps:,} steps of {batch_size} {what}: about {describe_seconds(seconds)} on {device}")
     if device.type == "cpu" and seconds > LONG_SECONDS:
         note(
             "That is long on a CPU. A linear probe on frozen features needs one pass over the images: "
