@@ -18,7 +18,7 @@ import difflib
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 from urllib.parse import parse_qsl
@@ -102,7 +102,6 @@ class DataSet:
         self.base, self.options = split_options(str(self.where))
         names = [name for name in SPLIT_OPTIONS if name in self.options]
         self.changes = {name: self.options.pop(name) for name in names}
-        self._open: dict[str, Source] = {}
 
     @cached_property
     def reader(self) -> Reader:
@@ -119,17 +118,23 @@ class DataSet:
 
     def whole(self, name: str) -> Source:
         """Return a whole split."""
-        if name not in self._open:
-            source = self.reader.open(name)
-            if not self.empty_classes:
-                from vitrail.data.readers.folder import FolderSource, check_files
+        return self._open_split(name)
 
-                if isinstance(source, FolderSource):
-                    check_files(source)
-            for option, value in self.changes.items():
-                source = SPLIT_OPTIONS[option](source, name, value)
-            self._open[name] = source
-        return self._open[name]
+    @cached_property
+    def _open_split(self) -> Opener:
+        open_split: Opener = cache(self._open_unchanged)
+        for option, value in self.changes.items():
+            open_split = cache(SPLIT_OPTIONS[option](open_split, value))
+        return open_split
+
+    def _open_unchanged(self, name: str) -> Source:
+        source = self.reader.open(name)
+        if not self.empty_classes:
+            from vitrail.data.readers.folder import FolderSource, check_files
+
+            if isinstance(source, FolderSource):
+                check_files(source)
+        return source
 
     def unseen_split(self, *seen: str) -> str | None:
         """Return the first of TEST_SPLITS that exists and of which the split strings `seen` use nothing."""
@@ -137,16 +142,27 @@ class DataSet:
         return next((name for name in TEST_SPLITS if name in left), None)
 
 
-def exclude_listed(source: Source, split: str, path: str) -> Source:
+Opener = Callable[[str], Source]  # opens a whole split by its name
+
+
+def exclude_listed(open_split: Opener, path: str) -> Opener:
     """Leave out the examples that a file of exclusions names."""
     from vitrail.data.dedup import exclude
 
-    return exclude(source, split, path)
+    return lambda split: exclude(open_split(split), split, path)
 
 
-# Options of every kind of data set: what each makes of a whole split, its name and the option's value, in this order.
-SPLIT_OPTIONS: dict[str, Callable[[Source, str, str], Source]] = {
+def follow_decisions(open_split: Opener, path: str) -> Opener:
+    """Leave out and relabel examples as a file of decisions says."""
+    from vitrail.data.decisions import DecidedSplits
+
+    return DecidedSplits(open_split, path).open
+
+
+# Options of every kind of data set, in this order: what each makes of splits as they are without it, and its value.
+SPLIT_OPTIONS: dict[str, Callable[[Opener, str], Opener]] = {
     "exclude": exclude_listed,
+    "decisions": follow_decisions,
 }
 
 
