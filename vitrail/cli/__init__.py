@@ -17,7 +17,7 @@ import tyro
 
 import vitrail
 from vitrail.cli.bench_verb import bench
-from vitrail.cli.data_verbs import data_dedup, data_inspect, data_shard
+from vitrail.cli.data_verbs import data_apply, data_dedup, data_inspect, data_shard
 from vitrail.cli.demo_verb import demo
 from vitrail.cli.evaluate_verbs import evaluate, fewshot, knn, linear
 from vitrail.cli.export_verb import export
@@ -38,11 +38,12 @@ from vitrail.runtime.log import visible
 from vitrail.runtime.memory import exhausted_memory, requested_size
 
 ABOUT = "The Vision Transformer paper as working software. `vitrail --version` prints the version."
-ABOUT_DATA = "Data sets: inspect, dedup, shard (each with its own --help)."
+ABOUT_DATA = "Data sets: inspect, dedup, shard, apply (each with its own --help)."
 DATA_VERBS: dict[str, Callable[..., Output]] = {
     "inspect": data_inspect,
     "dedup": data_dedup,
     "shard": data_shard,
+    "apply": data_apply,
 }
 # A verb is a function whose arguments are the flags, or (text for --help, function of the words after the verb) where
 # the flags depend on these words.

@@ -1,7 +1,8 @@
-"""Data sets: data inspect, data dedup, data shard."""
+"""Data sets: data inspect, data dedup, data shard, data apply."""
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterable
 from typing import Annotated, Any
@@ -9,6 +10,9 @@ from typing import Annotated, Any
 from tyro.conf import Positional, arg
 
 from vitrail.cli.verb import COMMON, Common, Output, table
+
+DONE = ("kept", "relabelled", "dropped")  # of decisions
+NAMED = 5  # unreadable images in a message
 
 
 def data_inspect(
@@ -134,3 +138,38 @@ def data_shard(
     columns = ["split", ">shards", ">images", ">broken, left out", ">shards from an earlier run"]
     result = {"folder": folder, "splits": [{**asdict(r), "folder": str(r.folder)} for r in reports]}
     return Output(common, columns, rows, result)
+
+
+def data_apply(
+    decisions: Annotated[Positional[str], arg(metavar="DECISIONS")],
+    *,
+    data: str,
+    out: str,
+    copy: bool = False,
+    common: Common = COMMON,
+) -> Output:
+    """Write a data set as the decisions of a review have it: a corrected list, or a corrected copy.
+
+    Args:
+        decisions: file that the page of `vitrail data check` saved
+        data: the data set that was checked; it is not changed
+        out: new file for the list (.csv or .jsonl), or with --copy a new folder
+        copy: write the images too, as class folders; for data that is no folder of images
+    """
+    from vitrail.curate.apply_decisions import apply_decisions
+
+    applied = apply_decisions(decisions, data, out, copy=copy)
+    done = ", ".join(f"{n:,} {words}" for words, n in zip(DONE, applied.counts.values(), strict=True))
+    rows = [[split, f"{images:,}"] for split, images in applied.images.items()]
+    after = [
+        f"{done}. {'Copied to' if copy else 'Listed in'} {out}; the data itself is as it was.",
+        *(f"No image of {name} is left" for name in applied.emptied),
+        f"Use it: --data {shlex.quote(applied.use)}",
+    ]
+    output = Output(common, ["split", ">images"], rows, applied.as_json(), after=after)
+    if unreadable := applied.unreadable:
+        more = f"; {len(unreadable) - NAMED:,} more" if len(unreadable) > NAMED else ""
+        output.problems.append(
+            f"{len(unreadable):,} unreadable and not copied: {'; '.join(unreadable[:NAMED])}{more}"
+        )
+    return output
