@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 
 import vitrail
 from tests.checkpoints import google_files
+from tests.data.test_decisions import decisions_for
 from tests.randomise import randomise
 from tests.transfer.stand_in import write_all
 from vitrail.data.sources import open_source
@@ -36,6 +37,8 @@ def write_stand_ins(folder):
     texts = {"embeddings": torch.eye(3, 32), "scale": torch.tensor([100.0])}
     save_file(texts, folder / "texts.safetensors", {"class_names": json.dumps(PHOTOS)})
     write_all(folder / "vtab", {"dtd"})
+    decisions = decisions_for(folder / "photos", {0: ("relabel", "cat"), 1: ("drop", None)})
+    (folder / "decisions.json").write_text(json.dumps(decisions))
     return folder
 
 
