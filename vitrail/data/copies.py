@@ -26,8 +26,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -73,34 +74,45 @@ class Scan:
     modes: NDArray[np.str_]  # (n,): how the file stores pixels, in Pillow's words; else "array"
     thumbnails: NDArray[np.uint8]  # (n, S, S): the whole image squeezed into a square, in grey levels
     broken: dict[int, str]  # index -> why it cannot be read
+    measures: list[Any] = field(default_factory=list)  # (n,): what `measure` of `scan` returned, or None
 
     def __len__(self) -> int:
         return len(self.sizes)
 
 
-def scan(source: Source, *, num_workers: int | None = None) -> Scan:
-    """Read every image of the source once, here, and decode it in `num_workers` threads (None: one per core)."""
+def scan(
+    source: Source,
+    *,
+    num_workers: int | None = None,
+    measure: Callable[[bytes | np.ndarray, NDArray[np.uint8]], object] | None = None,
+) -> Scan:
+    """Read every image of the source once, here, and decode it in `num_workers` threads (None: one per core).
+
+    `measure`: called with each image as it is stored, and its pixels, in one of the threads.
+    """
     n = len(source)
+    measures: list[Any] = [None] * n
     digests, sizes, modes = np.zeros(n, "S32"), np.zeros((n, 2), np.int32), np.zeros(n, "U8")
     thumbnails = np.zeros((n, THUMBNAIL, THUMBNAIL), np.uint8)
     broken: dict[int, str] = {}
 
-    def describe(image: bytes | np.ndarray, key: str) -> tuple[bytes, tuple[int, int], str, np.ndarray]:
+    def describe(image: bytes | np.ndarray, key: str) -> tuple[Any, ...]:
         if isinstance(image, bytes):
             stored, pixels, mode = image, decode(image, name=key), stored_mode(image)
         else:
             pixels, mode = image, "array"
             stored = repr(image.shape).encode() + np.ascontiguousarray(image).tobytes()
         digest = hashlib.blake2b(stored, digest_size=16).hexdigest().encode()
-        return digest, pixels.shape[:2], mode, thumbnail(pixels)
+        measured = None if measure is None else measure(image, pixels)
+        return digest, pixels.shape[:2], mode, thumbnail(pixels), measured
 
     rows = map_images(source, describe, threads=num_workers)
     for index, row in enumerate(progress(rows, n, f"reading {source.name}")):
         if isinstance(row, BadExample):
             broken[index] = row.reason
         else:
-            digests[index], sizes[index], modes[index], thumbnails[index] = row
-    return Scan(digests, sizes, modes, thumbnails, broken)
+            digests[index], sizes[index], modes[index], thumbnails[index], measures[index] = row
+    return Scan(digests, sizes, modes, thumbnails, broken, measures)
 
 
 def thumbnail(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
