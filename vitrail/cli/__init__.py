@@ -17,6 +17,7 @@ import tyro
 
 import vitrail
 from vitrail.cli.bench_verb import bench
+from vitrail.cli.check_verb import data_check
 from vitrail.cli.data_verbs import data_apply, data_dedup, data_inspect, data_shard
 from vitrail.cli.demo_verb import demo
 from vitrail.cli.evaluate_verbs import evaluate, fewshot, knn, linear
@@ -38,9 +39,10 @@ from vitrail.runtime.log import visible
 from vitrail.runtime.memory import exhausted_memory, requested_size
 
 ABOUT = "The Vision Transformer paper as working software. `vitrail --version` prints the version."
-ABOUT_DATA = "Data sets: inspect, dedup, shard, apply (each with its own --help)."
+ABOUT_DATA = "Data sets: inspect, check, apply, dedup, shard (each with its own --help)."
 DATA_VERBS: dict[str, Callable[..., Output]] = {
     "inspect": data_inspect,
+    "check": data_check,
     "dedup": data_dedup,
     "shard": data_shard,
     "apply": data_apply,
