@@ -416,6 +416,7 @@ def test_image_size(line: str, size: tuple[int, int] | None) -> None:
         ("resize(160)|random_crop(128)|flip_lr", (96, 96), "resize(120)|random_crop(96)|flip_lr"),
         ("inception_crop(224)|uint8", (96, 96), "inception_crop(96)|uint8"),
         ("crop(0, 0, 50, 50)|resize(224)", (96, 96), "crop(0, 0, 50, 50)|resize(96)"),
+        ("resize(40)|crop(0, 0, 35, 35)", (70, 70), "resize(80)|crop(0, 0, 70, 70)"),
     ],
 )
 def test_at_another_size(line: str, size: tuple[int, int], expected: str) -> None:
@@ -424,7 +425,7 @@ def test_at_another_size(line: str, size: tuple[int, int], expected: str) -> Non
     assert there.image_size == size
 
 
-@pytest.mark.parametrize("line", ["resize_small(256)", "central_crop(224)", "resize(9)|crop(0, 0, 8, 8)"])
+@pytest.mark.parametrize("line", ["resize_small(256)", "central_crop(224)", "resize(9)|crop(1, 0, 8, 8)"])
 def test_a_line_without_a_size_has_no_other(line: str) -> None:
     with pytest.raises(ConfigError):
         parse(line).at((96, 96))

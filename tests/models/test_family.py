@@ -163,7 +163,7 @@ def test_fp8_leaves_layers_with_other_biases():
     "fields",
     [
         {"rotary": "axial"}, {"rotary": {"kind": "unit", "speed": 1}}, {"rotary": {"kind": "grid", "jitter": 2.0}},
-        {"activation": "silu"}, {"pool": "token_and_distillation"}, {"positions": "relative_bias", "registers": 1},
+        {"activation": "swish"}, {"pool": "token_and_distillation"}, {"positions": "relative_bias", "registers": 1},
         {"block": "axial", "pool": "mean", "rotary": "grid"}, {"pool": "token_and_mean", "class_token": False},
         {"pool_heads": 5}, {"norm": "batch"}, {"registers": -1}, {"qk_norm": 1}, {"heads": 16, "rotary": "grid"},
     ],

@@ -78,12 +78,13 @@ def output(model: nn.Module, x: Tensor) -> Tensor:
     name = type(model).__name__
     with torch.no_grad():
         if "Siglip2" in name:
-            P = model.config.patch_size
+            P = getattr(model.config, "vision_config", model.config).patch_size
             rows, columns = x.shape[2] // P, x.shape[3] // P
             flat = x.unflatten(3, (columns, P)).unflatten(2, (rows, P)).permute(0, 2, 4, 3, 5, 1)
             flat = flat.reshape(len(x), rows * columns, -1)
             shapes = torch.tensor([[rows, columns]] * len(x))
-            return model(flat, torch.ones(flat.shape[:2], dtype=torch.long), shapes).pooler_output
+            out = model(flat, torch.ones(flat.shape[:2], dtype=torch.long), shapes)
+            return out.logits if "logits" in out else out.pooler_output
         out = model(x)
     if "logits" in out:
         return out.logits
@@ -196,6 +197,25 @@ def test_from_a_jpeg_to_outputs(name: str, photos: list[bytes], tmp_path: Path) 
         pixels, _ = probabilities(ours, photo)
         with torch.no_grad():
             assert float((ours(pixels[None]) - output(theirs, x)).abs().max()) < tolerance
+
+
+@pytest.mark.parametrize("undivided", [36, 39])
+def test_patches_that_leave_a_rest(undivided: int, photos: list[bytes], tmp_path: Path) -> None:
+    """As google/siglip-so400m-patch14-384: the convolution leaves out what is right and below."""
+    square = {"height": undivided, "width": undivided}
+    processor = transformers.SiglipImageProcessor(size=square)
+    theirs = made("SiglipVisionModel", {"image_size": undivided})
+    theirs.save_pretrained(tmp_path)
+    processor.save_pretrained(tmp_path)
+    ours = load(tmp_path)
+    assert ours.config.image_size == (32, 32)
+    assert ours.preprocess.startswith(f"resize({undivided}, pillow_bicubic)|crop(0, 0, 32, 32)|")
+    for photo in photos[:2]:
+        x = processor(as_rgb(photo), return_tensors="pt")["pixel_values"]
+        pixels, _ = probabilities(ours, photo)
+        with torch.no_grad():
+            assert float((ours(pixels[None]) - output(theirs, x)).abs().max()) < 1e-3
+    assert load(tmp_path, image_size=64).preprocess.startswith(f"resize({2 * undivided}, ")
 
 
 def test_the_tower_of_a_model_with_texts(tmp_path: Path) -> None:

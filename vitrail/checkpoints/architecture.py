@@ -181,9 +181,17 @@ class Inference:
         else:
             rows, columns = find_grid(patches, stride, self.stated_size, self.image_size, self.where)
         size = rows * stride, columns * stride
-        if known is None or checking.image_size(known) != size:
+        if known is None or grid_at(known, stride) != (rows, columns):
             self.assumed["image_size"] = f"{size[0]}x{size[1]}"
         return size
+
+    def undivided_size(self, config: Config) -> tuple[int, int] | None:
+        """Return the size of images that the file states, if patches do not divide it and leave out a rest."""
+        stated = None if self.stated_size is None else checking.image_size(self.stated_size)
+        if stated in (None, config.image_size) or not isinstance(config, ViTConfig):
+            return None
+        assert stated is not None
+        return stated if grid_at(stated, config.patch_size) == config.grid else None
 
     def provenance(self, format: str, files: WeightFiles, architecture: str | None) -> dict[str, Any]:
         """Return where a model came from; note what was assumed about it."""

@@ -40,7 +40,7 @@ from vitrail.checkpoints.json_files import Number, check_entries, list_class_nam
 from vitrail.checkpoints.license import complete_license, find_license
 from vitrail.checkpoints.mapping import find_parts, make_plain, read_weights, respell, write_weights
 from vitrail.checkpoints.torch_files import WeightFiles
-from vitrail.checkpoints.transforms import HALF, Transform, line_to_transform, triple
+from vitrail.checkpoints.transforms import HALF, Transform, cut_rest, line_to_transform, triple
 from vitrail.data import preprocess as pp
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.models.vit import ViTConfig
@@ -163,7 +163,9 @@ def read(files: WeightFiles, hints: Hints = NO_HINTS, *, image_size: Size | None
     config = inference.infer(family.table, t)
     assert isinstance(config, ViTConfig)
     weights = read_weights(family.table, t, config, where)
-    line = preprocessing(files.configs.get(IMAGES, {}), config, where, family)
+    line = preprocessing(
+        files.configs.get(IMAGES, {}), config, where, family, inference.undivided_size(config)
+    )
     if IMAGES not in files.configs and line:
         inference.assumed["preprocess"] = line
     architecture = next(iter(whole.get("architectures") or []), None)
@@ -213,24 +215,32 @@ def default_names(classes: int) -> list[str]:
 
 
 def preprocessing(
-    content: dict[str, Any], config: ViTConfig, where: str, family: Family = FAMILIES["vit"]
+    content: dict[str, Any],
+    config: ViTConfig,
+    where: str,
+    family: Family = FAMILIES["vit"],
+    undivided: tuple[int, int] | None = None,
 ) -> str:
-    """Return the line of a preprocessor_config.json; empty, with a note, if there is none."""
+    """Return the line of a preprocessor_config.json; empty, with a note, if there is none.
+
+    `undivided`: the size of images, if patches do not divide it.
+    """
     if config.channels != 3:
         return ""
-    sides = dict(zip(("height", "width"), config.image_size, strict=True))
+    size = undivided or config.image_size
+    sides = named_sides(size)
     settings = {"size": sides, **IMAGE_DEFAULTS, **family.images}
     if family.images.get("do_center_crop"):
-        settings |= {"size": {"shortest_edge": min(config.image_size)}, "crop_size": sides}
+        settings |= {"size": {"shortest_edge": min(size)}, "crop_size": sides}
     settings |= check_entries(content, IMAGE_SCHEMA, where)
     if isinstance(settings["size"], int) and family.images.get("do_center_crop"):
         settings["size"] = {"shortest_edge": settings["size"]}  # one number in old files
     try:
         pipeline = pp.parse(read_transform(settings).line())
-        if pipeline.image_size in (None, config.image_size):
-            return str(pipeline)
-        note(f"{where}: preprocessor_config.json is for {pipeline.image_size}; scaled to {config.image_size}")
-        return str(pipeline.at(config.image_size))
+        if pipeline.image_size not in (None, size):
+            note(f"{where}: preprocessor_config.json is for {pipeline.image_size}; scaled to {size}")
+            pipeline = pipeline.at(size)
+        return cut_rest(str(pipeline), config.image_size)
     except ConfigError as error:
         note(f"{where}: its preprocessor_config.json has no counterpart here ({error})")
         return ""
@@ -346,7 +356,7 @@ def in_form_of(family: Family, checkpoint: Checkpoint) -> tuple[Checkpoint, ViTC
     needs_table = family.always.get("positions") == "1d"
     checkpoint, c = make_plain(
         checkpoint, "transformers", with_positions=needs_table, only_token=family.pools, tanh=tanh,
-        parts=family.parts,
+        parts=(*family.parts, "activation"),
     )  # fmt: skip
     problem = family.misfit(c)
     for name in ("class_token", "positions"):

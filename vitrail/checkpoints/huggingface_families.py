@@ -79,7 +79,7 @@ WORDS: dict[str, dict[str, str]] = {
     "hidden_act": {
         "gelu": "gelu", "gelu_python": "gelu",
         "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh",
-        "quick_gelu": "quick_gelu", "silu": "silu",
+        "quick_gelu": "quick_gelu", "silu": "silu", "swish": "silu",
     },
     "pooler_act": {"tanh": "tanh"},
 }  # fmt: skip
@@ -256,6 +256,7 @@ BEIT: Table = {
 
 def pad_registers(t: Tensors) -> Tensors:
     """Dinov2WithRegisters: positions are of the class token and the patches; registers get rows of zeros."""
+    t = drop_no_registers(t)
     name, registers = "embeddings.position_embeddings", t.get("embeddings.register_tokens")
     if registers is None or name not in t or t[name].ndim != 3:
         return t
@@ -287,8 +288,23 @@ def gated_names(t: Tensors, c: ViTConfig) -> Tensors:
 
 
 def drop_no_registers(t: Tensors) -> Tensors:
-    """DINOv3 without registers has a tensor of none."""
+    """DINOv3, and Dinov2WithRegisters, have a tensor of no registers where there are none."""
     return {name: w for name, w in t.items() if w.numel() or name != "embeddings.register_tokens"}
+
+
+def from_dinov3(t: Tensors) -> Tensors:
+    """DINOv3 may lack the biases of any product; ours of q and v, of q, k and v, or of `out` and the MLP at once."""
+    t = drop_no_registers(t)
+    dense = ("attention.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
+    for group in (tuple(f"attention.{name}_proj" for name in "qkv"), dense):
+        lacking = {part for part in group if f"layer.0.{part}.bias" not in t}
+        if lacking in (set(group), {"attention.k_proj"}):
+            continue
+        for name in [n for n in t if n.endswith(".weight")]:
+            block, bias = name.removesuffix(".weight"), name.replace(".weight", ".bias")
+            if block.split(".", 2)[-1] in lacking and bias not in t:
+                t[bias] = torch.zeros(len(t[name]))
+    return t
 
 
 def add_no_registers(t: Tensors, c: ViTConfig) -> Tensors:
@@ -324,8 +340,12 @@ def join_probe(t: Tensors, c: ViTConfig) -> Tensors:
 def from_flat_patches(t: Tensors) -> Tensors:
     """SigLIP 2's patches are flat, channels last."""
     E = t.get("embeddings.patch_embedding.weight")
-    P = math.isqrt(E.shape[1] // 3) if E is not None and E.ndim == 2 else 0
-    if E is not None and P and E.shape[1] == 3 * P * P:
+    if E is not None and E.ndim == 2:
+        P = math.isqrt(E.shape[1] // 3)
+        if not P or E.shape[1] != 3 * P * P:
+            raise CheckpointError(
+                f"flat patches of {E.shape[1]} numbers (num_channels, patch_size), which are not 3 P P"
+            )
         t = {**t, "embeddings.patch_embedding.weight": E.unflatten(1, (P, P, 3)).permute(0, 3, 1, 2)}
     return split_probe(t)
 
@@ -428,13 +448,7 @@ def dinov2_misfit(c: ViTConfig) -> str:
 
 
 def read_dinov3(content: Content, t: Tensors, where: str) -> dict[str, Any]:
-    biases = tuple(bool(content.get(f"{name}_bias", name != "key")) for name in ("query", "key", "value"))
-    kinds = {(True, False, True): "qv", (True, True, True): "all", (False, False, False): "none"}
-    if biases not in kinds or content.get("proj_bias", True) != content.get("mlp_bias", True):
-        raise CheckpointError(
-            f"{where}: query_bias, key_bias, value_bias = {biases} or proj_bias without mlp_bias has no counterpart "
-            "here"
-        )
+    k, v = (f"layer.0.attention.{name}_proj.bias" in t for name in "kv")  # q is as v: see from_dinov3
     moves = {"shift": content.get("pos_embed_shift"), "jitter": content.get("pos_embed_jitter")}
     moves["rescale"] = content.get("pos_embed_rescale", None if "pos_embed_rescale" in content else 2.0)
     rotary = RotaryConfig(
@@ -445,7 +459,7 @@ def read_dinov3(content: Content, t: Tensors, where: str) -> dict[str, Any]:
         jitter=float(moves["jitter"] or 1),
         rescale=float(moves["rescale"] or 1),
     )
-    return {"rotary": rotary, "qkv_bias": kinds[biases]}
+    return {"rotary": rotary, "qkv_bias": "all" if k else "qv" if v else "none"}
 
 
 def write_dinov3(c: ViTConfig) -> dict[str, Any]:
@@ -474,6 +488,10 @@ def dinov3_misfit(c: ViTConfig) -> str:
 
 
 def read_siglip(content: Content, t: Tensors, where: str) -> dict[str, Any]:
+    if "classifier.weight" not in t and not content.get("vision_use_head", True):
+        raise CheckpointError(
+            f"{where}: vision_use_head=False, a model that pools nothing, has no counterpart here"
+        )
     return {"pool": "mean" if "classifier.weight" in t else "attention"}
 
 
@@ -562,7 +580,7 @@ FAMILIES: dict[str, Family] = {
         Family(
             "dinov2", "Dinov2Model", "Dinov2ForImageClassification", "dinov2.", DINOV2, TOKEN, EXACT_6,
             pools=("token", "token_and_mean"), parts=(
-                "layer_scale", "mlp", "activation=silu", "pool=token_and_mean", "qkv_bias=none",
+                "layer_scale", "mlp", "pool=token_and_mean", "qkv_bias=none",
             ),
             used=DROPOUTS | DROP_PATH | {"layerscale_value": "layer_scale"}, harmless=BACKBONE | {"mlp_ratio"},
             left_out=("embeddings.mask_token",), read=read_dinov2, write=write_dinov2, straighten=from_gated_names,
@@ -571,7 +589,7 @@ FAMILIES: dict[str, Family] = {
         Family(
             "dinov2_with_registers", "Dinov2WithRegistersModel", "Dinov2WithRegistersForImageClassification",
             "dinov2_with_registers.", DINOV2, TOKEN, EXACT_6, pools=("token", "token_and_mean"), parts=(
-                "layer_scale", "mlp", "activation=silu", "pool=token_and_mean", "registers", "qkv_bias=none",
+                "layer_scale", "mlp", "pool=token_and_mean", "registers", "qkv_bias=none",
             ),
             used=DROPOUTS | DROP_PATH | {"layerscale_value": "layer_scale"}, harmless=BACKBONE | {"mlp_ratio"},
             left_out=("embeddings.mask_token",), read=read_dinov2, write=write_dinov2, straighten=from_gated_names,
@@ -581,7 +599,7 @@ FAMILIES: dict[str, Family] = {
         Family(
             "dinov3_vit", "DINOv3ViTModel", "", "", DINOV3, {**TOKEN, "positions": "none"},
             {"activation": "gelu", "norm_eps": 1e-5}, parts=(
-                "layer_scale", "mlp", "activation=silu", "registers", "rotary", "qkv_bias", "dense_bias",
+                "layer_scale", "mlp", "registers", "rotary", "qkv_bias", "dense_bias",
             ),
             used=ATTENTION_DROPOUT | DROP_PATH | {"layerscale_value": "layer_scale"},
             harmless=entries(
@@ -589,18 +607,18 @@ FAMILIES: dict[str, Family] = {
                 "rope_theta pos_embed_shift pos_embed_jitter pos_embed_rescale"
             ),
             left_out=("embeddings.mask_token", "rope_embeddings."), read=read_dinov3, write=write_dinov3,
-            straighten=drop_no_registers, bend=add_no_registers, misfit=dinov3_misfit, images=IMAGENET_LISTS,
+            straighten=from_dinov3, bend=add_no_registers, misfit=dinov3_misfit, images=IMAGENET_LISTS,
         ),
         Family(
             "siglip_vision_model", "SiglipVisionModel", "SiglipForImageClassification", "vision_model.", SIGLIP,
-            PATCHES, SIGLIP_DEFAULTS, pools=("attention", "mean"), parts=("activation=quick_gelu",),
+            PATCHES, SIGLIP_DEFAULTS, pools=("attention", "mean"),
             used=ATTENTION_DROPOUT, harmless=frozenset({"vision_use_head", "projection_size"}), read=read_siglip,
             around="siglip", write=lambda c: {"vision_use_head": not c.classes},
             straighten=split_probe, bend=join_probe, misfit=siglip_misfit, images={"resample": 3},
         ),
         Family(
             "siglip2_vision_model", "Siglip2VisionModel", "Siglip2ForImageClassification", "vision_model.", SIGLIP,
-            PATCHES, SIGLIP_DEFAULTS, pools=("attention", "mean"), parts=("activation=quick_gelu",),
+            PATCHES, SIGLIP_DEFAULTS, pools=("attention", "mean"),
             used=ATTENTION_DROPOUT, harmless=frozenset({"vision_use_head", "num_patches"}), read=read_siglip,
             straighten=from_flat_patches, bend=to_flat_patches, misfit=siglip2_misfit,
             around="siglip2",
@@ -609,7 +627,7 @@ FAMILIES: dict[str, Family] = {
         Family(
             "clip_vision_model", "CLIPVisionModel", "CLIPVisionModelWithProjection", "vision_model.", CLIP, TOKEN,
             {"activation": "quick_gelu", "norm_eps": 1e-5},
-            parts=("pre_norm", "activation=quick_gelu", "embedding_bias"), used=ATTENTION_DROPOUT,
+            parts=("pre_norm", "embedding_bias"), used=ATTENTION_DROPOUT,
             harmless=frozenset({"projection_dim", "dropout"}), left_out=("embeddings.position_ids",),
             straighten=add_projection_bias, bend=drop_projection_bias, images=CROPPED | CLIP_IMAGES,
             write=lambda c: {"projection_dim": c.classes or 512},

@@ -50,7 +50,7 @@ from vitrail.checkpoints.timm_functions import (
 from vitrail.checkpoints.timm_layouts import BIT, find_table, pad_positions, straighten
 from vitrail.checkpoints.timm_writing import express
 from vitrail.checkpoints.torch_files import WeightFiles
-from vitrail.checkpoints.transforms import HALF, IMAGENET, Transform, line_to_transform, triple
+from vitrail.checkpoints.transforms import HALF, IMAGENET, Transform, cut_rest, line_to_transform, triple
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.models.hybrid import HybridConfig
 from vitrail.models.names import Config
@@ -125,7 +125,7 @@ def read(files: WeightFiles, hints: Hints = NO_HINTS, *, image_size: Size | None
         words = pretrained.get("label_descriptions") or {}
         labels = list_class_names(labels, "label_names", config.classes, where)
         class_names = [words.get(label, label) for label in labels]
-    line = preprocessing(pretrained, config)
+    line = preprocessing(pretrained, config, inference.undivided_size(config))
     if pretrained is None and line:
         inference.assumed["preprocess"] = line
     provenance = inference.provenance("timm", files, architecture or None) | ignored
@@ -168,8 +168,8 @@ def read_layers(args: Mapping[str, Any], t: Mapping[str, Tensor], where: str) ->
     fields: dict[str, Any] = {}
     if args.get("post_norm") or args.get("use_post_norm"):
         fields["block"] = "post_norm"
-    kind = args.get("rope_type") or "cat"
-    if not args.get("use_rot_pos_emb", "rope_type" in args and kind != "none"):
+    kind = args.get("rope_type", "cat")
+    if not args.get("use_rot_pos_emb", "rope_type" in args) or kind in ("", "none"):
         return fields
     if kind not in ROTARY_KINDS:
         raise CheckpointError(f"{where}: rope_type {kind!r} is not one of {', '.join(ROTARY_KINDS)}")
@@ -181,8 +181,9 @@ def read_layers(args: Mapping[str, Any], t: Mapping[str, Tensor], where: str) ->
     own = {ours: args[theirs] for theirs, ours in ROTARY.items() if args.get(theirs) is not None}
     if isinstance(own.get("reference"), int):
         own["reference"] = (own["reference"], own["reference"])
-    if kind != "cat" and kind != "axial":
-        own.pop("reference", None)
+    without = ("shift", "jitter", "rescale") if kind != "dinov3" else ()  # timm's classes do not use these
+    for name in (*without, *(("reference",) if ROTARY_KINDS[kind] != "grid" else ())):
+        own.pop(name, None)
     columns_first = args.get("rope_grid_indexing") == "xy" and kind != "dinov3"
     pairs = "halves" if halves else "adjacent"
     fields["rotary"] = RotaryConfig(kind=ROTARY_KINDS[kind], pairs=pairs, columns_first=columns_first, **own)  # type: ignore[arg-type]
@@ -192,6 +193,11 @@ def read_layers(args: Mapping[str, Any], t: Mapping[str, Tensor], where: str) ->
 def with_pooling(config: ViTConfig, args: Mapping[str, Any], all_tokens: bool, where: str) -> ViTConfig:
     """Return the config with the tokens that are pooled; `all_tokens`: Eva's attention pooling sees all of them."""
     there, pool = bool(args.get("pool_include_prefix")), config.pool
+    if config.mlp == "gated" and pool == "attention":
+        raise CheckpointError(
+            f"{where} has attention pooling after gated MLPs, for which there is no counterpart here: timm's classes "
+            "differ in the activation of the pooling's own MLP"
+        )
     if config.distillation_token and pool == "token":
         return dataclasses.replace(config, pool="token_and_distillation")
     if not config.prefix or pool == "token":
@@ -256,11 +262,16 @@ def check_enough_is_stated(
         )
 
 
-def preprocessing(pretrained: dict[str, Any] | None, config: Config) -> str:
-    """Return the line of timm.data.create_transform for this model; empty, with a note, if there is none."""
+def preprocessing(
+    pretrained: dict[str, Any] | None, config: Config, undivided: tuple[int, int] | None = None
+) -> str:
+    """Return the line of timm.data.create_transform for this model; empty, with a note, if there is none.
+
+    `undivided`: the size of images, if patches do not divide it.
+    """
     if config.channels != 3:
         return ""
-    height, width = config.image_size
+    height, width = undivided or config.image_size
     if pretrained is not None:
         settings = UNSTATED | {key: value for key, value in pretrained.items() if value}
     elif isinstance(config, BiTConfig):
@@ -280,7 +291,8 @@ def preprocessing(pretrained: dict[str, Any] | None, config: Config) -> str:
         scaled = tuple(math.floor(side / settings["crop_pct"]) for side in (height, width))
         resize = max(scaled) if mode == "center" else (scaled[0], scaled[1])
         mean, std = (triple(tuple(settings[key])) for key in ("mean", "std"))
-        return Transform(resize, (height, width), settings["interpolation"], mean, std).line()
+        line = Transform(resize, (height, width), settings["interpolation"], mean, std).line()
+        return cut_rest(line, config.image_size)
     except ConfigError as error:
         note(f"this model's preprocessing has no counterpart here: {error}")
         return ""

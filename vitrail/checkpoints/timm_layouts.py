@@ -266,8 +266,11 @@ def from_naflex(t: dict[str, Tensor]) -> dict[str, Tensor]:
     E = new["patch_embed.proj.weight"]
     if E.ndim == 2:  # (D, P*P*C)
         P = math.isqrt(E.shape[1] // 3)
-        if E.shape[1] == 3 * P * P:
-            new["patch_embed.proj.weight"] = E.unflatten(1, (P, P, 3)).permute(0, 3, 1, 2)  # (D, C, P, P)
+        if not P or E.shape[1] != 3 * P * P:
+            raise CheckpointError(
+                f"flat patches of {E.shape[1]} numbers (in_chans, patch_size), which are not 3 P P"
+            )
+        new["patch_embed.proj.weight"] = E.unflatten(1, (P, P, 3)).permute(0, 3, 1, 2)  # (D, C, P, P)
     if "pos_embed" in new and new["pos_embed"].ndim == 4:
         new["pos_embed"] = new["pos_embed"].flatten(1, 2)  # (1, N, D)
     y, x = new.pop("embeds.pos_embed_y", None), new.pop("embeds.pos_embed_x", None)

@@ -157,6 +157,8 @@ def refuse_combinations(c: ViTConfig, kind: str) -> None:
         problem = "layer_scale in layers with norms after their branches"
     elif c.block == "parallel" and (c.mlp != "dense" or c.mlp_norm or c.attention_norm):
         problem = "gated MLPs or inner norms in parallel layers"
+    elif c.mlp == "gated" and c.pool.startswith("attention"):
+        problem = "attention pooling after gated MLPs"
     elif kind in ("eva", "beit") and c.activation != ("silu" if c.mlp == "gated" else "gelu"):
         problem = f"activation={c.activation} in {kind}"
     elif kind == "eva" and c.block == "post_norm" and c.qk_norm:

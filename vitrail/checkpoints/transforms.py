@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vitrail.data import preprocess as pp
-from vitrail.data.ops.pixel_ops import CentralCrop, PixelOp, Resize, ResizeSmall, Uint8
+from vitrail.data.ops.pixel_ops import CentralCrop, Crop, PixelOp, Resize, ResizeSmall, Uint8
 from vitrail.data.ops.value_ops import Normalize, ToRange, ValueOp
 from vitrail.errors import ConfigError
 
@@ -47,16 +47,30 @@ class Transform:
         return str(pp.Pipeline((*ops, Uint8()), Normalize(mean, std)))
 
 
+def cut_rest(line: str, size: tuple[int, int]) -> str:
+    """Return a line for images that patches do not divide: convolutions leave out what is right and below of them."""
+    pipeline = pp.parse(line) if line else None
+    if pipeline is None or pipeline.image_size in (None, size):
+        return line
+    ops = [op for op in pipeline.pixel_ops if not isinstance(op, Uint8)]
+    return str(pp.Pipeline((*ops, Crop(0, 0, *size), Uint8()), pipeline.value_op))
+
+
 def line_to_transform(line: str, crop_rounding: str) -> tuple[Transform | None, list[str]]:
     """Return the nearest Transform to a line, or None; and where the two differ, in words."""
     if not line:
         return None, ["the model has no preprocessing line: its reader must know how to prepare images"]
     pipeline = pp.parse(line)
     steps = [op for op in pipeline.pixel_ops if not isinstance(op, Uint8)]
+    rest = steps[-1] if len(steps) > 1 else None
+    steps = steps[:-1] if isinstance(rest, Crop) else steps
     first, crop = (steps[0], steps[1] if len(steps) == 2 else None) if 1 <= len(steps) <= 2 else (None, None)
     if not isinstance(first, Resize | ResizeSmall) or not isinstance(crop, CentralCrop | None):
         return None, [f"the reader must prepare images as '{line}': more than a resize and a middle crop"]
     method, differs = first.method.removeprefix("pillow_"), []
+    if isinstance(rest, Crop):
+        crop = CentralCrop(rest.height, rest.width, crop_rounding)
+        differs.append("cuts the middle out, not the top left")
     if method == first.method:
         method = "bilinear"
         differs.append("resizes with antialiasing (Pillow's bilinear)")

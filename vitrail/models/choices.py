@@ -14,7 +14,7 @@ Positions = Literal["none", "1d", "2d", "relative", "sincos", "relative_bias"]
 PositionsAt = Literal["stem", "every", "shared"]  # once, at every layer with its own tables, or one for all
 # Attention over all tokens, or by rows and columns (D.6); norms after each branch; both branches at once; in pairs
 BlockKind = Literal["standard", "axial", "post_norm", "parallel", "twin"]
-# The published code's tanh form of GELU, the exact one, CLIP's x sigmoid(1.702 x); silu is for gated MLPs
+# The published code's tanh form of GELU, the exact one, CLIP's x sigmoid(1.702 x), and x sigmoid(x)
 Activation = Literal["gelu_tanh", "gelu", "quick_gelu", "silu"]
 NormAt = Literal["encoder", "pooled", "none"]  # the last norm: before pooling (Eq. 4), after, or left out
 Norm = Literal["layer", "rms"]  # LayerNorm, or RMSNorm, which has no mean and no bias

@@ -148,8 +148,6 @@ class ViTConfig:
             raise ConfigError("pool='token_and_distillation' needs distillation_token")
         if self.positions == "relative_bias" and (self.prefix != 1 or not self.class_token):
             raise ConfigError("positions='relative_bias' have one token before the patches: the class token")
-        if self.mlp == "dense" and self.activation == "silu":
-            raise ConfigError("activation='silu' is for mlp='gated' (together they are SwiGLU)")
         if self.rotary is not None and (D // self.heads) % 4:
             raise ConfigError(f"rotary positions need heads of a width that 4 divides, not {D // self.heads}")
         if D % (self.pool_heads or self.heads):

@@ -193,6 +193,8 @@ class Crop(PixelOp):
         return self.height, self.width
 
     def scaled(self, by: tuple[float, float]) -> Self:
+        if self.top == self.left == 0:
+            return replace(self, height=round(self.height * by[0]), width=round(self.width * by[1]))
         raise ConfigError(f"{self.name}: a fixed rectangle after a resize has no counterpart at another size")
 
 
