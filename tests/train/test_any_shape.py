@@ -99,8 +99,22 @@ def test_any_model_evaluates_images_of_any_shape(photos, tmp_path):
     vitrail.save(model, tmp_path / "m")
     assert load(tmp_path / "m").preprocess == model.preprocess
     assert load(tmp_path / "m", image_size=64).preprocess == load("ti8-64").preprocess
+
+
+def test_features_are_those_of_each_image(photos):
+    model = load("ti8-64", image_size="any", max_tokens=20)
+    line, files = parse(model.preprocess), sorted(photos.glob("a/*.png"))[:5]
+    with torch.no_grad():
+        each = [model.features(line(np.asarray(Image.open(file)))[None]) for file in files]
+    together = vitrail.features(model, files)
+    np.testing.assert_allclose(together, torch.cat(each).numpy(), rtol=0, atol=1e-5)
+    splits = {"train_split": "train[:50% per class]", "test_split": "train[50%: per class]"}
+    (score, *_) = vitrail.knn(model, photos, k=[3], **splits)
+    assert score.n == len(open_source(str(photos), splits["test_split"]))
     with pytest.raises(ConfigError, match="needs images of one size"):
-        vitrail.features(model, photos / "a")
+        vitrail.features(model, files, which="mean")
+    with pytest.raises(ConfigError, match="needs images of one size"):
+        vitrail.inspect(model, files)
 
 
 @pytest.mark.parametrize(

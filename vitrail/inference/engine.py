@@ -66,13 +66,14 @@ def outputs(
     *,
     precision: Precision = "float32",
     threads: int | None = None,
+    takes_strips: bool = False,
     task: str = "",
 ) -> Iterator[tuple[Tensor, Batch]]:
     """Yield y = call(images), float32 (b, ...), and the batch without images, for the readable examples of a loader.
 
-    `call`: None for the model itself. `threads`: on a CPU, in how many `call` may run at once; None: chosen
-    automatically. `task`: the name of a progress bar; no name, no bar. `loader.bad_files` lists the examples that
-    could not be read.
+    `call`: None for the model itself. `takes_strips`: of images of any shape it takes the grids too. `threads`: on a
+    CPU, in how many `call` may run at once; None: chosen automatically. `task`: the name of a progress bar; no name,
+    no bar. `loader.bad_files` lists the examples that could not be read.
     """
     device = next(model.parameters()).device
     if isinstance(model, Exported) and model.takes_pixels:
@@ -83,7 +84,7 @@ def outputs(
     if on_cpu:
         loader, threads = share_out(loader, threads)
     n, any_shape = len(loader.stream.source), loader.stream.pipeline.strip is not None
-    if any_shape and call is not None:
+    if any_shape and call is not None and not takes_strips:
         raise ConfigError(ONE_SIZE)
     # What is prepared for many images is for images of one size.
     many = {} if any_shape else {"n": n, "steps": loader.steps}
@@ -216,11 +217,12 @@ def image_outputs(
     num_workers: int | None = 0,
     *,
     threads: int | None = None,
+    takes_strips: bool = False,
     task: str = "",
 ) -> Iterator[Tensor]:
     """Yield y = call(images) on the CPU, float32 (b, ...); raise ImageError at the first that cannot be read."""
     for loader in image_loaders(model, images, batch_size, num_workers):
-        for y, _ in outputs(model, loader, call, threads=threads, task=task):
+        for y, _ in outputs(model, loader, call, threads=threads, takes_strips=takes_strips, task=task):
             for bad in loader.bad_files.examples.values():
                 raise ImageError(bad.reason)
             yield y.cpu()

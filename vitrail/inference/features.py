@@ -53,6 +53,7 @@ from vitrail.runtime.distributed import gather
 from vitrail.runtime.files import HOUR, atomic_folder, remove_unfinished
 from vitrail.runtime.log import note
 
+POOLED = "pre_logits"  # the features that images of any shape have too
 WHICH = "pre_logits, token, mean, layer3 (any layer), layer3.token, layer3.mean"
 VERSION = 1  # of an entry's contents, and of how features are made
 HELD_OUT = 0.2  # share of a training set that settings are chosen on
@@ -75,7 +76,8 @@ def features(
     """
     model = as_runnable(model)
     call = representation(model, which)
-    rows = [y.numpy() for y in image_outputs(model, images_or_source, call, batch_size, num_workers)]
+    each = image_outputs(model, images_or_source, call, batch_size, num_workers, takes_strips=which == POOLED)
+    rows = [y.numpy() for y in each]
     hidden = model.config.pre_logits if isinstance(model, ViT) else 0
     D = model.config.width
     if which == "pre_logits" and not isinstance(model, Exported):
@@ -98,8 +100,8 @@ def representation(model: Runnable, which: str = "pre_logits") -> Call:
         if which != "pre_logits":
             raise ConfigError(f"features {which!r}: an exported file gives pre_logits, and no tokens")
         return model.features
-    if which == "pre_logits":
-        return lambda x: model.head.representation(model.features(x))  # (B, pre_logits or D)
+    if which == POOLED:
+        return lambda x, *grids: model.head.representation(model.features(x, *grids))  # (B, pre_logits or D)
     if not isinstance(model, ViT):
         raise ConfigError(f"features {which!r}: a ResNet has no tokens; it has pre_logits")
     vit, has_token = model, bool(model.config.class_token)
@@ -254,10 +256,11 @@ def extract_rows(
     model: Runnable, source: Source, extraction: Extraction, *, shared: bool = False
 ) -> Iterator[Rows]:
     """Yield the features batch by batch; `shared`: processes that train together each make a part."""
-    e, pipeline = extraction, evaluation_pipeline(model)
+    e, pooled = extraction, extraction.which == POOLED
+    pipeline = evaluation_pipeline(model, any_shape=pooled)
     loader = evaluation_loader(source, pipeline, e.batch_size, e.num_workers, e.max_bad, shared=shared)
     call = representation(model, extraction.which)
-    for y, batch in outputs(model, loader, call, task=f"features of {source.name}"):
+    for y, batch in outputs(model, loader, call, takes_strips=pooled, task=f"features of {source.name}"):
         x = y.to(torch.float16).cpu().numpy()  # (b, D)
         if not np.isfinite(x).all():
             raise DataError(
