@@ -11,7 +11,7 @@ from tests.serve.asking import picture
 from vitrail.data.preprocess import parse
 from vitrail.errors import ImageError
 from vitrail.serve.metrics import Metrics
-from vitrail.serve.predictor import Closed, Late, Outputs, Overloaded, Predictor
+from vitrail.serve.predictor import Closed, Late, Outputs, Overloaded, Predictor, batch_sizes
 
 
 class Means:
@@ -72,6 +72,18 @@ def test_what_waits_is_computed_together(means):
         future.result(10)
     predictor.close()
     assert max(means.batches) == means.batch_size
+
+
+def test_batches_of_a_cpu_have_few_sizes():
+    """Kernels keep memory for each size that they have seen."""
+    compute = Means(batch_size=12)
+    predictor = start(compute)
+    for n in (1, 3, 7, 11, 12, 15, 29):
+        for future in predictor.submit([picture()] * n, names(n), 60):
+            future.result(60)
+    predictor.close()
+    assert sum(compute.batches) == 78 and set(compute.batches) <= set(batch_sizes(12)) == {1, 2, 4, 8, 12}
+    assert batch_sizes(1) == [1] and batch_sizes(16) == [1, 2, 4, 8, 16]
 
 
 def test_an_unreadable_image_is_an_error_of_its_own(means):

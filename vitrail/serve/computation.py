@@ -7,6 +7,7 @@ batches of 1, 2, 4, ... images on CUDA. B images, D width, K classes.
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import torch
@@ -24,7 +25,7 @@ from vitrail.inference.engine import (
 from vitrail.inference.precision import Precision
 from vitrail.models.names import Model
 from vitrail.runtime.cuda_graph import Recorded
-from vitrail.serve.predictor import Outputs
+from vitrail.serve.predictor import Outputs, batch_sizes
 
 MANY = 1 << 30  # images that may come
 LARGEST = 64  # images of a batch on a GPU
@@ -61,14 +62,25 @@ class ModelComputation:
         return y if head.classifier is None else torch.cat([y, head.classifier(y)], dim=1)  # (B, D + K)
 
     def try_out(self, size: tuple[int, int]) -> None:
-        """Compute a grey image; on CUDA, record the kernels of all sizes of batches."""
+        """Compute grey images in batches of all sizes, for each of which a device keeps something."""
         x = torch.zeros(1, 3, *size, device=self.device)
         if self.device.type == "cuda":
-            for B in (1 << i for i in range(LARGEST.bit_length())):
+            for B in batch_sizes(LARGEST):
                 self.recorded[B] = Recorded(lambda inputs: self.forward(inputs["image"]))
                 with COMPUTING, EXPLAINING:
                     self.recorded[B]({"image": x.expand(B, -1, -1, -1)})
+        else:
+            with ThreadPoolExecutor(1) as pool:  # with as many threads as a batch will have
+                pool.submit(self.compute_sizes, x).result()
         check_finite(self.forward(x), "outputs on a grey image")
+
+    def compute_sizes(self, x: Tensor) -> None:
+        if self.threads > 1:
+            torch.set_num_threads(1)
+        for B in reversed(
+            batch_sizes(self.batch_size)
+        ):  # the largest first: smaller ones fit into its memory
+            self.forward(x.expand(B, -1, -1, -1).contiguous())
 
     def __call__(self, x: Tensor) -> Outputs:
         B = len(x)

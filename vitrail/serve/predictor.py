@@ -33,6 +33,11 @@ SLOWEST = 1.0  # images per second that are assumed until some were computed
 SMOOTHING = 0.1  # share of the last batch in the mean speed
 
 
+def batch_sizes(largest: int) -> list[int]:
+    """Return how many images are computed together: 1, 2, 4, ... and at most `largest`."""
+    return [1 << i for i in range(largest.bit_length()) if 1 << i < largest] + [largest]
+
+
 class Overloaded(VitrailError):  # noqa: N818 - it is no error
     """Too many images wait already."""
 
@@ -167,9 +172,7 @@ class Predictor:
         with self.changed:
             while True:
                 if computes and self.batch_is_due():
-                    return [
-                        self.ready.popleft() for _ in range(min(len(self.ready), self.compute.batch_size))
-                    ]
+                    return [self.ready.popleft() for _ in range(self.size(len(self.ready)))]
                 if decodes and self.waiting:
                     self.decoding += 1
                     return self.waiting.popleft()
@@ -177,6 +180,16 @@ class Predictor:
                     self.changed.notify_all()
                     return None
                 self.changed.wait(self.max_wait if computes and self.ready else None)
+
+    def size(self, n: int) -> int:
+        """Return how many of n images to compute together.
+
+        Not any number: for each size of a batch, the kernels of a CPU keep memory of their own for good. A GPU gets
+        all, and fills up the batch itself.
+        """
+        if n >= self.compute.batch_size or self.compute.computes_apart:
+            return min(n, self.compute.batch_size)
+        return max(size for size in batch_sizes(self.compute.batch_size) if size <= n)
 
     def wake(self, n: int) -> None:
         """Wake threads for n images; where the threads differ, all of them, as any may be the right one."""
