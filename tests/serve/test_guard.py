@@ -1,5 +1,8 @@
 """The guard: Host, Origin, key, token, and bodies that are too long or too slow."""
 
+import asyncio
+from contextlib import suppress
+
 import pytest
 
 from tests.serve.asking import HOST, ORIGIN, ask, picture
@@ -156,6 +159,25 @@ def test_slow_bodies(monkeypatch):
     monkeypatch.setattr(guard, "LINGER_SECONDS", 0.05)
     reply = ask(guarded(body_seconds=0.1), "POST", "/x", [b"a", None])
     assert reply.status == 408 and reply.headers["connection"] == "close" and "seconds" in reply.json["error"]
+
+
+async def slow_answer(scope, receive, send):
+    """Answer later than the deadline of the body, and look meanwhile whether the client is still there."""
+    await receive()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(0.3):
+            await receive()
+    await echo(scope, nothing, send)
+
+
+async def nothing():
+    return {"type": "http.request"}
+
+
+@pytest.mark.parametrize("body", [b"", b"a"])
+def test_an_answer_may_take_longer_than_a_body(body):
+    reply = ask(Guard(slow_answer, Access(), Metrics(), body_seconds=0.05), "POST", "/x", body)
+    assert reply.status == 200
 
 
 def test_every_answer_has_the_headers_that_bind_a_browser(app):

@@ -195,7 +195,9 @@ class Exchange:
             )
 
     async def receive(self) -> Message:
-        """Receive a part of the body within the limits."""
+        """Receive a part of the body within the limits; after its end, that the client has gone."""
+        if self.complete:
+            return await self.inner_receive()
         try:
             async with asyncio.timeout_at(self.deadline):
                 message = await self.inner_receive()
