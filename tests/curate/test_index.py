@@ -68,6 +68,17 @@ def test_neighbours_are_those_of_an_exact_search(tmp_path, precision, queries):
 
 
 @pytest.mark.parametrize("precision", ["float16", "int8"])
+@pytest.mark.parametrize("queries", [1, 40, 70])
+def test_processors_without_the_instructions_find_the_same(tmp_path, monkeypatch, precision, queries):
+    """More rows than are converted at a time, and fewer candidates than the bound of 8 bits asks for."""
+    monkeypatch.setattr(index_module, "whole_products_work", lambda: False)
+    monkeypatch.setattr(index_module, "SPARE", 1)
+    x, q = clustered(2 * index_module.FEW + 100, 32, 0), clustered(queries, 32, 1)
+    index = open_index(written(tmp_path / "index", x, precision))
+    np.testing.assert_array_equal(index.nearest(q, 9)[1], neighbours(x.astype(np.float16), q, 9)[1])
+
+
+@pytest.mark.parametrize("precision", ["float16", "int8"])
 def test_rows_that_are_alike_and_rows_of_zeros(tmp_path, precision):
     """As many copies of a row as no shortlist holds: of equals, the first rows."""
     x = clustered(600, 16, 0)

@@ -49,7 +49,9 @@ NAME, FORMAT, VERSION = "index.json", "vitrail index", 1
 MAX_CARD = 64 << 20  # bytes of index.json, which names all classes
 MAX_WIDTH = 1 << 16
 SIGMAS = 6.0  # of the rounding of int8 that are allowed for
+SPARE = 64  # candidates beyond `top` in 8 bits, whose bound is wider
 PACKED = 64  # queries from which on packing the keys for them is worth the time
+FEW = 1024  # keys that are converted at a time for fewer queries: they stay in the cache
 CPU = torch.device("cpu")
 IndexPrecision = Literal["float16", "int8"]
 
@@ -127,8 +129,11 @@ class Index:
             raise ConfigError("features to search for are not all finite")
         if not len(features):
             return np.zeros((0, top)), np.zeros((0, top), np.int64)
-        quick = self.half_scores if self.codes is None else self.code_scores
-        s, rows = neighbours(self.features, features, min(top, len(self)), quick=quick)
+        k = min(top, len(self))
+        if self.codes is None:
+            s, rows = neighbours(self.features, features, k, quick=self.half_scores)
+        else:
+            s, rows = neighbours(self.features, features, k, quick=self.code_scores, spare=SPARE)
         if not np.isfinite(s).all():
             raise DataError(f"{self.folder}: features that are not finite: damaged")
         return s, rows
@@ -136,11 +141,13 @@ class Index:
     def half_scores(self, queries: np.ndarray) -> QuickScores:
         """Return cosines by products in float32."""
         dtype = score_type(CPU)
-        lengths = torch.from_numpy(np.where(self.lengths > 0, self.lengths, 1))
+        lengths = torch.from_numpy(np.where(self.lengths > 0, self.lengths, 1)).to(dtype)
 
         def product(rows: slice) -> Product:
-            block = torch.from_numpy(self.features[rows]).to(dtype).div_(lengths[rows, None])  # (N, D)
-            return packed_product(block) if len(queries) >= PACKED else lambda q: q @ block.T
+            block = torch.from_numpy(self.features[rows])  # (N, D)
+            if len(queries) < PACKED:
+                return lambda q: converted_product(q, block) / lengths[rows]  # (b, N)
+            return packed_product(block.to(dtype).div_(lengths[rows, None]))
 
         bound = (queries.shape[1] + 12) * torch.finfo(dtype).eps / 2  # lengths are rounded too
         return QuickScores(unit(queries, CPU, dtype), product, bound, KEYS)
@@ -274,7 +281,15 @@ def code_product(q: Tensor, codes: Tensor) -> Tensor:
     """Return q codes^T (b, N) of int8 (b, D) and (N, D)."""
     if codes.shape[1] > 1 and whole_products_work():  # torch 2.13 is wrong for one column
         return torch._int_mm(q, codes.T)
-    return q.float() @ codes.float().T  # exact too, up to D = 1,040
+    return converted_product(q.float(), codes)  # exact too, up to D = 1,040
+
+
+def converted_product(q: Tensor, keys: Tensor) -> Tensor:
+    """Return q keys^T (b, N) of (b, D) and keys (N, D) of a smaller type, which are converted little by little."""
+    y = q.new_empty(len(q), len(keys))
+    for i in range(0, len(keys), FEW):
+        torch.mm(q, keys[i : i + FEW].to(q.dtype).T, out=y[:, i : i + FEW])
+    return y
 
 
 @cache

@@ -33,7 +33,8 @@ from vitrail.runtime.threads import in_order
 
 TEMPERATURE = 0.07
 QUERIES, KEYS = 65_536, 8192  # that are searched together
-SLICE = 256  # queries of a thread on a CPU: its block of scores, 8 MiB, stays in the cache
+SLICE = 256  # queries of a thread on a CPU, at most: its block of scores, 8 MiB, stays in the cache
+LEAST_SLICE = 16  # queries of a thread, so that its products are not all about reading keys
 SCORES = 1 << 25  # numbers in a block of scores on other devices: 128 MiB
 SPARE = 16  # candidates beyond k
 GROUP = 8  # scores of which only the highest is looked at at first
@@ -51,9 +52,8 @@ class QuickScores:
 
     queries: Tensor  # (n, ...), of which `product` takes rows
     product: Callable[[slice], Product]  # keys -> the function of queries (b, ...) that returns scores (b, N)
-    bound: (
-        Tensor | float
-    )  # on the difference between a score and s; (n, 1) where it is not that of all queries
+    # On the difference between a score and s; (n, 1) where it is not that of all queries.
+    bound: Tensor | float
     block: int  # keys that are scored together
 
 
@@ -146,14 +146,18 @@ def neighbours(
     k: int,
     device: torch.device | str = "cpu",
     quick: Quick | None = None,
+    spare: int = SPARE,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the k nearest keys (N, D) of each query (n, D), nearest first: s float64 (n, k), index int64 (n, k)."""
+    """Return the k nearest keys (N, D) of each query (n, D), nearest first: s float64 (n, k), index int64 (n, k).
+
+    `spare`: candidates beyond k; where they are too few for the bound of the scores, the search is done again.
+    """
     check_k(k, len(keys))
     device, results = torch.device(device), []
     quick = quick or partial(cosines, keys, device)
     blocks = range(0, len(queries), QUERIES)
     for i in progress(blocks, len(blocks), "neighbours") if len(blocks) > 1 else blocks:
-        m = min(len(keys), k + SPARE)
+        m = min(len(keys), k + spare)
         results.append(nearest(keys, queries[i : i + QUERIES], k, m, device, quick))
     s, index = (np.concatenate(arrays) for arrays in zip(*results, strict=True))  # (n, k) each
     return s, index
@@ -200,7 +204,9 @@ def candidates(scores: QuickScores, n_keys: int, m: int) -> tuple[Tensor, Tensor
 
     for i in range(0, n_keys, scores.block):
         keys = slice(i, min(i + scores.block, n_keys))
-        size = SLICE if q.device.type == "cpu" else max(1, SCORES // scores.block)
+        size = max(1, SCORES // scores.block)
+        if q.device.type == "cpu":
+            size = min(SLICE, max(LEAST_SLICE, -(-len(q) // torch.get_num_threads())))
         extend = partial(best, product=scores.product(keys), begin=i)
         score, index = joined(extend, len(q), size, q.device)  # (n, up to m) each
     return score, index
