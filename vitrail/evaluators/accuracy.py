@@ -36,7 +36,7 @@ from vitrail.data.sources import Source, find_test_split, open_source
 from vitrail.data.splits import Subset
 from vitrail.errors import ConfigError, DataError
 from vitrail.evaluators.right_answers import ClassMapping, by_order, map_classes, real_sets
-from vitrail.evaluators.score import Score, wilson_interval
+from vitrail.evaluators.score import Score, accuracy_interval
 from vitrail.inference.engine import RunnableLike, evaluation_loader, evaluation_pipeline, outputs
 from vitrail.inference.exported import as_runnable
 from vitrail.inference.precision import Precision
@@ -161,8 +161,8 @@ class Evaluation:
         cells, counts = self.predictions.pairs(np.ones(self.n, bool))
         return {
             **{name: getattr(self, name) for name in names},
-            "interval": {  # 95%, Wilson
-                s.name: wilson_interval(s.value, s.n) for s in self.scores() if s.name in ACCURACIES
+            "interval": {  # 95%
+                s.name: accuracy_interval(s.value, s.n) for s in self.scores() if s.name in ACCURACIES
             },
             "per_class": [{**asdict(one), "accuracy": one.accuracy} for one in self.per_class],
             "confusion": [

@@ -1,7 +1,10 @@
 """Scores: `evaluator(model) -> Iterator[Score]` is the shape of every evaluator; and how accuracies are written.
 
 format_accuracy(0.783)          78.3%
-format_accuracy(0.783, 400)     78.3% (74.0-82.0%, n = 400)      with the 95% interval of Wilson (1927)
+format_accuracy(0.783, 400)     78.3% (73.9-82.2%, n = 400)      with the 95% interval of Clopper and Pearson (1934)
+
+The interval holds the true accuracy in at least 95% of the samples, whatever it is and however few the examples; others
+are narrower, and hold it less often near 100% (docs/results/intervals.md).
 
 An evaluator of a training run may also yield galleries, which the caller draws, and name its scores in `names`.
 """
@@ -18,7 +21,9 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import nn
 
-Z = 1.959964  # of the normal distribution, for 95%
+OUTSIDE = 0.025  # probability on each side of an interval of 95%
+STEPS = 50  # halvings that find an end of an interval
+LARGEST = 10_000  # steps of the continued fraction; it ends after about the square root of the examples
 
 
 @dataclass(frozen=True)
@@ -47,12 +52,48 @@ def mean_and_std(values: Sequence[float]) -> tuple[float, float | None]:
 Evaluator = Callable[["nn.Module"], "Iterator[Score | Gallery]"]
 
 
-def wilson_interval(accuracy: float, n: int) -> tuple[float, float]:
-    """Return the ends of the 95% confidence interval of an accuracy over n independent examples."""
-    centre = accuracy + Z**2 / (2 * n)
-    half = Z * math.sqrt(accuracy * (1 - accuracy) / n + Z**2 / (4 * n**2))
-    scale = 1 + Z**2 / n
-    return max(0.0, (centre - half) / scale), min(1.0, (centre + half) / scale)
+def accuracy_interval(accuracy: float, n: int) -> tuple[float, float]:
+    """Return the ends of the 95% confidence interval of an accuracy over n independent examples.
+
+    With k right answers they are the accuracies at which k or more, and k or fewer, would have probability 2.5%.
+    """
+    right = round(accuracy * n, 6)  # whole, but for a mean over seeds
+    low = 0.0 if right == 0 else beta_quantile(OUTSIDE, right, n - right + 1)
+    high = 1.0 if right == n else beta_quantile(1 - OUTSIDE, right + 1, n - right)
+    return low, high
+
+
+def beta_quantile(q: float, a: float, b: float) -> float:
+    """Return x such that a number from Beta(a, b) is below it with probability q."""
+    low, high = 0.0, 1.0
+    for _ in range(STEPS):
+        x = (low + high) / 2
+        low, high = (x, high) if beta_below(x, a, b) < q else (low, x)
+    return (low + high) / 2
+
+
+def beta_below(x: float, a: float, b: float) -> float:
+    """Return the probability that a number from Beta(a, b) is below x, in (0, 1).
+
+    By its continued fraction 1 / (1 + d_1 / (1 + d_2 / ...)) (Abramowitz and Stegun 26.5.8), by Lentz's method.
+    """
+    if x > (a + 1) / (a + b + 2):  # there the fraction of the other side is short
+        return 1 - beta_below(1 - x, b, a)
+    log_front = a * math.log(x) + b * math.log1p(-x) - math.log(a)
+    log_front += math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
+    tiny = 1e-300
+    value = c = 1.0
+    d = 0.0
+    for i in range(1, LARGEST):
+        m = i // 2
+        over = -(a + m) * (a + b + m) / (a + 2 * m + 1) if i % 2 else m * (b - m) / (a + 2 * m - 1)
+        step = over * x / (a + 2 * m)
+        d = 1 / (1 + step * d or tiny)
+        c = 1 + step / c or tiny
+        value *= c * d
+        if abs(c * d - 1) < 1e-12:
+            break
+    return math.exp(log_front) / value
 
 
 def format_accuracy(accuracy: float | None, n: int | None = None) -> str:
@@ -61,7 +102,7 @@ def format_accuracy(accuracy: float | None, n: int | None = None) -> str:
         return "-"
     if not n or not 0 <= accuracy <= 1:  # outside only in a file that somebody edited
         return f"{accuracy:.1%}"
-    low, high = wilson_interval(accuracy, n)
+    low, high = accuracy_interval(accuracy, n)
     return f"{accuracy:.1%} ({100 * low:.1f}-{high:.1%}, n = {n:,})"
 
 
