@@ -2,14 +2,14 @@
 
     python -m benchmarks.intervals --data TINY_IMAGENET
 
-The included model is evaluated on the validation split once, and each image's outcome is stored, right or wrong. For a
-truth of 60%, 90% and 98%, as many outcomes as possible that are right in this share make a population. From each, 5,000
-samples of 50, 200 and 1,000 images are drawn with replacement, and each sample gives an interval. A cell is the share
-of intervals that hold the population's accuracy; in brackets its exact value, from the binomial distribution. Without
---data there are 10,000 outcomes of each kind.
+The included model is evaluated on the validation split once, and each image's outcome is stored, right or wrong. For
+a truth of 60%, 90% and 98%, as many outcomes as possible that are right in this share make a population. From each,
+5,000 samples of 50, 200 and 1,000 images are drawn with replacement, and each sample gives an interval. A cell is the
+share of intervals that hold the population's accuracy; in brackets its exact value, from the binomial distribution.
+Without --data there are 10,000 outcomes of each kind.
 
-`possible` lists, for each cell, whether any rule that gives one interval for each number of right answers can hold the
-truth in 94 to 97.5% of the samples: the outcomes that it holds are a set, and no set may have such a probability.
+`possible` says for each cell whether any rule that gives one interval for each number of right answers can hold the
+truth in 94 to 97.5% of the samples: the numbers whose intervals hold it are a set, and no set may be so probable.
 """
 
 from __future__ import annotations

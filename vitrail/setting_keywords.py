@@ -57,6 +57,7 @@ class ExperimentSettings(TypedDict, total=False):
     train: str
     val: str
     test: str
+    calibrate: str
     preprocess: str
     augment: Literal["none", "light", "medium", "strong"] | None
     evaluate_preprocess: str
@@ -105,6 +106,7 @@ class ExperimentSettings(TypedDict, total=False):
     on_nonfinite: Literal["stop", "skip"]
     max_skipped: int
     save_adapter: bool
+    wanted_precision: float
     tensorboard: bool
     seed: int
 

@@ -15,6 +15,7 @@ from vitrail.checkpoints.bundle import cast_weights, seal_card
 from vitrail.checkpoints.checkpoint import Checkpoint, config_from_json, config_to_json
 from vitrail.checkpoints.formats import convert
 from vitrail.errors import CheckpointError, ConfigError
+from vitrail.models.calibration import Calibration
 from vitrail.models.names import make_config
 
 FIELDS = {"width": 24, "depth": 1, "mlp_dim": 40, "heads": 3}
@@ -271,3 +272,28 @@ def test_a_card_names_only_the_parts_of_later_models_that_a_model_has():
     assert config_to_json(later) == config_to_json(plain) | {"registers": 2}
     for config in (plain, later):
         assert config_from_json(config_to_json(config), "card") == config
+
+
+CALIBRATION = Calibration(1.7, (0.2, 0.5, 0.9), fitted={"data": "photos:validation", "n": 40})
+
+
+def test_a_calibration_comes_back(tmp_path):
+    model, place = small(tmp_path)
+    assert "calibration" not in json.loads((place / "model.json").read_text())
+    model.calibration = CALIBRATION
+    vitrail.save(model, place)
+    assert vitrail.load(place).calibration == CALIBRATION
+    assert vitrail.load(place, image_size=24).calibration == Calibration()
+    assert vitrail.load(place, classes=4).calibration == Calibration()
+    model.calibration = Calibration(thresholds=(0.5,))
+    with pytest.raises(ConfigError, match="1 thresholds for 3 classes"):
+        vitrail.save(model, place)
+
+
+@pytest.mark.parametrize("entry", [{"temperature": -1}, {"thresholds": [0.5]}, {"other": 1}])
+def test_a_wrong_calibration_is_refused(tmp_path, entry):
+    _, place = small(tmp_path)
+    card = json.loads((place / "model.json").read_text()) | {"calibration": entry}
+    (place / "model.json").write_text(json.dumps(seal_card(card, place / "model.safetensors")))
+    with pytest.raises(CheckpointError, match=r"calibration|threshold|temperature"):
+        vitrail.load(place)

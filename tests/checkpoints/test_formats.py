@@ -11,6 +11,7 @@ from tests.randomise import randomise
 from vitrail.checkpoints.checkpoint import check_finite_weights
 from vitrail.checkpoints.formats import FORMATS, convert, has_weights
 from vitrail.errors import CheckpointError, ConfigError
+from vitrail.models.calibration import Calibration
 
 FIELDS = {"width": 24, "depth": 2, "mlp_dim": 40, "heads": 3, "image_size": 16, "classes": 5}
 
@@ -42,6 +43,19 @@ def test_from_each_format_to_each_other(tmp_path, model):
     again = vitrail.load(path).state_dict()
     assert all(torch.equal(w, again[name]) for name, w in model.state_dict().items())
     assert model(x).shape == (2, 5)
+
+
+@pytest.mark.parametrize("to", [to for to in FORMATS if to != "bundle"])
+def test_the_temperature_is_in_the_head_where_a_format_has_no_place_for_it(tmp_path, model, to, caplog):
+    model.calibration = Calibration(2.5, (0.5,) * 5)
+    path = tmp_path / {"npz": "m.npz", "torchvision": "m.pth"}.get(to, "m")
+    vitrail.save(model, path, to=to)
+    notes = caplog.text
+    assert "2.5, is written into the classifier's weights" in notes and "thresholds" in notes
+    again, x = vitrail.load(path, heads=3), torch.randn(2, 3, 16, 16)
+    assert again.calibration == Calibration()
+    expected = model.calibration.probabilities(model(x))
+    torch.testing.assert_close(again.calibration.probabilities(again(x)), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_an_npz_by_another_name(tmp_path):

@@ -8,6 +8,7 @@ from tests.exporting.small import KINDS, photographs, small_model
 from vitrail.exporting.graph import stride_of, traceable
 from vitrail.exporting.settings import ExportSettings
 from vitrail.inspection.attention import rollout
+from vitrail.models.calibration import Calibration
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -26,6 +27,17 @@ def test_outputs_are_those_of_the_model(kind):
             assert logits.std() > 0.1
             torch.testing.assert_close(named["logits"], logits, rtol=1e-4, atol=1e-4)
             torch.testing.assert_close(named["probabilities"], logits.softmax(1), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("multi_label", [False, True])
+@torch.no_grad()
+def test_the_graph_divides_by_the_temperature(multi_label):
+    model, x = small_model(), torch.randn(3, 3, 32, 32)
+    model.calibration = Calibration(2.5, multi_label=multi_label)
+    named = traceable(model, ExportSettings(input="tensor"))(x)
+    expected = model.calibration.probabilities(model(x))
+    torch.testing.assert_close(named["logits"], model(x), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(named["probabilities"], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_the_model_itself_stays_as_it_is():

@@ -17,6 +17,7 @@ from vitrail.inference.bulk import predict_to
 from vitrail.inference.features import features
 from vitrail.inference.predict import predict_each
 from vitrail.inference.prediction_job import list_pieces, unfinished
+from vitrail.models.calibration import Calibration
 
 
 @pytest.fixture
@@ -98,6 +99,39 @@ def test_a_model_without_classifier_gives_features(tmp_path):
     ):
         with pytest.raises(ConfigError, match="classifier"):
             predict_to(body, paths, tmp_path / "g.parquet", **settings)
+
+
+def test_below_the_threshold_of_its_class_it_is_unsure(tmp_path, model):
+    paths = saved_pictures(tmp_path / "images", 12)
+    model.calibration = Calibration(2.0)
+    middle = float(np.median([one[0][1] for one in predict_each(model, paths)]))
+    model.calibration = Calibration(2.0, (middle,) * 7)
+    expected = list(predict_each(model, paths))
+    (file,) = predict_to(model, paths, tmp_path / "p.jsonl").files
+    names = [row["class"] for row in read(file)]
+    assert names == [one.answer[0] if one.answer else "unsure" for one in expected]
+    assert 0 < names.count("unsure") < 12
+    assert [row["confidence"] for row in read(file)] == pytest.approx(
+        [one[0][1] for one in expected], rel=1e-4
+    )
+    (file,) = predict_to(model, paths, tmp_path / "q.jsonl", min_confidence=1.0).files
+    assert {row["class"] for row in read(file)} == {"unsure"}
+    model.calibration = Calibration(2.0)
+    with pytest.raises(ConfigError, match="calibration"):
+        predict_to(model, paths, tmp_path / "p.jsonl")
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
+def test_of_several_labels_all_answers_are_in_one_column(tmp_path, model, kind):
+    paths = saved_pictures(tmp_path / "images", 8)
+    model.calibration = Calibration(3.0, (0.6,) * 7, multi_label=True)
+    expected = list(predict_each(model, paths, 7))
+    written = predict_to(model, paths, tmp_path / f"p.{kind}", top=2)
+    rows = read(*written.files)
+    for row, one in zip(rows, expected, strict=True):
+        assert set(row["class"].split("|")) == set(one.answer or ["unsure"])
+    with pytest.raises(ConfigError, match="one class"):
+        predict_to(model, paths, tmp_path / f"q.{kind}", sort_into=tmp_path / "sorted")
 
 
 def test_below_min_confidence_the_class_is_unsure(tmp_path, model):

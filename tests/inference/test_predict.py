@@ -16,6 +16,7 @@ from vitrail.data.sources import open_source
 from vitrail.errors import CheckpointError, ConfigError, DataError, ImageError
 from vitrail.inference.features import features
 from vitrail.inference.predict import class_names, predict, predict_each, read_class_names
+from vitrail.models.calibration import Calibration
 
 
 def saved_pictures(folder, n, side=8):
@@ -49,6 +50,34 @@ def test_files_that_cannot_be_read_have_their_errors_in_their_places(tmp_path):
     assert all(paths[i].name in str(made[i]) for i in broken)
     for i in {*range(40)} - {*broken}:
         assert dict(made[i]) == pytest.approx(dict(predict(model, paths[i])[0]), rel=1e-4)
+
+
+def test_a_model_is_unsure_below_the_threshold_of_a_class(tmp_path):
+    model, paths = small_model(), saved_pictures(tmp_path, 12)
+    plain = predict(model, paths, 3)
+    assert all(one.answer == (one[0][0],) for one in plain)
+    middle = float(np.median([one[0][1] for one in plain]))
+    model.calibration = Calibration(thresholds=(middle,) * 7)
+    for before, after in zip(plain, predict(model, paths, 3), strict=True):
+        assert after == before
+        assert after.answer == (before.answer if before[0][1] >= middle else ())
+
+
+def test_a_temperature_makes_it_less_sure_of_the_same_class(tmp_path):
+    model, paths = small_model(), saved_pictures(tmp_path, 4)
+    plain = predict(model, paths)
+    model.calibration = Calibration(3.0)
+    for before, after in zip(plain, predict(model, paths), strict=True):
+        assert [name for name, _ in after] == [name for name, _ in before] and after[0][1] < before[0][1]
+
+
+def test_of_several_labels_every_class_above_its_threshold_is_shown(tmp_path):
+    model, paths = small_model(), saved_pictures(tmp_path, 6)
+    model.calibration = Calibration(3.0, (0.6,) * 7, multi_label=True)
+    for one, whole in zip(predict(model, paths, 1), predict(model, paths, 7), strict=True):
+        assert one.answer == whole.answer == tuple(name for name, p in whole if p >= np.float32(0.6))
+        assert one == whole[: max(1, len(one.answer))]
+        assert 1 < len(one.answer) < 7
 
 
 def test_a_folder_and_a_pattern_as_on_the_command_line(tmp_path):

@@ -1,9 +1,9 @@
 """A bundle: a model as a folder that anyone can read.
 
     model.safetensors   the weights, by the names of the model's parameters
-    model.json          architecture, preprocessing line, class names, provenance, metrics, license, scales for fp8;
-                        under sha256 the digests of the weights' file and of the rest of this one, checked on
-                        loading
+    model.json          architecture, preprocessing line, class names, provenance, metrics, license, calibration
+                        (temperature, thresholds), scales for fp8; under sha256 the digests of the weights' file and
+                        of the rest of this one, checked on loading
 
 Written completely or not at all. A folder with other contents is never overwritten. Weights are stored in single or
 half precision, and used in single. Bundles of version 1 have no digests: damage to them cannot be detected.
@@ -26,6 +26,7 @@ from vitrail.checkpoints.license import check_license, complete_license, stated_
 from vitrail.checkpoints.mapping import read_weights
 from vitrail.data import preprocess as pp
 from vitrail.errors import CheckpointError, ConfigError
+from vitrail.models.calibration import Calibration
 from vitrail.runtime.files import atomic_folder
 
 WEIGHTS, CARD = "model.safetensors", "model.json"
@@ -48,6 +49,7 @@ class Card(Required, total=False):
     metrics: dict[str, Any]
     license: dict[str, Any]
     fp8: dict[str, Any]
+    calibration: dict[str, Any]
     sha256: dict[str, Any]
 
 
@@ -64,6 +66,8 @@ def read(folder: Path) -> Checkpoint:
         raise CheckpointError(f"{where}: {len(class_names)} class names for {config.classes} classes")
     try:
         pp.parse(card["preprocess"])
+        calibration = Calibration.from_json(card.get("calibration", {}))
+        calibration.check(config.classes)
     except ConfigError as error:
         raise CheckpointError(f"{where}: {error}") from error
     stored = torch_files.read_safetensors(folder / WEIGHTS)
@@ -75,6 +79,7 @@ def read(folder: Path) -> Checkpoint:
     return Checkpoint(
         config, weights, card["preprocess"], class_names, card.get("provenance", {}), card.get("metrics", {}),
         stated_license(card.get("license", {})), card.get("fp8", {}),
+        calibration,
     )  # fmt: skip
 
 
@@ -104,6 +109,7 @@ def write(checkpoint: Checkpoint, folder: Path) -> list[str]:
         "metrics": checkpoint.metrics,
         "license": complete_license(checkpoint.license),
         **({"fp8": checkpoint.fp8} if checkpoint.fp8 else {}),
+        **({"calibration": c} if (c := checkpoint.calibration.as_json()) else {}),
     }
     with atomic_folder(folder) as temporary:
         torch_files.save_safetensors(checkpoint.weights, temporary / WEIGHTS)

@@ -4,7 +4,7 @@
     model  --from_model-->  Checkpoint  --FORMAT.write-->  a file in any format
 
 Weights load strictly. There are two exceptions, by argument: another number of classes (a new head of zeros) and
-another image size (E_pos resampled). Both give another model, so metrics are dropped.
+another image size (E_pos resampled). Both give another model, so metrics and calibration are dropped.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from vitrail.data import preprocess as pp
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.models import checking, positions
 from vitrail.models.adapters import base_weights
+from vitrail.models.calibration import Calibration
 from vitrail.models.flexible import resample_patches
 from vitrail.models.hybrid import HybridConfig
 from vitrail.models.names import Config, Model, build
@@ -46,6 +47,7 @@ class Checkpoint:
     fp8: dict[str, Any] = field(
         default_factory=dict
     )  # scales for exactly these weights (evaluators/fp8_check.py)
+    calibration: Calibration = field(default_factory=Calibration)  # temperature and thresholds, likewise
 
 
 def from_model(model: Model) -> Checkpoint:
@@ -54,6 +56,7 @@ def from_model(model: Model) -> Checkpoint:
             f"{len(model.class_names)} class names for a model of {model.config.classes} classes"
         )
     check_license(model.license)
+    model.calibration.check(model.config.classes)
     if model.state_dict().keys() != parameter_shapes(model.config).keys():
         raise ConfigError(
             "this model has other parameters than its config describes, such as adapters or text embeddings: save "
@@ -62,7 +65,7 @@ def from_model(model: Model) -> Checkpoint:
     weights = {name: w.detach().float().cpu() for name, w in model.state_dict().items()}
     return Checkpoint(
         model.config, weights, model.preprocess, model.class_names, model.provenance, model.metrics, model.license,
-        model.fp8,
+        model.fp8, model.calibration,
     )  # fmt: skip
 
 
@@ -86,6 +89,7 @@ def to_model(
     model.preprocess, model.class_names = checkpoint.preprocess, checkpoint.class_names
     model.provenance, model.metrics = checkpoint.provenance, checkpoint.metrics
     model.license, model.fp8 = checkpoint.license, checkpoint.fp8
+    model.calibration = checkpoint.calibration
     return model.eval()
 
 
@@ -151,6 +155,24 @@ def note_unwritten(checkpoint: Checkpoint) -> list[str]:
     return notes
 
 
+def fold_temperature(checkpoint: Checkpoint) -> tuple[Checkpoint, list[str]]:
+    """Return the checkpoint for a format without a place for a calibration, and notes.
+
+    The temperature divides weights and bias of the classifier, which gives the same probabilities; the rest is lost.
+    """
+    c, notes = checkpoint.calibration, []
+    if c.temperature != 1:
+        names = ("head.classifier.weight", "head.classifier.bias")
+        weights = checkpoint.weights | {name: checkpoint.weights[name] / c.temperature for name in names}
+        checkpoint = dataclasses.replace(checkpoint, weights=weights)
+        notes.append(f"the temperature, {c.temperature:.4g}, is written into the classifier's weights")
+    if c.multi_label:
+        notes.append("the classes are not exclusive: their probabilities are a sigmoid of each output")
+    if c.thresholds:
+        notes.append("the thresholds of the classes are not written")
+    return dataclasses.replace(checkpoint, calibration=Calibration()), notes
+
+
 def change_classes(checkpoint: Checkpoint, classes: int | None) -> Checkpoint:
     """Return the checkpoint with a new head of zeros, without the pre-training MLP of the old one."""
     if classes is None or classes == checkpoint.config.classes:
@@ -162,7 +184,9 @@ def change_classes(checkpoint: Checkpoint, classes: int | None) -> Checkpoint:
     if classes:
         weights["head.classifier.weight"] = torch.zeros(classes, config.pooled_width)
         weights["head.classifier.bias"] = torch.zeros(classes)
-    return dataclasses.replace(checkpoint, config=config, weights=weights, class_names=None, metrics={})
+    return dataclasses.replace(
+        checkpoint, config=config, weights=weights, class_names=None, metrics={}, calibration=Calibration()
+    )
 
 
 def change_image_size(
@@ -183,7 +207,10 @@ def change_image_size(
     if isinstance(config, ViTConfig) and isinstance(old, ViTConfig):
         weights = {name: resample_weights(name, w, old, config, method) for name, w in weights.items()}
     line = str(pp.parse(checkpoint.preprocess).at(config.image_size)) if checkpoint.preprocess else ""
-    return dataclasses.replace(checkpoint, config=config, weights=weights, preprocess=line, metrics={})
+    return dataclasses.replace(
+        checkpoint, config=config, weights=weights, preprocess=line, metrics={},
+        calibration=checkpoint.calibration.unfitted(),
+    )  # fmt: skip
 
 
 def change_patch_size(
@@ -208,7 +235,10 @@ def change_patch_size(
         old, patch_size=patch_size, image_size=(patch_size * rows, patch_size * columns)
     )
     line = str(pp.parse(checkpoint.preprocess).at(same.image_size)) if checkpoint.preprocess else ""
-    changed = dataclasses.replace(checkpoint, config=same, weights=weights, preprocess=line, metrics={})
+    changed = dataclasses.replace(
+        checkpoint, config=same, weights=weights, preprocess=line, metrics={},
+        calibration=checkpoint.calibration.unfitted(),
+    )  # fmt: skip
     return change_image_size(changed, (grid[0] * patch_size, grid[1] * patch_size), method)
 
 

@@ -21,7 +21,13 @@ from typing import Any, Literal
 from vitrail.checkpoints import adapter as adapters
 from vitrail.checkpoints import bundle, google, huggingface, timm, torch_files, torchvision
 from vitrail.checkpoints.architecture import NO_HINTS, Hints, Size
-from vitrail.checkpoints.checkpoint import Checkpoint, check_finite_weights, from_model, to_model
+from vitrail.checkpoints.checkpoint import (
+    Checkpoint,
+    check_finite_weights,
+    fold_temperature,
+    from_model,
+    to_model,
+)
 from vitrail.checkpoints.included import INCLUDED, locate_weights
 from vitrail.checkpoints.license import describe_license, restrictions, stated_license
 from vitrail.checkpoints.model_card import write_card
@@ -99,6 +105,7 @@ def take_any_shape(model: Model, max_tokens: int) -> Model:
     check_any_shape(model.config)
     value_op = parse(model.preprocess).value_op
     model.preprocess, model.metrics = any_shape_line(max_tokens, model.config.stride, value_op), {}
+    model.calibration = model.calibration.unfitted()
     return model
 
 
@@ -156,6 +163,7 @@ def convert(
     model = load(source, **reading)
     if preprocess:
         model.preprocess, model.metrics = evaluation_line(preprocess, model.config.image_size), {}
+        model.calibration = model.calibration.unfitted()
     if license:
         state_license(model, license, source)
     write(bundle.cast_weights(from_model(model), precision), Path(destination), to)
@@ -203,7 +211,10 @@ def write(checkpoint: Checkpoint, path: Path, to: str) -> None:
         raise ConfigError(f"format {to!r} is not one of {', '.join(FORMATS)}")
     if to != "bundle":  # a bundle may replace a bundle, and checks that itself
         check_new(path)
-    for line in FORMATS[to].write(checkpoint, path):
+    notes: list[str] = []
+    if to != "bundle":
+        checkpoint, notes = fold_temperature(checkpoint)
+    for line in (*FORMATS[to].write(checkpoint, path), *notes):
         note(line)
 
 

@@ -17,6 +17,7 @@ import tyro
 
 import vitrail
 from vitrail.cli.bench_verb import bench
+from vitrail.cli.calibrate_verb import calibrate
 from vitrail.cli.check_verb import data_check
 from vitrail.cli.data_verbs import data_apply, data_dedup, data_inspect, data_shard
 from vitrail.cli.demo_verb import demo
@@ -24,7 +25,7 @@ from vitrail.cli.evaluate_verbs import evaluate, fewshot, knn, linear
 from vitrail.cli.export_verb import export
 from vitrail.cli.index_verbs import index, search
 from vitrail.cli.inspect_verbs import inspect
-from vitrail.cli.model_verbs import calibrate, convert, cost, models, predict
+from vitrail.cli.model_verbs import convert, cost, models, predict
 from vitrail.cli.out_of_memory import out_of_memory
 from vitrail.cli.push_verb import push
 from vitrail.cli.run_verbs import runs

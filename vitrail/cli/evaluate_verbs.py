@@ -111,6 +111,9 @@ def describe_evaluation(e: Evaluation) -> tuple[list[list[str]], list[str]]:
         ["images", f"{e.n:,}"],
         ["broken", f"{e.broken:,}"],
     ]
+    if e.answered is not None:
+        rows.insert(1, ["sure", format_accuracy(e.answered, e.n)])
+        rows.insert(2, ["top-1 where sure", format_accuracy(e.answered_top1, round(e.answered * e.n))])
     if e.left_out:
         rows.append(["left out: not in the mapping", f"{e.left_out:,}"])
     if e.real is not None:

@@ -1,4 +1,4 @@
-"""The verbs on models and their files: models, cost, convert, calibrate, predict."""
+"""The verbs on models and their files: models, cost, convert, predict."""
 
 from __future__ import annotations
 
@@ -227,57 +227,6 @@ def convert(
     return output
 
 
-def calibrate(
-    model: ModelPath,
-    out: Annotated[Positional[str], arg(metavar="OUT")],
-    *,
-    data: str,
-    split: str = "train",
-    verify: str,
-    verify_split: str | None = None,
-    images: int = 1024,
-    max_drop: float = 0.5,
-    reading: Reading = READING,
-    common: Common = COMMON,
-) -> Output:
-    """Prepare a model for --precision fp8: measure its scales on images, compare it with float32, write a bundle.
-
-    Args:
-        model: an included model (ti8-64), a bundle, a run, or any supported checkpoint
-        out: folder of the new bundle; nothing is written if the comparison fails (exit code 1)
-        data: images to measure the scales on, such as the training set; labels are not used
-        split: which part of them
-        verify: labelled images to compare fp8 with float32 on, such as the validation set
-        verify_split: which part of them; if unset, the test split or else validation
-        images: how many images to measure the scales on
-        max_drop: points of top-1 accuracy that fp8 may lose
-    """
-    from vitrail.checkpoints.formats import load, save
-    from vitrail.data.sources import open_source
-    from vitrail.evaluators.accuracy import open_split
-    from vitrail.evaluators.fp8_check import calibrate_and_check
-    from vitrail.runtime.device import pick
-
-    if Path(out).exists():
-        raise ConfigError(f"{out} exists; nothing is overwritten")
-    loaded = load(model, **reading.arguments()).to(pick(common.device))
-    source, test = open_source(data, split), open_split(verify, verify_split)
-    compared = calibrate_and_check(loaded, source, test, count=images, max_drop=max_drop / 100)
-    save(loaded, out)
-    rows = [
-        ["top-1 in float32", f"{compared.top1_float32:.2%}"],
-        ["top-1 in fp8", f"{compared.top1_fp8:.2%}"],
-        ["same class", f"{compared.agreement:.2%}"],
-        ["compared on", f"{compared.n:,} images ({compared.data})"],
-        ["scales from", f"{loaded.fp8['calibrated']['n']:,} images ({source.name})"],
-        ["written", out],
-    ]
-    result = {"model": model, "out": out, **{k: loaded.fp8[k] for k in ("calibrated", "checked")}}
-    return Output(
-        common, ["", ""], rows, result, after=[f"Next: vitrail predict {out} IMAGE --precision fp8"]
-    )
-
-
 def measure(output: Output, model: Model, to: str, paths: list[Path]) -> None:
     """Add how far predictions change if readers of the format prepare images by their own code."""
     from vitrail.checkpoints.checkpoint import from_model
@@ -353,6 +302,7 @@ def predict(
     from vitrail.inference.exported import Exported
     from vitrail.inference.images import find_images
     from vitrail.inference.predict import predict_each
+    from vitrail.models.calibration import UNSURE
 
     check_writing(writing)
     own = [class_names, text_embeddings] != [None, None] or writing != WRITING or reading != READING
@@ -376,10 +326,12 @@ def predict(
         if isinstance(prediction, ImageError):
             output.problems.append(str(prediction))
             continue
-        output.rows += [["", readable(name), format_accuracy(p)] for name, p in prediction]
-        output.rows[-len(prediction)][0] = names[path]
+        rows = [["", readable(name), format_accuracy(p)] for name, p in prediction]
+        rows = rows if prediction.answer else [["", UNSURE, ""], *rows]
+        output.rows += [[names[path], *rows[0][1:]], *rows[1:]]
         top_classes = [{"name": name, "probability": p} for name, p in prediction]
-        output.result["images"].append({"path": str(path), "top": top_classes})
+        answer = list(prediction.answer)
+        output.result["images"].append({"path": str(path), "top": top_classes, "answer": answer})
     if not output.result["images"]:
         raise ImageError(output.problems[0])
     output.result |= {"errors": output.problems, "notes": output.after}

@@ -136,6 +136,7 @@ def finetune_command(words: list[str]) -> Output:
 def show_finetuned(trained: Trained, common: Common) -> Output:
     from shlex import quote
 
+    from vitrail.train.held_out import describe_calibration
     from vitrail.transfer.results_page import describe_mistakes, score_table
 
     results, folder = trained.results, trained.folder
@@ -150,6 +151,8 @@ def show_finetuned(trained: Trained, common: Common) -> Output:
         after.append(
             "Not tested: --train 'train[:90% per class]' --test 'train[90%: per class]' would hold out a part"
         )
+    if calibrated := describe_calibration(results.get("calibration", {})):
+        after.append(calibrated)
     if results["broken"]:
         after.append(f"Left out {results['broken']:,} broken images: see {folder / 'bad_files.jsonl'}")
     if results.get("wrong"):

@@ -15,6 +15,8 @@ class DataSettings:
     train: str = "auto"  # split to train on; auto: train without what is held out
     val: str = "auto"  # split to choose by, or none; auto: 10%, 2% or 1% of each class, none with --train
     test: str = "auto"  # split to evaluate once, at the end, or none; auto: test or validation
+    # split to fit the temperature on at the end, or none; auto: val, else an unused validation split
+    calibrate: str = "auto"
     preprocess: str = ""  # training line; if unset, inception crop and flip, to the model's size
     # a training line by its strength: the evaluation line, crops and flips, and with random distortions
     augment: Literal["none", "light", "medium", "strong"] | None = None

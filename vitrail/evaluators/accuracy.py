@@ -6,7 +6,7 @@
     engine.outputs ──► score_logits, batch by batch ──► Predictions, a few numbers an example ──► Evaluation
 
 Every example counts once, the last batch included; broken ones are counted and named. For the logits y (K,) of an
-example, with p = softmax(y) and R its right answers (right_answers.py; mostly one):
+example, with p = softmax(y / T) and R its right answers (right_answers.py; mostly one):
     predicted    argmax y; of equals the first
     confidence   max p
     rank         how many classes come before the best of R: 0 is right, below 5 is right among the top 5
@@ -41,13 +41,14 @@ from vitrail.inference.engine import RunnableLike, evaluation_loader, evaluation
 from vitrail.inference.exported import as_runnable
 from vitrail.inference.precision import Precision
 from vitrail.inference.zero_shot import with_texts
+from vitrail.models.calibration import Calibration
 from vitrail.models.names import Model
 from vitrail.runtime.distributed import gather
 
 TOP = 5
 BINS = 15
 SCORES = ("top1", "top5", "loss", "ece")
-ACCURACIES = ("top1", "top5", "real")
+ACCURACIES = ("top1", "top5", "answered", "answered_top1", "real")
 MOST_MISTAKES = 1000  # listed by name
 
 
@@ -111,6 +112,8 @@ class Evaluation:
     bad: list[BadExample]  # the broken ones
     class_names: list[str]  # names of `label` in the predictions
     model_class_names: list[str]  # names of `predicted`
+    answered: float | None = None  # share of the examples above the thresholds of a model that has them
+    answered_top1: float | None = None  # accuracy on these
     real: float | None = None  # accuracy on real_n examples by ReaL labels (right_answers.py)
     real_n: int = 0
 
@@ -124,6 +127,10 @@ class Evaluation:
     def scores(self) -> Iterator[Score]:
         for name in SCORES:
             yield Score(name, getattr(self, name), self.n)
+        if self.answered is not None:
+            yield Score("answered", self.answered, self.n)
+        if self.answered and self.answered_top1 is not None:
+            yield Score("answered_top1", self.answered_top1, round(self.answered * self.n))
         if self.real is not None:
             yield Score("real", self.real, self.real_n)
 
@@ -157,7 +164,7 @@ class Evaluation:
 
     def as_json(self) -> dict[str, Any]:
         """Return everything except the predictions, as fractions; of the confusion matrix the nonzero cells."""
-        names = ("data", "n", "broken", "left_out", *SCORES, "real", "real_n")
+        names = ("data", "n", "broken", "left_out", *SCORES, "answered", "answered_top1", "real", "real_n")
         cells, counts = self.predictions.pairs(np.ones(self.n, bool))
         return {
             **{name: getattr(self, name) for name in names},
@@ -214,6 +221,7 @@ def evaluate(
     n = np.bincount(p.label, minlength=len(classes.class_names))  # (C,)
     correct = np.bincount(p.label[p.right], minlength=len(classes.class_names))  # (C,)
     by_class = zip(classes.class_names, n.tolist(), correct.tolist(), strict=True)
+    sure, sure_top1 = answered(p, model.calibration)
     scored = (
         [] if sets is None else [k in sets[i] for k, i in zip(p.predicted, p.index, strict=True) if sets[i]]
     )
@@ -229,9 +237,21 @@ def evaluate(
         bad=[replace(one, index=int(kept[one.index])) for one in bad],
         class_names=classes.class_names,
         model_class_names=classes.model_class_names,
+        answered=sure,
+        answered_top1=sure_top1,
         real=sum(scored) / len(scored) if scored else None,
         real_n=len(scored),
     )
+
+
+def answered(predictions: Predictions, calibration: Calibration) -> tuple[float | None, float | None]:
+    """Return the share of the examples above the thresholds of the predicted classes, and the accuracy on these."""
+    if not calibration.thresholds:
+        return None, None
+    floors = np.array(calibration.thresholds, np.float32)  # (K,)
+    sure = predictions.confidence >= floors[predictions.predicted]  # (n,)
+    right = float(predictions.right[sure].mean()) if sure.any() else None
+    return float(sure.mean()), right
 
 
 @dataclass(frozen=True)
@@ -279,13 +299,16 @@ def judge(
     row, right = (torch.from_numpy(a).to(device) for a in (mapping.row, mapping.right))  # (L,), (C, m)
     most = int(mapping.right.max())
     batches = []
+    calibration = model.calibration
+    assert isinstance(calibration, Calibration)
     for y, batch in outputs(model, loader, precision=precision, task=task):
         if most >= y.shape[1]:
             raise DataError(
                 f"the data has a class {most}, but the model has only {y.shape[1]}: 0 to {y.shape[1] - 1}"
             )
         label = row[batch["label"]]  # (b,)
-        columns = {"index": batch["index"], "label": label, **score_logits(y, right[label])}
+        numbers = score_logits(y, right[label], calibration)
+        columns = {"index": batch["index"], "label": label, **numbers}
         batches.append(Predictions(**{name: t.cpu().numpy() for name, t in columns.items()}))
     predictions = join_predictions(gather(join_predictions(batches)))
     own = loader.bad_files
@@ -296,9 +319,9 @@ def judge(
     return predictions, sorted(broken.examples.values(), key=lambda bad: bad.index)
 
 
-def score_logits(y: Tensor, right: Tensor) -> dict[str, Tensor]:
+def score_logits(y: Tensor, right: Tensor, calibration: Calibration) -> dict[str, Tensor]:
     """Return the numbers above, (B,) each, for logits (B, K) and right answers (B, m), padded with -1."""
-    log_p = y.log_softmax(dim=1)  # (B, K)
+    log_p = calibration.scaled(y).log_softmax(dim=1)  # (B, K)
     padding, right = right < 0, right.clamp(min=0)
     log_p_right = log_p.gather(1, right).masked_fill(padding, -torch.inf)  # (B, m)
     best = right.gather(1, log_p_right.argmax(dim=1, keepdim=True))  # (B, 1)

@@ -20,6 +20,7 @@ from vitrail.checkpoints.formats import check_new
 from vitrail.checkpoints.license import inherit_license
 from vitrail.errors import ConfigError
 from vitrail.inference.exported import Exported, Runnable
+from vitrail.models.calibration import Calibration
 from vitrail.models.names import Model
 
 SCALES = np.geomspace(0.5, 64, 22)  # of outputs whose standard deviation within a row is 1
@@ -53,6 +54,7 @@ def with_classifier(
     head.classifier = classifier
     learned.head, learned.config = head, replace(model.config, classes=K)
     learned.class_names, learned.fp8, learned.metrics = list(class_names), {}, {}
+    learned.calibration = Calibration()
     learned.license = inherit_license(model.license)
     learned.provenance = {**provenance, "start": model.provenance}
     return learned.eval()

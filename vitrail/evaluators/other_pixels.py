@@ -36,7 +36,7 @@ def measure_change(model: Model, line: str, images: Source) -> Change:
     task = "preprocessing"
     for (y, _), (z, _) in zip(outputs(model, ours, task=task), outputs(model, theirs), strict=True):
         if len(y):
-            p, q = y.softmax(dim=1), z.softmax(dim=1)  # (b, classes)
+            p, q = model.calibration.probabilities(y), model.calibration.probabilities(z)  # (b, classes)
             largest = max(largest, float((p - q).abs().max()))
             labels += int((p.argmax(dim=1) != q.argmax(dim=1)).sum())
             n += len(y)

@@ -3,8 +3,8 @@
 format_accuracy(0.783)          78.3%
 format_accuracy(0.783, 400)     78.3% (73.9-82.2%, n = 400)      with the 95% interval of Clopper and Pearson (1934)
 
-The interval holds the true accuracy in at least 95% of the samples, whatever it is and however few the examples; others
-are narrower, and hold it less often near 100% (docs/results/intervals.md).
+The interval holds the true accuracy in at least 95% of the samples, whatever it is and however few the examples;
+others are narrower, and hold it less often near 100% (docs/results/intervals.md).
 
 An evaluator of a training run may also yield galleries, which the caller draws, and name its scores in `names`.
 """

@@ -10,6 +10,7 @@ from vitrail.checkpoints.license import complete_license, describe_license
 from vitrail.exporting.graph import stride_of
 from vitrail.exporting.settings import ExportSettings
 from vitrail.inference.exported import VERSION, Card
+from vitrail.models.calibration import Calibration
 from vitrail.models.names import Model
 
 PROGRAM = "run.py"
@@ -88,6 +89,7 @@ def make_card(model: Model, settings: ExportSettings, outputs: list[str], width:
         "provenance": {**model.provenance, "exported": {"weights": model_digest(model)}},
         "metrics": model.metrics,
         "license": complete_license(model.license),
+        "calibration": model.calibration.as_json(),
     }
 
 
@@ -131,7 +133,7 @@ def write_readme(folder: Path, card: Card, settings: ExportSettings, summary: li
     text = program(card, settings, device)
     outputs = {
         "logits": f"(B, {card['classes']})",
-        "probabilities": f"(B, {card['classes']}), their softmax",
+        "probabilities": f"(B, {card['classes']}), {describe_probabilities(card)}",
         "rollout": "(B, rows, columns): how much of each patch reaches the output, through all layers",
         "features": f"(B, {card['width']}): the input of the classifier",
     }
@@ -161,6 +163,13 @@ def write_readme(folder: Path, card: Card, settings: ExportSettings, summary: li
     ]
     (folder / PROGRAM).write_text(text, encoding="utf-8")
     (folder / "README.md").write_text("\n".join(lines), encoding="utf-8")
+
+
+def describe_probabilities(card: Card) -> str:
+    """Return how the file makes probabilities of logits."""
+    calibration = Calibration.from_json(card.get("calibration", {}))
+    text = "a sigmoid of each" if calibration.multi_label else "their softmax"
+    return text + (f" at temperature {calibration.temperature:.4g}" if calibration.temperature != 1 else "")
 
 
 RUNTIME = {

@@ -55,7 +55,8 @@ class Traceable(nn.Module):
         y = model.head.representation(y)  # (B, D)
         if model.head.classifier is not None:
             logits = model.head.classifier(y).float()  # (B, K)
-            outputs = {"logits": logits, "probabilities": logits.softmax(dim=1)} | outputs
+            p = model.calibration.probabilities(logits)  # (B, K)
+            outputs = {"logits": logits, "probabilities": p} | outputs
         return outputs | {"features": y.float()}
 
 

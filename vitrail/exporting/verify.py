@@ -28,6 +28,7 @@ from vitrail.evaluators.other_pixels import drawn_pictures
 from vitrail.inference.engine import transform
 from vitrail.inference.exported import Exported
 from vitrail.inference.images import decode_example
+from vitrail.models.calibration import Calibration
 from vitrail.models.names import Model
 
 IMAGES = 64  # to compare on
@@ -121,7 +122,7 @@ def compare(model: Model, exported: Exported, images: Sequence[np.ndarray], to: 
     a, b = (
         {name: torch.cat([part[name] for part in parts]) for name in parts[0]} for parts in (ours, theirs)
     )
-    d = differences(a, b, batches)
+    d = differences(a, b, batches, model.calibration)
     check(d, to, exported.card["precision"], exported.takes_pixels)
     return d
 
@@ -153,12 +154,15 @@ def outputs(model: Model, x: Tensor) -> dict[str, Tensor]:
     return named
 
 
-def differences(ours: dict[str, Tensor], theirs: dict[str, Tensor], batches: list[int]) -> Differences:
+def differences(
+    ours: dict[str, Tensor], theirs: dict[str, Tensor], batches: list[int], calibration: Calibration
+) -> Differences:
     name = "logits" if "logits" in ours and float(ours["logits"].std()) > LEAST else "features"
     d = (ours[name] - theirs[name]).abs()
     probability, agreement = 0.0, 1.0
     if name == "logits":
-        probability = float((ours[name].softmax(dim=1) - theirs["probabilities"]).abs().max())
+        p = calibration.probabilities(ours[name])  # (n, K)
+        probability = float((p - theirs["probabilities"]).abs().max())
         agreement = float((ours[name].argmax(dim=1) == theirs[name].argmax(dim=1)).float().mean())
     spread, n = float(ours[name].std()), len(d)
     return Differences(n, batches, name, spread, float(d.max()), float(d.mean()), probability, agreement)

@@ -30,7 +30,6 @@ from vitrail.inference.listing import Named, name_images
 from vitrail.inference.precision import Precision, choose_precision
 from vitrail.inference.predict import class_names
 from vitrail.inference.prediction_files import (
-    UNSURE,
     Columns,
     check_format,
     file_names,
@@ -51,6 +50,7 @@ from vitrail.inference.prediction_job import (
     runs,
 )
 from vitrail.inference.sort_images import check_folder, sort_images
+from vitrail.models.calibration import UNSURE
 from vitrail.models.names import Model
 from vitrail.models.vit import ViT
 from vitrail.runtime.device import pick
@@ -85,7 +85,8 @@ def predict_to(
 
     `images`: files, folders, glob patterns, or a data set and its `split`. The same call again resumes what was
     interrupted or killed; under torchrun the processes share the work, with `on="ray"` the workers of a Ray cluster.
-    An image that cannot be read has a row with the reason. Below `min_confidence` the class is "unsure".
+    An image that cannot be read has a row with the reason. Below `min_confidence`, or the
+    threshold that the model has for it, the class is "unsure".
     `probabilities` of all classes and `features` (the input of the classifier) are further columns.
     `sort_into`: a new folder for a link to, or a copy of, each image, in a folder for its class.
     """
@@ -101,7 +102,8 @@ def predict_to(
     with group(pick() if isinstance(model, str | Path) else next(model.parameters()).device) as device:
         loaded = as_model(model).to(device)
         columns = choose_columns(loaded, top, min_confidence, probabilities=probabilities, features=features)
-        work = Work(columns, choose_precision(precision, device), min_confidence, batch_size, num_workers)
+        numbers = choose_precision(precision, device)
+        work = Work(columns, numbers, loaded.calibration, min_confidence, batch_size, num_workers)
         job = open_job(out, describe(loaded, images, split, work), images, split)
         try:
             if sort_into is not None:
@@ -139,11 +141,14 @@ def choose_columns(
         raise ConfigError(
             "this model has no classifier: it gives features only, without probabilities and min_confidence"
         )
-    if min_confidence and UNSURE in names:
-        raise ConfigError(f"a class of the model is named {UNSURE!r}, which min_confidence needs")
+    if (min_confidence or model.calibration.may_be_unsure) and UNSURE in names:
+        raise ConfigError(
+            f"a class of the model is named {UNSURE!r}, which min_confidence and thresholds need"
+        )
     hidden = model.config.pre_logits if isinstance(model, ViT) else 0
     width = (hidden or model.config.width) if features else 0
-    return Columns(names, min(top, len(names)), probabilities, width)
+    multi_label = model.calibration.multi_label
+    return Columns(names, min(top, len(names)), probabilities, width, multi_label)
 
 
 # --- the work of one process ---
@@ -172,7 +177,7 @@ def write_pieces(
     begin, end, size, since = 0, 0, 0, time.monotonic()
     waiting: list[dict[str, np.ndarray]] = []
     for y, batch in outputs(model, loader, call, precision=work.precision, task="predict"):
-        waiting.append({"place": batch["index"].cpu().numpy(), **choose(y, work.columns)})
+        waiting.append({"place": batch["index"].cpu().numpy(), **choose(y, work)})
         size += sum(array.nbytes for array in waiting[-1].values())
         end = int(waiting[-1]["place"][-1]) + 1 if len(y) else end
         if size > SAVE_BYTES or time.monotonic() - since > SAVE_SECONDS or stop():
@@ -197,7 +202,7 @@ def save(
     if begin == end:
         return
     width = len(work.columns.class_names) + work.columns.features
-    none = {"place": np.zeros(0, np.int64), **choose(torch.zeros(0, width), work.columns)}
+    none = {"place": np.zeros(0, np.int64), **choose(torch.zeros(0, width), work)}
     arrays = {
         name: np.concatenate([none[name], *(one[name] for one in waiting)]) for name in none
     }  # (m, ...)
@@ -211,18 +216,21 @@ def save(
             keys,
             {i - begin: bad_files.examples[part.key(i)].reason for i in errors},
             {name: array[inside] for name, array in arrays.items()},
-            work.min_confidence,
         )
         write_piece(table, folder / f"rows-{first:012}-{last:012}.parquet")
         begin = stop
 
 
-def choose(y: Tensor, columns: Columns) -> dict[str, np.ndarray]:
+def choose(y: Tensor, work: Work) -> dict[str, np.ndarray]:
     """Return the numbers of the columns for logits and features (b, K + D)."""
+    columns, calibration = work.columns, work.calibration
     chosen: dict[str, Tensor] = {}
     if columns.class_names:
-        p = y[:, : len(columns.class_names)].softmax(dim=1)  # (b, K)
-        chosen["top_probabilities"], chosen["top"] = p.topk(columns.top)  # (b, top) each
+        logits = y[:, : len(columns.class_names)]  # (b, K)
+        p, sure = calibration.decide(logits, work.min_confidence)  # (b, K) each
+        k = logits.argsort(dim=1, descending=True, stable=True)[:, : columns.top]  # (b, top)
+        chosen["top_probabilities"], chosen["top"] = p.gather(1, k), k
+        chosen["sure"] = sure if calibration.multi_label else sure.any(dim=1, keepdim=True)
         if columns.probabilities:
             chosen["probabilities"] = p
     if columns.features:
@@ -265,5 +273,7 @@ def check_sorting(job: Job, folder: Path, columns: Columns) -> None:
         raise ConfigError("sort_into is for images in files of their own, not for a data set")
     if not columns.class_names:
         raise ConfigError("sort_into needs a model with a classifier")
+    if columns.multi_label:
+        raise ConfigError("sort_into needs a model that gives an image one class, not several labels")
     if rank() == 0:
         check_folder(folder, job.mark)

@@ -31,6 +31,7 @@ from vitrail.checkpoints.license import check_license
 from vitrail.data.preprocess import parse
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.inference import runtimes
+from vitrail.models.calibration import Calibration
 from vitrail.models.names import Model
 from vitrail.models.vit import Described
 from vitrail.runtime.device import pick
@@ -41,7 +42,7 @@ MEMORY = 8 << 30  # bytes that it may use, beside four times the file
 MOST_SIDE, MOST_BATCH = 16_384, 4096
 
 
-class Card(TypedDict):
+class Required(TypedDict):
     """The metadata of a file."""
 
     version: int
@@ -60,6 +61,10 @@ class Card(TypedDict):
     provenance: dict[str, Any]
     metrics: dict[str, Any]
     license: dict[str, str]
+
+
+class Card(Required, total=False):
+    calibration: dict[str, Any]  # from logits to probabilities, which the file does itself, and to answers
 
 
 @dataclass(frozen=True)
@@ -83,6 +88,7 @@ class Exported(Described):
         self.config = ExportedConfig((H, W), card["classes"], card["width"], digest)
         self.preprocess, self.class_names = card["preprocess"], card["class_names"]
         self.provenance, self.metrics, self.license = card["provenance"], card["metrics"], card["license"]
+        self.calibration = Calibration.from_json(card.get("calibration", {}))
         self.place = nn.Parameter(
             torch.empty(0), requires_grad=False
         )  # parameters say where a model computes
@@ -202,6 +208,7 @@ def check_card(result: dict[str, Any], where: str) -> Card:
     try:
         parse(card["preprocess"])
         check_license(card["license"])
+        Calibration.from_json(card.get("calibration", {})).check(K)
     except ConfigError as error:
         raise CheckpointError(f"{where}: {error}") from error
     batch = card["batch"] or 1

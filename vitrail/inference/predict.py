@@ -7,22 +7,32 @@ results, without classes, and a note gives the reason. It is an error only if no
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-
-from torch import nn
 
 from vitrail.checkpoints.included import ASSETS
 from vitrail.data.bounded_files import read_json, read_text
 from vitrail.errors import ConfigError, DataError, ImageError
 from vitrail.inference.engine import BATCH_SIZE, RunnableLike, image_loaders, outputs
-from vitrail.inference.exported import Exported, Runnable, as_runnable
+from vitrail.inference.exported import Runnable, as_runnable
 from vitrail.inference.images import Images
 from vitrail.inference.precision import Precision
-from vitrail.inference.zero_shot import TextHead, with_texts
+from vitrail.inference.zero_shot import with_texts
 from vitrail.runtime.log import note
 
-Prediction = list[tuple[str, float]]  # (class name, probability), the most probable first
+
+class Prediction(list[tuple[str, float]]):
+    """(class name, probability) of the most probable classes, the most probable first.
+
+    `answer`: the names of those that the model is sure of (models/calibration.py): the first class; none if its
+    probability is below the threshold of the class; of a model for several labels, any number.
+    """
+
+    def __init__(self, classes: Iterable[tuple[str, float]] = (), answer: Iterable[str] = ()) -> None:
+        super().__init__(classes)
+        self.answer = tuple(answer)
+
+
 NAMED = 5  # images that cannot be read, in a note
 
 
@@ -36,7 +46,8 @@ def predict(
     precision: Precision = "float32",
     text_embeddings: str | Path | None = None,
 ) -> list[Prediction]:
-    """Return for each image the `top` classes with their probabilities (a softmax over all classes).
+    """Return for each image the `top` classes with their probabilities, and as `.answer` those that the model is sure
+    of (models/calibration.py).
 
     `images`: files, folders (the images in them, sorted) or glob patterns; bytes, PIL images, arrays. The list of an
     image that cannot be read is empty, and a note says why; ImageError if none can be read. `text_embeddings`: a file
@@ -52,7 +63,7 @@ def predict(
     if errors:
         first = "; ".join(map(str, errors[:NAMED])) + ("; ..." if len(errors) > NAMED else "")
         note(f"{len(errors):,} of {len(results):,} images cannot be read and have no classes: {first}")
-    return [[] if isinstance(result, ImageError) else result for result in results]
+    return [Prediction() if isinstance(result, ImageError) else result for result in results]
 
 
 def predict_each(
@@ -70,16 +81,21 @@ def predict_each(
         raise ConfigError(f"top must be at least 1, not {top}")
     if not model.config.classes:
         raise ConfigError("this model has no classifier: load it with classes=, and train it, to predict")
-    names = class_names(model)
-    head: nn.Module | None = None if isinstance(model, Exported) else model.head
+    names, calibration = class_names(model), model.calibration
     for loader in image_loaders(model, images, batch_size, num_workers):
         source, bad, done = loader.stream.source, loader.bad_files.examples, 0
         for logits, batch in outputs(model, loader, precision=precision, task=task):
-            each = head.probabilities(logits) if isinstance(head, TextHead) else logits.softmax(dim=1)
-            p, k = each.topk(min(top, len(names)))  # (b, top) each
-            for i, values, classes in zip(batch["index"].tolist(), p.tolist(), k.tolist(), strict=True):
+            p, sure = calibration.decide(logits)  # (b, K) each
+            k = logits.argsort(dim=1, descending=True, stable=True)  # (b, K)
+            k = k if calibration.multi_label else k[:, :top]  # every answer is shown
+            columns = (batch["index"], k, p.gather(1, k), sure.gather(1, k))
+            for i, *row in zip(*(t.tolist() for t in columns), strict=True):
                 yield from (ImageError(bad[source.key(j)].reason) for j in range(done, i))
-                yield [(names[c], value) for c, value in zip(classes, values, strict=True)]
+                ranked = [(names[c], value, one) for c, value, one in zip(*row, strict=True)]
+                yield Prediction(
+                    [(name, value) for n, (name, value, one) in enumerate(ranked) if n < top or one],
+                    [name for name, _, one in ranked if one],
+                )
                 done = i + 1
         yield from (ImageError(bad[source.key(j)].reason) for j in range(done, len(source)))
 

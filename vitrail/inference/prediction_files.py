@@ -1,7 +1,8 @@
 """Predictions as tables: a Parquet, CSV or JSON Lines file, or several of at most so many rows.
 
     path                one row for each image, in the order of the images
-    class               the most probable class; "unsure" below the confidence asked for; null without one
+    class               the most probable class; "unsure" below its threshold, or the confidence asked for; of several
+                        labels every class above its threshold, joined by |
     confidence          its probability
     top_classes         the most probable classes, most probable first       list<string> (top,)
     top_probabilities   and their probabilities                              list<float> (top,)
@@ -29,9 +30,10 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from vitrail.errors import ConfigError, DataError
+from vitrail.models.calibration import UNSURE
 from vitrail.runtime.files import atomic_file
 
-UNSURE = "unsure"
+JOINT = "|"  # between the classes of an image
 ROWS_AT_ONCE = 1 << 14  # held while files are joined
 Write = Callable[[pa.Table], object]
 
@@ -44,6 +46,7 @@ class Columns:
     top: int = 5
     probabilities: bool = False
     features: int = 0  # width D; 0: left out
+    multi_label: bool = False
 
     @property
     def schema(self) -> pa.Schema:
@@ -62,12 +65,12 @@ def to_table(
     paths: list[str],
     errors: dict[int, str],
     arrays: dict[str, np.ndarray],
-    min_confidence: float = 0.0,
 ) -> pa.Table:
     """Return the table of n images.
 
     `errors`: row -> why it cannot be read. `arrays`, for the other rows, in order (m, ...): `top` int64 (m, top), the
-    classes; top_probabilities (m, top), probabilities (m, K), features (m, D), float32.
+    classes; `sure` bool (m, 1), whether the first is an answer, or of several labels (m, K), whether each is;
+    top_probabilities (m, top), probabilities (m, K), features (m, D), float32.
     """
     n = len(paths)
     read = np.ones(n, bool)  # (n,)
@@ -76,9 +79,15 @@ def to_table(
     if columns.class_names:
         names = pa.array(list(map(as_utf8, columns.class_names)), pa.string())
         chosen, p = arrays["top"], arrays["top_probabilities"]  # (m, top) each
-        first = names.take(pa.array(chosen[:, 0]))
-        sure = pc.if_else(pa.array(p[:, 0] >= min_confidence), first, pa.scalar(UNSURE))
-        data["class"], data["confidence"] = spread(sure, read), spread(pa.array(p[:, 0]), read)
+        if columns.multi_label:
+            answers = [
+                JOINT.join(names[int(c)].as_py() for c in np.flatnonzero(one)) for one in arrays["sure"]
+            ]
+            answer = pa.array([one or UNSURE for one in answers], pa.string())
+        else:
+            first = names.take(pa.array(chosen[:, 0]))
+            answer = pc.if_else(pa.array(arrays["sure"][:, 0]), first, pa.scalar(UNSURE))
+        data["class"], data["confidence"] = spread(answer, read), spread(pa.array(p[:, 0]), read)
         data["top_classes"] = lists(names.take(pa.array(chosen.ravel())), read)
     for name in ("top_probabilities", "probabilities", "features"):
         if name in arrays:

@@ -35,6 +35,7 @@ from vitrail.errors import ConfigError
 from vitrail.inference.listing import Listing, Named, Paths, list_files, list_images, name_images
 from vitrail.inference.precision import Precision
 from vitrail.inference.prediction_files import Columns, Piece, as_utf8, rows_of
+from vitrail.models.calibration import Calibration
 from vitrail.models.names import Model
 from vitrail.runtime.distributed import gather, rank
 from vitrail.runtime.files import atomic_file, remove_unfinished
@@ -63,6 +64,7 @@ class Work:
 
     columns: Columns
     precision: Precision
+    calibration: Calibration
     min_confidence: float
     batch_size: int
     num_workers: int | None
@@ -122,6 +124,7 @@ def describe(model: Model, images: Named, split: str | None, work: Work) -> dict
             "top": columns.top,
             "probabilities": columns.probabilities,
             "features": columns.features,
+            "calibration": digest(json.dumps(work.calibration.as_json(), sort_keys=True)),
             "min_confidence": work.min_confidence,
         },
     }

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Literal
 
 from vitrail.errors import ConfigError, DataError
-from vitrail.inference.prediction_files import UNSURE, as_utf8
+from vitrail.inference.prediction_files import as_utf8
+from vitrail.models.calibration import UNSURE
 from vitrail.runtime.files import atomic_file
 from vitrail.runtime.progress import progress
 

@@ -29,6 +29,7 @@ from vitrail.checkpoints.npz import read_npz
 from vitrail.checkpoints.torch_files import read_safetensors
 from vitrail.errors import CheckpointError, ConfigError, DataError
 from vitrail.inference.exported import Exported, Runnable
+from vitrail.models.calibration import Calibration
 from vitrail.models.names import Model
 from vitrail.models.vit import Head
 
@@ -109,9 +110,6 @@ class TextHead(nn.Module):
         assert isinstance(self.texts, Tensor)
         return self.scale * f @ self.texts.T + (self.bias or 0.0)  # (B, K)
 
-    def probabilities(self, logits: Tensor) -> Tensor:
-        return logits.softmax(dim=1) if self.bias is None else logits.sigmoid()
-
 
 def with_texts(model: Runnable, texts: str | Path | Texts) -> Model:
     """Return a classifier by texts that shares the weights of a model; it cannot be saved or trained."""
@@ -131,4 +129,5 @@ def with_texts(model: Runnable, texts: str | Path | Texts) -> Model:
     vars(classifier)["_modules"]["head"] = head.to(next(model.parameters()).device)
     classifier.config = replace(config, classes=len(texts.class_names))
     classifier.class_names, classifier.metrics = texts.class_names, {}
+    classifier.calibration = Calibration(multi_label=texts.bias is not None)
     return classifier

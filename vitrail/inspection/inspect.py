@@ -163,7 +163,7 @@ def look(model: Model, image: ImageLike, name: str, true: str | None = None) -> 
     return Subject(
         name=name,
         picture=model_input(model, image),
-        top=predict(model, [image])[0] if model.config.classes else [],
+        top=predict(model, [image])[0] if model.config.classes else Prediction(),
         occlusion=occlusion(model, image),
         maps=attention_maps(model, [image])[0] if with_attention else None,
         rollout=rollout(model, [image])[0] if with_attention else None,

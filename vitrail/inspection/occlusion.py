@@ -34,13 +34,13 @@ def occlusion(model: Model, image: ImageLike) -> np.ndarray:
     corners = [(top, left) for top in range(0, H, size) for left in range(0, W, size)]
 
     def call(x: Tensor) -> Tensor:
-        whole = model(x)  # (1, classes) or (1, D)
+        whole, p = model(x), model.calibration.probabilities  # (1, classes) or (1, D)
         falls = []
         for start in range(0, len(corners), BATCH_SIZE):
             hidden = model(hide(x[0], corners[start : start + BATCH_SIZE], size))  # (B, classes) or (B, D)
             if model.config.classes:
                 c = int(whole.argmax())  # the first choice
-                falls.append(whole.softmax(dim=1)[:, c] - hidden.softmax(dim=1)[:, c])  # (B,)
+                falls.append(p(whole)[:, c] - p(hidden)[:, c])  # (B,)
             else:
                 falls.append(1 - F.cosine_similarity(whole, hidden))  # (B,)
         return torch.cat(falls)[None]  # (1, n)

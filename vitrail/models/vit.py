@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from vitrail.errors import ConfigError
 from vitrail.models import checking, positions
+from vitrail.models.calibration import Calibration
 from vitrail.models.choices import (
     Activation,
     BlockKind,
@@ -219,6 +220,7 @@ class Described(nn.Module):
         self.metrics: dict[str, Any] = {}  # scores of the weights
         self.license: dict[str, str] = {}  # of "weights" and "data"; missing: unknown
         self.fp8: dict[str, Any] = {}  # scales for precision fp8, and how they were checked
+        self.calibration = Calibration()  # from logits to probabilities and answers
 
 
 class ViT(Described):

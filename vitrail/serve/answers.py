@@ -7,24 +7,28 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from vitrail.checkpoints.license import complete_license
 from vitrail.checkpoints.run.records import replace_nonfinite
 from vitrail.data.readers.class_names import readable
+from vitrail.models.calibration import Calibration
 from vitrail.models.cost import cost
 from vitrail.models.vit import ViT
 from vitrail.serve.explain import methods_of
 from vitrail.serve.served import Served
 
 
-def prediction(logits: np.ndarray | None, names: list[str], top: int, whole: bool) -> dict[str, Any]:
-    """Return the `top` classes of logits (K,), the most probable first; with `whole`, all probabilities too."""
+def prediction(
+    logits: np.ndarray | None, names: list[str], calibration: Calibration, top: int, whole: bool
+) -> dict[str, Any]:
+    """Return the `top` classes of logits (K,), the most probable first, and the answer: those that the model is sure
+    of; with `whole`, all probabilities too."""
     assert logits is not None
-    p = np.exp(logits - logits.max())  # (K,)
-    p /= p.sum()
-    n = min(top, len(p))
-    best = np.argpartition(-p, n - 1)[:n] if n < len(p) else np.arange(n)
-    best = best[np.argsort(-p[best], kind="stable")]
+    y = torch.from_numpy(np.asarray(logits, np.float32))[None]  # (1, K)
+    p, sure = (t[0].numpy() for t in calibration.decide(y))  # (K,) each
+    ranked = np.argsort(-logits, kind="stable").tolist()
+    best = [c for n, c in enumerate(ranked) if n < top or sure[c]]
     result: dict[str, Any] = {
         "top": [
             {
@@ -34,7 +38,8 @@ def prediction(logits: np.ndarray | None, names: list[str], top: int, whole: boo
                 "probability": round(float(p[c]), 6),
             }
             for c in best
-        ]
+        ],
+        "answer": [names[c] for c in best if sure[c]],
     }
     if whole:
         result["probabilities"] = [float(f"{value:.6g}") for value in p.tolist()]
@@ -63,6 +68,8 @@ def describe_model(served: Served, refused: dict[str, str]) -> dict[str, Any]:
         "classes": len(served.class_names),
         "architecture": architecture,
         "preprocess": model.preprocess,
+        "temperature": model.calibration.temperature,
+        "multi_label": model.calibration.multi_label,
         "explain": methods_of(model),
         "metrics": replace_nonfinite(model.metrics),
         "license": complete_license(model.license),

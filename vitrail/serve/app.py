@@ -207,7 +207,8 @@ async def predict(request: Request) -> Response:
     served, answers = await compute(request, asked)
     if not served.class_names:
         raise ConfigError(f"{served.name} has no classifier: it has /features")
-    return each(served, answers, lambda one: prediction(served.logits(one), served.class_names, top, whole))
+    names, calibration = served.class_names, served.model.calibration
+    return each(served, answers, lambda one: prediction(served.logits(one), names, calibration, top, whole))
 
 
 async def features(request: Request) -> Response:

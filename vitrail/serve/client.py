@@ -1,4 +1,4 @@
-"""A client of `vitrail serve`, with the standard library alone: images -> the most probable classes, in order.
+"""A client of `vitrail serve`, with the standard library for HTTP: images -> the most probable classes, in order.
 
 Several images are under way at once, each in a request of its own. A server that is too busy says when to ask again,
 and is asked again then.
@@ -19,8 +19,8 @@ from urllib.parse import quote, urlsplit
 
 from vitrail.data.sources import read_image_file
 from vitrail.errors import ConfigError, DataError, ImageError, VitrailError
+from vitrail.inference.predict import Prediction
 
-Prediction = list[tuple[str, float]]  # (class name, probability), the most probable first
 AT_ONCE = 16
 PATIENCE = 60.0  # seconds of waiting for a busy server
 SECONDS = 60.0  # for an answer
@@ -77,7 +77,9 @@ class Client:
         if status == 422:
             return ImageError(f"{path}: {str(answer['error']).removeprefix('the image: ')}")
         try:
-            return [(str(one["name"]), float(one["probability"])) for one in answer["results"][0]["top"]]
+            result = answer["results"][0]
+            pairs = [(str(one["name"]), float(one["probability"])) for one in result["top"]]
+            return Prediction(pairs, map(str, result["answer"]))
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise ServerError(f"{self.url} does not answer as vitrail serve does") from error
 

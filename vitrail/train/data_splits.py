@@ -12,6 +12,7 @@ from vitrail.errors import ConfigError, DataError
 # Table 4 and BiT-HyperRule tell data sets apart by size: examples below which a set is small, and medium.
 SMALL, MEDIUM = 20_000, 500_000
 NOTHING = (None, "", "none")  # in the place of a split
+HELD_OUT = "validation"  # the split that is for choices
 NAMED = 5  # classes in a note
 
 
@@ -20,6 +21,7 @@ class Sources:
     train: Source
     val: Source | None
     test: Source | None
+    calibrate: Source | None = None  # neither trained nor tested on; may be `val`
 
     @classmethod
     def open(cls, settings: DataSettings, data: DataSet | None = None) -> Sources:
@@ -46,16 +48,42 @@ class Sources:
                     + ("; ".join(lists) or "the order differs")
                 )
             check_apart(train, other)
-        return cls(train, val, test)
+        return cls(train, val, test, open_held_out(settings, data, train, val, test))
 
     def fingerprint(self) -> tuple[str, list[str]]:
         """Return what a run records about its data: a fingerprint, which changes with the data, and class names."""
-        splits = (self.train, self.val, self.test)
+        splits = [self.train, self.val, self.test]
+        splits += [] if self.calibrate in (None, self.val) else [self.calibrate]
         return " ".join("-" if s is None else s.fingerprint() for s in splits), self.train.class_names
 
     def untested(self) -> list[str]:
         """Return the classes without images in the test split; none if nothing is tested."""
         return [] if self.test is None else without_images(self.test)
+
+
+def open_held_out(
+    settings: DataSettings, data: DataSet, train: Source, val: Source | None, test: Source | None
+) -> Source | None:
+    """Open what the temperature is fitted on: the split that is named, else `val`, else a validation split that the
+    run does not use otherwise; None if there is none, or if it does not fit."""
+    if settings.calibrate in NOTHING:
+        return None
+    if settings.calibrate != "auto":
+        source = data.part(settings.calibrate)
+        if source.class_names != train.class_names:
+            raise DataError(f"{source.name} and {train.name} do not have the same classes")
+        for other in filter(None, (train, test)):
+            check_apart(other, source)
+        return source
+    used = [split for split in (settings.train, settings.val, settings.test) if split not in NOTHING]
+    names = {part.name for split in used for part in parse_split(split)}
+    if val is not None or HELD_OUT in names or HELD_OUT not in data.splits:
+        return val
+    try:
+        source = data.part(HELD_OUT)
+    except DataError:  # no labels, as some published ones
+        return None
+    return source if source.class_names == train.class_names else None
 
 
 def open_data(settings: DataSettings) -> DataSet:

@@ -36,6 +36,7 @@ from vitrail.errors import CheckpointError, Interrupted
 from vitrail.evaluators.accuracy import Evaluation, evaluate
 from vitrail.evaluators.score import Gallery
 from vitrail.models.adapters import is_adapted, merge
+from vitrail.models.calibration import Calibration
 from vitrail.models.names import Model
 from vitrail.objectives.objective import backbone
 from vitrail.runtime.device import Device, device_name, peak_flops, pick
@@ -46,6 +47,7 @@ from vitrail.runtime.memory import exhausted_memory
 from vitrail.runtime.training_display import TrainingDisplay, Work
 from vitrail.train.assemble import Assembled, Inputs, assemble, evaluation_batch, remarks
 from vitrail.train.fit import Loop, Outcome
+from vitrail.train.held_out import calibrate_run
 from vitrail.train.parallel import distribute, gather_tensor
 from vitrail.train.settings import Experiment
 from vitrail.train.state import TrainState
@@ -87,6 +89,7 @@ class Results(Always, total=False):
     test_broken: Count
     per_class: list[ClassScore]
     wrong: Count
+    calibration: dict[str, Any]  # what the bundle has, to write it again
 
 
 class Figures(Protocol):
@@ -204,6 +207,7 @@ def evaluate_and_publish(
 ) -> dict[str, Any]:
     """Evaluate the test split, once, and write the bundle with its scores; return the results."""
     sources, test, model = assembled.sources, assembled.sources.test, trained_model(assembled)
+    calibrate_run(model, assembled, run.path)
     broken = {key for keys in gather(list(assembled.loader.bad_files.examples)) for key in keys}
     results: dict[str, Any] = {
         "steps": outcome.steps,
@@ -218,6 +222,7 @@ def evaluate_and_publish(
         "train_examples": len(sources.train),
         "computed": f"{describe_computation(assembled)}, {world()} x {device_name(assembled.device)}",
         "license": complete_license(inherit_license(model.license)),
+        "calibration": model.calibration.as_json(),
     }
     if test is not None and model.config.classes:
         # Training is over: broken test images are counted, and do not undo it.
@@ -288,6 +293,7 @@ def publish(model: Model, assembled: Assembled, run: Run, results: dict[str, Any
     }
     model.provenance = provenance | ({"start": model.provenance} if assembled.from_weights else {})
     model.license = inherit_license(model.license)
+    model.calibration = Calibration.from_json(results.get("calibration", {}))
     model.metrics = replace_nonfinite({"val": results["val"], "test": results["test"]})
     own = whole_weights(backbone(assembled.objective)) if assembled.base else {}
     if rank() == 0:

@@ -193,12 +193,18 @@ class TrainingSettings:
     max_skipped: int = 10  # batches that may be skipped before the run stops
     # with tune lora:R: also write the adapters and the head apart from the base, into the run's folder
     save_adapter: bool = False
+    # share of the answers of each class that are to be right: where that is not so, the model is unsure; 0: any share
+    wanted_precision: float = 0.0
     tensorboard: bool = False  # also write the curves for TensorBoard, into the run's folder
 
     def __post_init__(self) -> None:
         for name, least in {"grad_accum": 1, "patience": 0, "max_skipped": 0}.items():
             if getattr(self, name) < least:
                 raise ConfigError(f"{name} {getattr(self, name)}: must be at least {least}")
+        if not 0 <= self.wanted_precision < 1:
+            raise ConfigError(
+                f"wanted_precision {self.wanted_precision:g}: must be 0, or a share below 1, such as 0.95"
+            )
         if self.patience and not self.monitor:
             raise ConfigError(f"patience {self.patience} needs a score to monitor, such as monitor val_top1")
 

@@ -261,19 +261,23 @@ def describe_finetuning(finetuning: Finetuning, assembled: Assembled, inputs: In
     text += (
         ", no test" if sources.test is None else f", testing on {len(sources.test):,} ({sources.test.name})"
     )
+    if (held_out := sources.calibrate) is not None and held_out is not sources.val:
+        text += f", calibrating on {len(held_out):,} ({held_out.name})"
     # Those of validation and test that are there and of which nothing is used.
     resolved = resolve_splits(settings.data, inputs.data)
     splits = [split for split in (resolved.train, resolved.val, resolved.test) if split not in NOTHING]
     used, unused = {part.name for split in splits for part in parse_split(split)}, {}
+    calibrating = {"validation"} if held_out is not None and held_out is not sources.val else set()
     for name in inputs.data.splits:
-        if name in TEST_SPLITS and name not in used:
+        if name in TEST_SPLITS and name not in used | calibrating:
             with suppress(DataError):  # images without labels, or none: nobody could use it
                 source = inputs.data.whole(name)
                 unused[name] = f"{len(source):,} ({source.name})"
     if unused:
         text += f"; {', '.join(unused.values())} unused"
-        if settings.data.train == "train" and "validation" in unused and not finetuning.sweep.sweep:
-            text += " (train+validation would train on both)"
+    spare = "validation" in {*unused, *calibrating}
+    if settings.data.train == "train" and spare and not finetuning.sweep.sweep:
+        text += " (train+validation would train on both)"
     note(text + ("; vitrail split the folder" if inputs.data.reader.cut else ""))
     if missing := sources.untested():
         assert sources.test is not None

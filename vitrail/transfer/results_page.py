@@ -8,6 +8,7 @@ from vitrail.checkpoints.license import describe_license
 from vitrail.data.readers.class_names import readable
 from vitrail.evaluators.accuracy import MOST_MISTAKES
 from vitrail.evaluators.score import format_score, score_label
+from vitrail.train.held_out import describe_calibration
 from vitrail.transfer.tables import escape_markdown
 
 
@@ -23,6 +24,8 @@ def results_page(results: dict[str, Any]) -> str:
         f"\nTrained on {results['train_examples']:,} images for {results['steps']:,} steps at lr {results['lr']:g}; "
         f"{tested}."
     )
+    if calibrated := describe_calibration(results.get("calibration", {})):
+        lines.append(f"\n{escape_markdown(calibrated)}.")
     lines.append(f"\nLicense: {escape_markdown(describe_license(results['license']))}")
     if results["per_class"]:
         lines += ["\n| class | images | accuracy |", "|---|---|---|"]
