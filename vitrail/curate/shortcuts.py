@@ -22,7 +22,7 @@ import torch
 from vitrail.checkpoints.json_files import Number
 from vitrail.curate.findings import Origin, Shortcut
 from vitrail.curate.measures import Measures
-from vitrail.evaluators.score import wilson_interval
+from vitrail.evaluators.score import accuracy_interval
 from vitrail.runtime.progress import progress
 
 NEIGHBOURS = 15
@@ -54,7 +54,7 @@ def find_shortcuts(
         if not values.shape[1]:
             continue
         accuracy = float((nearest_class(ranks(values), labels, folds) == labels).mean())
-        low, high = wilson_interval(accuracy, independent)
+        low, high = accuracy_interval(accuracy, independent)
         if low > chance + MARGIN:
             reason = (
                 f"{MEANING[name].capitalize()} alone tell the class of {accuracy:.0%} of the images "
