@@ -2,12 +2,13 @@
 
 import pytest
 import torch
+from torch import Tensor
 
 from tests.exporting.small import photographs
 from vitrail.data.ops.resize import TENSORFLOW
 from vitrail.data.preprocess import PRESETS, parse
 from vitrail.errors import ConfigError
-from vitrail.exporting.pixels import Prepare
+from vitrail.exporting.pixels import Prepare, quotient
 
 LINES = [
     *(PRESETS[name] for name in PRESETS if not parse(PRESETS[name]).random),
@@ -50,3 +51,15 @@ def test_a_line_that_no_graph_can_hold(line):
 def test_a_line_without_a_range():
     with pytest.raises(ConfigError, match="range"):
         Prepare(parse("resize(64)"))
+
+
+def test_quotients_do_not_depend_on_how_a_runtime_divides(monkeypatch):
+    """OpenVINO multiplies by the reciprocal, which alone would be wrong in the last digit for many sizes."""
+    a, b = torch.arange(1, 1500)[:, None], torch.arange(1, 1024)
+    exact = torch.from_numpy(a.numpy().astype("f4") / b.numpy().astype("f4"))
+    assert (quotient(a, b) != exact).float().mean() < 1e-3
+    monkeypatch.setattr(Tensor, "__truediv__", lambda x, y: x * (1 / torch.as_tensor(y)))
+    rough = a.float() / b.float()
+    assert (rough != exact).float().mean() > 0.05
+    assert (quotient(a, b) != exact).float().mean() < 1e-3
+    assert (quotient(torch.tensor(73), b, 73) != exact[72]).sum() == 0

@@ -116,7 +116,7 @@ def export(
             str(path), settings.file, to, precision, input,
             bytes=sum(f.stat().st_size for f in folder.iterdir()),
             model_bytes=sum(4 * w.numel() for w in model.parameters()),
-            differences=verify.compare(model, exported, pictures, to),
+            differences=verify.compare(model, exported, pictures),
             scores=verify.scores(model, exported, labelled, max_drop / 100) if labelled is not None else None,
             speed=verify.speed(model, exported, pictures) if timing else [],
             peak_bytes=try_in_process(file).get("peak_bytes") if timing and to != "aoti" else None,

@@ -20,8 +20,9 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from vitrail.data.preprocess import parse
-from vitrail.exporting.pixels import Prepare
-from vitrail.exporting.settings import MOST_BATCH, ExportSettings
+from vitrail.exporting.pixels import MOST_SIDE, Prepare
+from vitrail.exporting.settings import ExportSettings
+from vitrail.inference.fp8 import fp8_layers, set_part
 from vitrail.models.encoder import MLP, SelfAttention
 from vitrail.models.fused import gelu_tanh
 from vitrail.models.names import Model
@@ -29,8 +30,7 @@ from vitrail.models.positions import Grid, Learned1D, Learned2D, SinCos2D
 from vitrail.models.resnet import StdConv, ZeroPaddedMaxPool, pad_same, standardise
 from vitrail.models.vit import ViT
 
-MOST_SIDE = 16_384
-DTYPES = {"float16": torch.float16, "bf16": torch.bfloat16}
+DTYPES = {"float16": torch.float16, "bf16": torch.bfloat16, "fp8": torch.bfloat16}  # outside of fp8 layers
 BIT_STRIDE = 32  # sides of images of any size are multiples of it, for a ResNet
 
 

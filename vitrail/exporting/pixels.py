@@ -25,6 +25,8 @@ from vitrail.data.ops.value_ops import Normalize, ToRange
 from vitrail.data.preprocess import Pipeline
 from vitrail.errors import ConfigError
 
+MOST_SIDE = 16_384  # of an image
+
 
 @dataclass(frozen=True)
 class Window:
@@ -124,7 +126,7 @@ def small_size(op: ResizeSmall, size: Size) -> Size:
     height, width = size
     least, most = torch.minimum(height, width), torch.maximum(height, width)
     if op.rounding == "nearest":
-        factor = torch.scalar_tensor(op.short, dtype=torch.float32) / least.to(torch.float32)
+        factor = quotient(whole(op.short), least, op.short)
         return (
             (height.to(torch.float32) * factor).round().to(torch.int64),
             (width.to(torch.float32) * factor).round().to(torch.int64),
@@ -132,6 +134,20 @@ def small_size(op: ResizeSmall, size: Size) -> Size:
     short, long = whole(op.short), torch.div(most * op.short, least, rounding_mode="floor")
     tall = height > width
     return torch.where(tall, long, short), torch.where(tall, short, long)
+
+
+def quotient(a: Tensor, b: Tensor, most: int = MOST_SIDE) -> Tensor:
+    """Return a / b of two sizes, a at most `most`, rounded as in numpy.
+
+    OpenVINO multiplies by 1 / b, and kernels generated for CUDA divide about as roughly: with another last digit, a
+    side of 109.5 pixels is rounded to the other side. So the rest, a - q b, is computed in two parts that need no
+    rounding, and divided too.
+    """
+    a, b = a.to(torch.float32), b.to(torch.float32)
+    unit = 2.0 ** (most.bit_length() - 24)
+    q = a / b
+    high = (q / unit).floor() * unit
+    return q + ((a - high * b) - (q - high) * b) / b
 
 
 def middle(new: Tensor, side: int, crop: CentralCrop) -> Tensor:
@@ -160,7 +176,7 @@ def as_bytes(x: Tensor) -> Tensor:
 # Weights (count, length) of a direction, from its length: as a tensor, and as the size of a tensor.
 def bilinear(length: Tensor, n: int, window: Window) -> Tensor:
     """Two neighbours, as TensorFlow without antialiasing."""
-    scale = length.to(torch.float32) / window.new.to(torch.float32)
+    scale = quotient(length, window.new)
     centre = (places(window) + 0.5) * scale - 0.5  # (count,)
     centre = torch.minimum(centre.clamp(min=0), (length - 1).to(torch.float32))
     return (1 - (centre[:, None] - torch.arange(n, dtype=torch.float32)).abs()).clamp(min=0)
@@ -168,7 +184,7 @@ def bilinear(length: Tensor, n: int, window: Window) -> Tensor:
 
 def area(length: Tensor, n: int, window: Window) -> Tensor:
     """The share of each pixel in the interval that a new one covers."""
-    scale = length.to(torch.float32) / window.new.to(torch.float32)
+    scale = quotient(length, window.new)
     i, j = places(window)[:, None], torch.arange(n, dtype=torch.float32)
     share = torch.minimum(j + 1, (i + 1) * scale) - torch.maximum(j, i * scale)  # (count, n)
     return share.clamp(min=0) / scale
@@ -183,7 +199,7 @@ def antialiased(
     """
 
     def taps(length: Tensor, n: int, window: Window) -> Tensor:
-        scale = length.to(torch.float32) / window.new.to(torch.float32)
+        scale = quotient(length, window.new)
         wider = scale.clamp(min=1)
         centre = (places(window) + 0.5)[:, None] * scale  # (count, 1)
         j = torch.arange(n, dtype=torch.float32)
