@@ -190,9 +190,10 @@ class Resampled1D(nn.Module):
     def forward(self, grid: Grid) -> Tensor:
         rows, columns = self.grid
         prefix = self.table.shape[1] - rows * columns
-        E = self.table[0, prefix:].unflatten(0, self.grid).permute(2, 0, 1)  # (D, R, C)
-        R, C = hat(rows, grid[0]).to(E), hat(columns, grid[1]).to(E)
-        E = (R @ E @ C.T).flatten(1).T[None]  # (1, N, D)
+        R, C = hat(rows, grid[0]).to(self.table), hat(columns, grid[1]).to(self.table)
+        E = self.table[0, prefix:].reshape(rows, -1)  # (rows, columns * D)
+        E = (R @ E).unflatten(1, (columns, -1))  # (R, columns, D)
+        E = (C[None] @ E).flatten(0, 1)[None]  # (1, N, D)
         return torch.cat([self.table[:, :prefix], E], dim=1)  # (1, T, D)
 
 

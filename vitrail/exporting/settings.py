@@ -54,10 +54,6 @@ class ExportSettings:
                 "a dynamic image size is for input tensor: with input pixels, images of any size are resized to the "
                 "model's"
             )
-        if self.dynamic_size and self.to == "openvino":
-            raise ConfigError(
-                "openvino files have a fixed image size: OpenVINO does not run resampled positions"
-            )
         if self.dynamic_size and isinstance(model, ViT) and model.config.positions == "relative":
             raise ConfigError(
                 "relative positions have no counterpart at another size: the image size is fixed"
