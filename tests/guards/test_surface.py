@@ -24,7 +24,7 @@ SIGNATURES = {
     "features": "(model, images_or_source, *, which, batch_size, num_workers)",
     "evaluate": "(model, data, *, split, batch_size, num_workers, mapping, real, precision, max_bad, "
     "progress, text_embeddings)",
-    "export": "(model, path, to, *, precision, input, batch, dynamic_size, rollout, calibrate, calibrate_split, "
+    "export": "(model, path, to, *, precision, input, batch, image_size, rollout, calibrate, calibrate_split, "
     "verify_on, verify_split, max_drop, timing)",
     "inspect": "(model, images, *, names, truths, name, beside, closely, figures)",
     "fewshot": "(model, data, *, shots, seeds, l2, draws, out, " + PROBE,

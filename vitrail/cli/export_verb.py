@@ -40,13 +40,16 @@ def export(
         model: an included model (ti8-64), a bundle, a run, or any supported checkpoint
         out: a new folder, for the file, a program that runs it, a README.md and a report.json; nothing is left of a
             file that is not close enough to the model (exit code 1)
-        to: onnx (ONNX Runtime and others), openvino, torch (torch.export), aoti (compiled for this kind of machine)
-        precision: of the computation; int8: weights and activations, needs --calibrate; int8_weights: stored so
+        to: onnx (ONNX Runtime and others), openvino, torch (torch.export), aoti (compiled for this kind of machine),
+            executorch (phones)
+        precision: of the computation; int8: weights and activations; int8_weights: stored so;
+            fp8: 8-bit floats on a GPU (--device cuda), by the scales of `vitrail calibrate`
         input: pixels: uint8 images of any size, which the file prepares itself; tensor: prepared images
         batch: images at a time: dynamic, or a number
         size: dynamic: prepared images of any size that the patches divide, with --input tensor
         rollout: also give the attention rollout, a map of each image
-        calibrate: images to measure the range of activations on, for int8: the training set
+        calibrate: images to measure the range of activations on, for int8: the training set; if unset, the
+            one that the model records, if it is here unchanged
         calibrate_split: which part of them
         verify: labelled images to compare accuracies on, such as the validation set
         verify_split: which part of them; if unset, the test split or else validation
@@ -63,9 +66,10 @@ def export(
     device = "cpu" if common.device == "auto" else common.device
     loaded = load(model, **reading.arguments()).to(pick(device))
     report = run(
-        loaded, out, to, precision=precision, input=input, batch=None if batch == "dynamic" else int(batch),
-        dynamic_size=size == "dynamic", rollout=rollout, calibrate=calibrate, calibrate_split=calibrate_split,
-        verify_on=verify, verify_split=verify_split, max_drop=max_drop, timing=timing,
+        loaded, out, to, precision=precision, input=input, batch=batch,
+        image_size="dynamic" if dynamic else None, rollout=rollout, calibrate=calibrate,
+        calibrate_split=calibrate_split, verify_on=verify, verify_split=verify_split, max_drop=max_drop,
+        timing=timing,
     )  # fmt: skip
     after = [f"{out}/{report.file}: {to}, {precision}, input {input}", *report.lines()]
     after.append(f"Next: vitrail predict {out} IMAGE; or, without vitrail, {out}/README.md")

@@ -24,6 +24,7 @@ from vitrail.exporting import verify
 from vitrail.exporting.card import write_readme
 from vitrail.exporting.settings import ExportSettings, Input, Precision, Target
 from vitrail.exporting.write import check_packages, write
+from vitrail.exporting.calibration import training_images
 from vitrail.inference.engine import ModelLike, check_finite, evaluation_pipeline
 from vitrail.inference.exported import try_in_process
 from vitrail.runtime.files import atomic_folder, check_writable
@@ -87,9 +88,11 @@ def export(
 ) -> Report:
     """Write a model as a file of another runtime into the new folder `path`; compare it before it gets its name.
 
-    `to`: onnx, openvino, torch, aoti. `input`: pixels, images of any size that the file prepares itself, or tensor,
-    prepared ones. `batch`: images at a time; None: any number. `dynamic_size`: prepared images of any size.
-    `rollout`: also the attention rollout. `calibrate`: images of the training set, for int8. `verify_on`: labelled
+    `to`: onnx, openvino, torch, aoti, executorch. `input`: pixels, images of any size that the file prepares itself,
+    or tensor, prepared ones. `batch`: images at a time, or dynamic. `image_size`: another one, with resampled
+    positions, or dynamic: prepared images of any size.
+    `rollout`: also the attention rollout. `calibrate`: images of the training set, for int8; None: those that the
+    model records, if they are there. `verify_on`: labelled
     images to compare accuracies on: the file may lose `max_drop` points. `timing`: also measure speed.
     """
     settings = ExportSettings(to, precision, input, batch, dynamic_size, rollout)
@@ -104,10 +107,9 @@ def export(
     images = None
     if precision == "int8":
         if calibrate is None:
-            raise ConfigError(
-                f"precision {precision} needs images to calibrate on, of the training set: --calibrate DATA"
-            )
-        images = calibrate if isinstance(calibrate, Source) else open_source(calibrate, calibrate_split)
+            images = training_images(model)
+        else:
+            images = calibrate if isinstance(calibrate, Source) else open_source(calibrate, calibrate_split)
     with atomic_folder(path) as folder:
         exported = write(model, settings, folder, images)
         pictures = verify.sample(labelled or images)

@@ -16,18 +16,16 @@ import torch
 
 from vitrail.checkpoints.checkpoint import model_digest
 from vitrail.data.sources import Source
-from vitrail.errors import ConfigError, DataError
+from vitrail.errors import ConfigError
 from vitrail.exporting import programs
+from vitrail.exporting.calibration import calibration_inputs
 from vitrail.exporting.card import make_card
 from vitrail.exporting.graph import example, trace, traceable
 from vitrail.exporting.settings import ExportSettings
 from vitrail.inference.engine import transform
 from vitrail.inference.exported import Card, Exported, read_exported
-from vitrail.inference.images import decode_example
 from vitrail.models.names import Model
-from vitrail.runtime.progress import progress
 
-CALIBRATION = 288  # images that int8 is calibrated on
 PACKAGES = {
     "onnx": ("onnx", "onnxscript", "onnxruntime"),
     "openvino": ("onnx", "onnxscript", "openvino", "nncf"),
@@ -75,18 +73,3 @@ def write_onnx_or_openvino(
     elif settings.precision == "int8_weights":
         quantise.weights_only(place)
     onnx.add_card(place, card)
-
-
-def calibration_inputs(model: Model, settings: ExportSettings, images: Source) -> list[np.ndarray]:
-    """Return inputs of one image each, of images drawn from a source."""
-    prepare, places = transform(model), np.random.default_rng(0).permutation(len(images))[:CALIBRATION]
-    inputs = []
-    for i in progress(places, len(places), "read images"):
-        try:
-            image = decode_example(images, int(i))
-        except DataError:
-            continue
-        inputs.append(image[None] if settings.input == "pixels" else prepare(image)[None].numpy())
-    if not inputs:
-        raise DataError(f"{images.name}: none of {len(places)} images can be read, to calibrate on")
-    return inputs
