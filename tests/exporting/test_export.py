@@ -117,7 +117,11 @@ def test_what_cannot_be_exported(model, tmp_path):
         ({"precision": "bf16"}, "float16"),
         ({"input": "jpeg"}, "pixels, tensor"),
         ({"batch": 0}, "batch"),
-        ({"dynamic_size": True}, "tensor"),
+        ({"image_size": "dynamic"}, "tensor"),
+        ({"image_size": "large"}, "dynamic"),
+        ({"batch": "many"}, "batch"),
+        ({"to": "executorch"}, "--input tensor"),
+        ({"to": "torch", "precision": "fp8"}, "--device cuda"),
         ({"precision": "int8"}, "--calibrate"),
     ):
         with pytest.raises(ConfigError, match=word):

@@ -43,6 +43,7 @@ ONE_PLACE = {
     "onnxruntime": {"inference/runtimes.py"},
     "openvino": {"inference/runtimes.py", "exporting/openvino.py"},
     "nncf": {"exporting/openvino.py"},
+    "executorch": {"inference/runtimes.py", "exporting/executorch.py"},
 }
 
 

@@ -51,7 +51,7 @@ TORCH_FORMATS = (timm, huggingface, torchvision)
 PUSHED = ("bundle", "timm", "huggingface")  # formats that are folders of safetensors and JSON
 PICTURE = "picture.png"  # beside a card
 # Files of `vitrail export`, in its folder under the name `model`: other runtimes run them, and nothing trains them.
-EXPORTED = (".onnx", ".xml", ".pt2")
+EXPORTED = (".onnx", ".xml", ".pt2", ".pte")
 
 
 def create(name: str, *, classes: int = 1000, image_size: Size | None = None, **overrides: Any) -> Model:

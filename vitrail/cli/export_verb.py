@@ -11,8 +11,20 @@ from tyro.conf import Positional, arg
 from vitrail.cli.verb import COMMON, READING, Common, ModelPath, Output, Reading
 from vitrail.errors import ConfigError
 
-Target = Literal["onnx", "openvino", "torch", "aoti"]
-ExportPrecision = Literal["float32", "float16", "bf16", "int8", "int8_weights"]
+Target = Literal["onnx", "openvino", "torch", "aoti", "executorch"]
+ExportPrecision = Literal["float32", "float16", "bf16", "int8", "int8_weights", "fp8"]
+
+
+@dataclass(frozen=True)
+class ExportReading(Reading):
+    """Settings for reading the checkpoint."""
+
+    # resample the position embeddings for this size; one number, or height and width; dynamic: prepared images of any
+    # size that the patches divide, with --input tensor
+    image_size: tuple[int | Literal["dynamic"], ...] = ()  # type: ignore[assignment]
+
+
+READING = ExportReading()
 
 
 def export(

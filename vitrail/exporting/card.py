@@ -19,6 +19,7 @@ PACKAGES = {
     "openvino": "openvino numpy pillow",
     "torch": "torch numpy pillow",
     "aoti": "torch numpy pillow",
+    "executorch": "executorch torch numpy",
 }
 # How each runtime opens a file, finds its card, and runs images.
 OPENING = {
@@ -46,6 +47,14 @@ import torch
 program = torch._inductor.aoti_load_package(file)
 card = json.loads(program.get_metadata()["vitrail"])
 run = lambda images: program(torch.from_numpy(images){device})["{output}"].cpu().numpy()
+""",
+    "executorch": """\
+import torch
+from executorch.runtime import Runtime
+program = Runtime.get().load_program(file)
+card = json.loads(program.load_method("vitrail").execute([])[0])
+forward, place = program.load_method("forward"), card["outputs"].index("{output}")
+run = lambda images: forward.execute([torch.from_numpy(images)])[place].numpy()
 """,
 }
 FILE = """\
@@ -116,7 +125,7 @@ def program(card: Card, settings: ExportSettings, device: str) -> str:
 def write_readme(folder: Path, card: Card, settings: ExportSettings, summary: list[str], device: str) -> None:
     """Write the program, and a README.md that shows it and says what goes in and comes out."""
     H, W = card["image_size"]
-    batch = f"B = {card['batch']}" if card["batch"] else "any B"
+    batch = f"B = {card['batch']}" if card["batch"] else f"B from 1 to {settings.most_batch:,}"
     if settings.input == "pixels":
         takes = (
             f"uint8 (B, height, width, 3), {batch}: RGB images of one size, any size, as a decoder gives them"
@@ -177,4 +186,5 @@ RUNTIME = {
     "openvino": "OpenVINO",
     "torch": "PyTorch (torch.export)",
     "aoti": "PyTorch (AOTInductor: machine code for the kind of machine that it was written on)",
+    "executorch": "ExecuTorch",
 }

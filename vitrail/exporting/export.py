@@ -1,6 +1,6 @@
 """A model -> a folder with a file for another runtime, proven to be that model.
 
-    OUT/model.onnx      the file (model.xml and model.bin, model.pt2), with preprocessing and metadata inside
+    OUT/model.onnx      the file (or model.xml and model.bin, model.pt2, model.pte), preprocessing and metadata inside
     OUT/run.py          a program of ten lines that runs it without vitrail
     OUT/README.md       what goes in, what comes out, how it was compared, the license
     OUT/report.json     the whole comparison (verify.py)

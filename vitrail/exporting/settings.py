@@ -10,19 +10,21 @@ from vitrail.models.names import Model
 from vitrail.models.resnet import StdConv
 from vitrail.models.vit import ViT
 
-Target = Literal["onnx", "openvino", "torch", "aoti"]
-Precision = Literal["float32", "float16", "bf16", "int8", "int8_weights"]
+Target = Literal["onnx", "openvino", "torch", "aoti", "executorch"]
+Precision = Literal["float32", "float16", "bf16", "int8", "int8_weights", "fp8"]
 Input = Literal["pixels", "tensor"]
 
 # target: precisions, the name of its file, the extra that writes and verifies it
 TARGETS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "onnx": (("float32", "float16", "int8", "int8_weights"), "model.onnx", "onnx"),
     "openvino": (("float32", "float16", "int8", "int8_weights"), "model.xml", "openvino"),
-    "torch": (("float32", "bf16"), "model.pt2", ""),
-    "aoti": (("float32", "bf16"), "model.pt2", ""),
+    "torch": (("float32", "bf16", "fp8"), "model.pt2", ""),
+    "aoti": (("float32", "bf16", "fp8"), "model.pt2", ""),
+    "executorch": (("float32",), "model.pte", "executorch"),
 }
 INPUTS = ("pixels", "tensor")
 MOST_BATCH = 4096
+PLANNED_BATCH = 16  # the largest that ExecuTorch plans memory for, where any batch is asked for
 
 
 @dataclass(frozen=True)
@@ -47,8 +49,13 @@ class ExportSettings:
             )
         if self.input not in INPUTS:
             raise ConfigError(f"input {self.input!r} is not one of {', '.join(INPUTS)}")
-        if self.batch is not None and not 1 <= self.batch <= MOST_BATCH:
-            raise ConfigError(f"batch must be from 1 to {MOST_BATCH:,}, or dynamic, not {self.batch}")
+        if self.batch is not None and self.batch not in range(1, MOST_BATCH + 1):
+            raise ConfigError(f"batch must be from 1 to {MOST_BATCH:,}, or dynamic, not {self.batch!r}")
+        if self.to == "executorch" and (self.input == "pixels" or self.dynamic_size):
+            raise ConfigError(
+                "executorch files take prepared images of one size, since memory is planned for the largest: "
+                "--input tensor, and no dynamic image size"
+            )
         if self.dynamic_size and self.input == "pixels":
             raise ConfigError(
                 "a dynamic image size is for input tensor: with input pixels, images of any size are resized to the "
@@ -67,6 +74,11 @@ class ExportSettings:
             raise ConfigError(
                 f"a model of {model.config.channels} channels cannot be exported: images have 3"
             )
+
+    @property
+    def most_batch(self) -> int:
+        """Largest dynamic batch."""
+        return PLANNED_BATCH if self.to == "executorch" else MOST_BATCH
 
     @property
     def file(self) -> str:

@@ -4,6 +4,7 @@ onnx        traced graph ──► onnx.py ──► quantise.py
 openvino    traced graph ──► onnx.py ──► openvino.py
 torch       traced graph ──► programs.py
 aoti        traced graph ──► programs.py, which compiles it
+executorch  traced graph ──► executorch.py
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from vitrail.models.names import Model
 
 PACKAGES = {
     "onnx": ("onnx", "onnxscript", "onnxruntime"),
+    "executorch": ("executorch",),
     "openvino": ("onnx", "onnxscript", "openvino", "nncf"),
 }
 
@@ -44,6 +46,10 @@ def write(model: Model, settings: ExportSettings, folder: Path, images: Source |
         programs.write_aoti(trace(model, settings), file, card)
         return Exported(programs.open_aoti(file, device), card, model_digest(model))
     else:
+    elif settings.to == "executorch":
+        from vitrail.exporting.executorch import write_executorch
+
+        write_executorch(trace(model, settings), file, card)
         write_onnx_or_openvino(model, settings, file, card, images)
     return read_exported(file, torch.get_num_threads())
 

@@ -185,7 +185,12 @@ def try_in_process(path: Path) -> dict[str, Any]:
     return result
 
 
-EXTRA = {"onnxruntime": "vitrail[onnx]", "openvino": "vitrail[openvino]", "torch": "vitrail"}
+EXTRA = {
+    "onnxruntime": "vitrail[onnx]",
+    "openvino": "vitrail[openvino]",
+    "torch": "vitrail",
+    "executorch": "vitrail[executorch]",
+}
 
 
 def check_card(result: dict[str, Any], where: str) -> Card:

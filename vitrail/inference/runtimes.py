@@ -1,6 +1,6 @@
 """An exported file, opened by the runtime that it is for: arrays of images -> arrays of outputs, by name.
 
-    open_file(path)      model.onnx by ONNX Runtime, model.xml by OpenVINO, model.pt2 by PyTorch
+    open_file(path)      .onnx by ONNX Runtime, .xml by OpenVINO, .pt2 by PyTorch, .pte by ExecuTorch
     python runtimes.py PATH BYTES     opens it and runs one image: the trial of a file that may be a stranger's
 
 A damaged file, or one made to do harm, can crash a runtime, which no `except` catches. So exported.py first runs this
@@ -17,6 +17,7 @@ import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,8 @@ except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
 CARD = "vitrail"  # the entry of a file's metadata that describes the model: JSON (exported.py)
-SUFFIXES = {".onnx": "onnxruntime", ".xml": "openvino", ".pt2": "torch"}  # the package that runs it
+# The package that runs it.
+SUFFIXES = {".onnx": "onnxruntime", ".xml": "openvino", ".pt2": "torch", ".pte": "executorch"}
 MOST_CARD = 16 << 20  # bytes
 Arrays = dict[str, np.ndarray]
 
@@ -42,7 +44,7 @@ class Opened:
 
 def open_file(path: Path, threads: int = 1) -> Opened:
     """Open a file. `threads`: of each run, on a CPU. Raises whatever its runtime raises."""
-    by_suffix = {".onnx": open_onnx, ".xml": open_openvino, ".pt2": open_torch}
+    by_suffix = {".onnx": open_onnx, ".xml": open_openvino, ".pt2": open_torch, ".pte": open_executorch}
     return by_suffix[path.suffix.lower()](path, threads)
 
 
@@ -97,6 +99,27 @@ def open_torch(path: Path, threads: int) -> Opened:
 
 
 # Operators of a program: PyTorch's own. Others are looked up by name when it is read, and could be any function.
+def open_executorch(path: Path, threads: int) -> Opened:
+    import torch
+    from executorch.runtime import Runtime
+
+    program = Runtime.get().load_program(path)
+    (text,) = program.load_method(CARD).execute([]) if CARD in program.method_names else ("",)
+    names = json.loads(text)["outputs"] if text else []
+    method, in_use = program.load_method("forward"), Lock()  # its memory is for one batch
+    most = method.metadata.input_tensor_meta(0).sizes()[0]  # images
+
+    def run(images: np.ndarray) -> Arrays:
+        parts = []
+        for start in range(0, len(images), most):
+            with in_use:
+                results = method.execute([torch.from_numpy(images[start : start + most])])
+                parts.append([np.array(t) for t in results])
+        return {name: np.concatenate(arrays) for name, *arrays in zip(names, *parts, strict=True)}
+
+    return Opened(text, run)
+
+
 OPERATOR = re.compile(
     r"torch\.ops\.aten\.\w+\.\w+|_operator\.(getitem|add|sub|mul|floordiv|truediv|mod|neg|eq|ne|ge|gt|le|lt)"
     r"|torch\.sym_(float|int|max|min|not)|math\.(trunc|floor|ceil)|torch\.ops\.higher_order\.wrap_with_set_grad_enabled"
