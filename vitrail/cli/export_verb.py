@@ -76,7 +76,9 @@ def export(
         raise ConfigError(f"--batch is dynamic or a number, not {batch!r}")
     # On the CPU unless a GPU is asked for: most files are for one.
     device = "cpu" if common.device == "auto" else common.device
-    loaded = load(model, **reading.arguments()).to(pick(device))
+    dynamic = reading.image_size == ("dynamic",)
+    fields = (replace(reading, image_size=()) if dynamic else reading).arguments()
+    loaded = load(model, **fields).to(pick(device))
     report = run(
         loaded, out, to, precision=precision, input=input, batch=batch,
         image_size="dynamic" if dynamic else None, rollout=rollout, calibrate=calibrate,

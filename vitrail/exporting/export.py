@@ -109,11 +109,14 @@ def export(
         if calibrate is None:
             images = training_images(model)
         else:
+    device = next(model.parameters()).device
+    if precision == "fp8" and device.type != "cuda":
+        raise ConfigError(f"fp8 files are computed by GPUs, and the model is on {device.type}: --device cuda")
             images = calibrate if isinstance(calibrate, Source) else open_source(calibrate, calibrate_split)
     with atomic_folder(path) as folder:
         exported = write(model, settings, folder, images)
         pictures = verify.sample(labelled or images)
-        file = folder / settings.file
+        file, can_be_tried = folder / settings.file, to != "aoti" and device.type == "cpu"
         report = Report(
             str(path), settings.file, to, precision, input,
             bytes=sum(f.stat().st_size for f in folder.iterdir()),
@@ -121,9 +124,9 @@ def export(
             differences=verify.compare(model, exported, pictures),
             scores=verify.scores(model, exported, labelled, max_drop / 100) if labelled is not None else None,
             speed=verify.speed(model, exported, pictures) if timing else [],
-            peak_bytes=try_in_process(file).get("peak_bytes") if timing and to != "aoti" else None,
+            peak_bytes=try_in_process(file).get("peak_bytes") if timing and can_be_tried else None,
         )  # fmt: skip
-        write_readme(folder, exported.card, settings, report.lines(), next(model.parameters()).device.type)
+        write_readme(folder, exported.card, settings, report.lines(), device.type)
         (folder / "report.json").write_text(json.dumps(asdict(report), indent=1) + "\n", encoding="utf-8")
     return report
 
@@ -136,3 +139,8 @@ def check_place(path: Path) -> None:
         )
     check_new(path)
     check_writable(path.parent)
+def resized(model: Model, image_size: Size) -> Model:
+    """Return a model for images of another size, on the same device."""
+    return to_model(from_model(model), image_size=image_size).to(next(model.parameters()).device)
+
+

@@ -80,6 +80,9 @@ def traceable(model: Model, settings: ExportSettings) -> Traceable:
     for parent in list(model.modules()):
         for name, part in list(parent.named_children()):
             if (better := replacement(part, settings)) is not None:
+    if settings.precision == "fp8":
+        for name, dense8 in fp8_layers(model).items():
+            set_part(model, name, dense8)
                 setattr(parent, name, better)
         if isinstance(parent, MLP) and parent.activation is gelu_tanh:
             operator = partial(F.gelu, approximate="tanh")
@@ -157,7 +160,7 @@ class Attention(nn.Module):
 
     def __init__(self, attention: SelfAttention, *, fused: bool) -> None:
         super().__init__()
-        D = attention.out.in_features
+        D = attention.qkv.in_features
         self.heads, self.out, self.fused = attention.heads, attention.out, fused
         weights, biases = attention.qkv.weight.split(D), attention.qkv.bias.split(D)
         self.q, self.k, self.v = (dense(W, b) for W, b in zip(weights, biases, strict=True))

@@ -41,6 +41,8 @@ def write(model: Model, settings: ExportSettings, folder: Path, images: Source |
         outputs = traceable(model, settings)(example(model, settings).to(device))
     card = make_card(model, settings, list(outputs), outputs["features"].shape[1])
     if settings.to == "torch":
+        if device.type != "cpu":  # the trial of a file has no GPU
+            return Exported(runtimes.open_file(file), card, model_digest(model))
         programs.write_torch(trace(model, settings), file, card)
     elif settings.to == "aoti":
         programs.write_aoti(trace(model, settings), file, card)

@@ -88,9 +88,8 @@ def calibrate(model: Model, run: Callable[[], Any]) -> dict[str, float]:
     return {name: max(float(value), 1e-12) for name, value in largest.items()}
 
 
-@contextmanager
-def dense_layers_in_fp8(model: nn.Module) -> Iterator[None]:
-    """Context in which the dense layers of the encoder are in fp8, by the scales that are stored with the model."""
+def fp8_layers(model: nn.Module) -> dict[str, Dense8]:
+    """Return the dense layers of the encoder in fp8, by name, with the scales that are stored with the model."""
     assert isinstance(model, Model)
     if not (stored := model.fp8.get("largest", {})):
         raise ConfigError(
@@ -102,9 +101,17 @@ def dense_layers_in_fp8(model: nn.Module) -> Iterator[None]:
         raise ConfigError("precision fp8: the scales of this model are for other weights; calibrate it again")
     if not all(isinstance(value, float) and 0 < value < math.inf for value in stored.values()):
         raise CheckpointError(f"the scales for fp8 must be positive numbers: {str(stored)[:200]}")
+    return {name: Dense8(part, stored[name]) for name, part in layers.items()}
+
+
+@contextmanager
+def dense_layers_in_fp8(model: nn.Module) -> Iterator[None]:
+    """Context in which the dense layers of the encoder are in fp8."""
+    converted = fp8_layers(model)
+    layers = {name: model.get_submodule(name) for name in converted}
     try:
-        for name, part in layers.items():
-            set_part(model, name, Dense8(part, stored[name]))
+        for name, dense8 in converted.items():
+            set_part(model, name, dense8)
         yield
     finally:
         for name, part in layers.items():

@@ -89,10 +89,11 @@ def open_torch(path: Path, threads: int) -> Opened:
     extra: dict[str, Any] = {f"{CARD}.json": ""}
     program = torch.export.load(path, extra_files=extra)
     module, text = program.module(), extra[f"{CARD}.json"]
+    device = next(iter(program.state_dict.values())).device
 
     def run(images: np.ndarray) -> Arrays:
         with torch.no_grad():
-            results = module(torch.from_numpy(images))
+            results = module(torch.from_numpy(images).to(device))
         return {name: t.float().cpu().numpy() for name, t in results.items()}
 
     return Opened(text if isinstance(text, str) else bytes(text).decode(), run)
