@@ -28,7 +28,7 @@ def files(model, tmp_path_factory):
     """Exported folders by input."""
     folder = tmp_path_factory.mktemp("exported")
     vitrail.export(model, folder / "pixels", timing=False, rollout=True)
-    vitrail.export(model, folder / "tensor", input="tensor", dynamic_size=True, timing=True)
+    vitrail.export(model, folder / "tensor", input="tensor", image_size="dynamic", timing=True)
     return folder
 
 
@@ -127,7 +127,7 @@ def test_what_cannot_be_exported(model, tmp_path):
         with pytest.raises(ConfigError, match=word):
             vitrail.export(model, place, **settings)
     with pytest.raises(ConfigError, match="another size"):
-        vitrail.export(small_model("relative"), place, input="tensor", dynamic_size=True)
+        vitrail.export(small_model("relative"), place, input="tensor", image_size="dynamic")
     with pytest.raises(ConfigError, match="rollout"):
         vitrail.export(small_model("BiT"), place, rollout=True)
     with pytest.raises(ConfigError, match="folder"):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from vitrail.cli.verb import COMMON, READING, Common, ModelPath, Output, Reading
-from vitrail.errors import ConfigError
+from vitrail.cli.verb import COMMON, Common, ModelPath, Output, Reading
 
 Target = Literal["onnx", "openvino", "torch", "aoti", "executorch"]
 ExportPrecision = Literal["float32", "float16", "bf16", "int8", "int8_weights", "fp8"]
@@ -34,8 +32,7 @@ def export(
     to: Target = "onnx",
     precision: ExportPrecision = "float32",
     input: Literal["pixels", "tensor"] = "pixels",
-    batch: str = "dynamic",
-    size: Literal["fixed", "dynamic"] = "fixed",
+    batch: Literal["dynamic"] | int = "dynamic",
     rollout: bool = False,
     calibrate: str | None = None,
     calibrate_split: str = "train",
@@ -43,7 +40,7 @@ def export(
     verify_split: str | None = None,
     max_drop: float = 0.5,
     timing: bool = True,
-    reading: Reading = READING,
+    reading: ExportReading = READING,
     common: Common = COMMON,
 ) -> Output:
     """Write a model as a file that runs without PyTorch, or without Python; compared with the model first.
@@ -58,7 +55,6 @@ def export(
             fp8: 8-bit floats on a GPU (--device cuda), by the scales of `vitrail calibrate`
         input: pixels: uint8 images of any size, which the file prepares itself; tensor: prepared images
         batch: images at a time: dynamic, or a number
-        size: dynamic: prepared images of any size that the patches divide, with --input tensor
         rollout: also give the attention rollout, a map of each image
         calibrate: images to measure the range of activations on, for int8: the training set; if unset, the
             one that the model records, if it is here unchanged
@@ -72,8 +68,6 @@ def export(
     from vitrail.exporting.export import export as run
     from vitrail.runtime.device import pick
 
-    if batch != "dynamic" and not re.fullmatch(r"\d{1,6}", batch):
-        raise ConfigError(f"--batch is dynamic or a number, not {batch!r}")
     # On the CPU unless a GPU is asked for: most files are for one.
     device = "cpu" if common.device == "auto" else common.device
     dynamic = reading.image_size == ("dynamic",)

@@ -15,18 +15,22 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal
 
+from vitrail.checkpoints.architecture import Size
+from vitrail.checkpoints.checkpoint import from_model, to_model
 from vitrail.checkpoints.formats import EXPORTED, as_model, check_new
 from vitrail.data.sources import Source, open_source
 from vitrail.errors import ConfigError
 from vitrail.evaluators.accuracy import open_split
 from vitrail.exporting import verify
+from vitrail.exporting.calibration import training_images
 from vitrail.exporting.card import write_readme
 from vitrail.exporting.settings import ExportSettings, Input, Precision, Target
 from vitrail.exporting.write import check_packages, write
-from vitrail.exporting.calibration import training_images
 from vitrail.inference.engine import ModelLike, check_finite, evaluation_pipeline
 from vitrail.inference.exported import try_in_process
+from vitrail.models.names import Model
 from vitrail.runtime.files import atomic_folder, check_writable
 
 MAX_DROP = 0.5  # points of top-1 accuracy that a file may lose
@@ -76,8 +80,8 @@ def export(
     *,
     precision: Precision = "float32",
     input: Input = "pixels",
-    batch: int | None = None,
-    dynamic_size: bool = False,
+    batch: int | Literal["dynamic"] = "dynamic",
+    image_size: Size | Literal["dynamic"] | None = None,
     rollout: bool = False,
     calibrate: Source | str | Path | None = None,
     calibrate_split: str = "train",
@@ -95,10 +99,19 @@ def export(
     model records, if they are there. `verify_on`: labelled
     images to compare accuracies on: the file may lose `max_drop` points. `timing`: also measure speed.
     """
-    settings = ExportSettings(to, precision, input, batch, dynamic_size, rollout)
     path, model = Path(path), as_model(model)
     check_place(path)
+    settings = ExportSettings(
+        to, precision, input, None if batch == "dynamic" else batch, image_size == "dynamic", rollout
+    )
+    if isinstance(image_size, int | tuple):
+        model = resized(model, image_size)
+    elif image_size not in (None, "dynamic"):
+        raise ConfigError(f"image_size is one number, height and width, or dynamic, not {image_size!r}")
     settings.check(model)
+    device = next(model.parameters()).device
+    if precision == "fp8" and device.type != "cuda":
+        raise ConfigError(f"fp8 files are computed by GPUs, and the model is on {device.type}: --device cuda")
     check_packages(to)
     evaluation_pipeline(model)
     for name, w in model.state_dict().items():
@@ -109,9 +122,6 @@ def export(
         if calibrate is None:
             images = training_images(model)
         else:
-    device = next(model.parameters()).device
-    if precision == "fp8" and device.type != "cuda":
-        raise ConfigError(f"fp8 files are computed by GPUs, and the model is on {device.type}: --device cuda")
             images = calibrate if isinstance(calibrate, Source) else open_source(calibrate, calibrate_split)
     with atomic_folder(path) as folder:
         exported = write(model, settings, folder, images)
@@ -131,6 +141,11 @@ def export(
     return report
 
 
+def resized(model: Model, image_size: Size) -> Model:
+    """Return a model for images of another size, on the same device."""
+    return to_model(from_model(model), image_size=image_size).to(next(model.parameters()).device)
+
+
 def check_place(path: Path) -> None:
     """Raise an error for a place where no new folder can be made, before any work."""
     if path.suffix.lower() in EXPORTED:
@@ -139,8 +154,3 @@ def check_place(path: Path) -> None:
         )
     check_new(path)
     check_writable(path.parent)
-def resized(model: Model, image_size: Size) -> Model:
-    """Return a model for images of another size, on the same device."""
-    return to_model(from_model(model), image_size=image_size).to(next(model.parameters()).device)
-
-

@@ -9,11 +9,14 @@ B images, D width, K classes, T tokens, h heads.
 
 from __future__ import annotations
 
+import contextlib
 import copy
-import warnings
 import io
 import logging
 import math
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -77,12 +80,12 @@ def rollout(vit: ViT, x: Tensor) -> tuple[Tensor, Tensor]:
 def traceable(model: Model, settings: ExportSettings) -> Traceable:
     """Return the module of a copy of the model."""
     model = copy.deepcopy(model).eval().requires_grad_(False)
-    for parent in list(model.modules()):
-        for name, part in list(parent.named_children()):
-            if (better := replacement(part, settings)) is not None:
     if settings.precision == "fp8":
         for name, dense8 in fp8_layers(model).items():
             set_part(model, name, dense8)
+    for parent in list(model.modules()):
+        for name, part in list(parent.named_children()):
+            if (better := replacement(part, settings)) is not None:
                 setattr(parent, name, better)
         if isinstance(parent, MLP) and parent.activation is gelu_tanh:
             operator = partial(F.gelu, approximate="tanh")
@@ -294,3 +297,19 @@ def trace(model: Model, settings: ExportSettings) -> ExportedProgram:
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # of torch about itself
         return torch.export.export(module, (x.to(device),), dynamic_shapes=(sizes,), strict=False)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence what the exporter prints of its progress and warns of about torch itself."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -8,13 +8,8 @@ Operators are those of ONNX itself, opset OPSET; no runtime's own.
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
-import logging
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +18,7 @@ import torch
 from torch.export import ExportedProgram
 
 from vitrail.errors import ConfigError
+from vitrail.exporting.graph import quiet
 from vitrail.inference.runtimes import CARD
 
 OPSET = 20
@@ -61,19 +57,3 @@ def add_card(path: Path, card: Mapping[str, Any]) -> None:
     onnx.helper.set_model_props(model, {CARD: json.dumps(card)})
     onnx.checker.check_model(model)
     onnx.save(model, path)
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Silence what the exporter prints of its progress and warns of about torch itself."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)

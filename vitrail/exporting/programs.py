@@ -18,7 +18,7 @@ import torch
 from torch.export import ExportedProgram
 
 from vitrail.errors import ConfigError
-from vitrail.exporting.onnx import quiet
+from vitrail.exporting.graph import quiet
 from vitrail.inference.runtimes import CARD, Arrays, Opened
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 from importlib.util import find_spec
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from vitrail.checkpoints.checkpoint import model_digest
@@ -23,14 +22,14 @@ from vitrail.exporting.calibration import calibration_inputs
 from vitrail.exporting.card import make_card
 from vitrail.exporting.graph import example, trace, traceable
 from vitrail.exporting.settings import ExportSettings
-from vitrail.inference.engine import transform
+from vitrail.inference import runtimes
 from vitrail.inference.exported import Card, Exported, read_exported
 from vitrail.models.names import Model
 
 PACKAGES = {
     "onnx": ("onnx", "onnxscript", "onnxruntime"),
-    "executorch": ("executorch",),
     "openvino": ("onnx", "onnxscript", "openvino", "nncf"),
+    "executorch": ("executorch",),
 }
 
 
@@ -41,17 +40,17 @@ def write(model: Model, settings: ExportSettings, folder: Path, images: Source |
         outputs = traceable(model, settings)(example(model, settings).to(device))
     card = make_card(model, settings, list(outputs), outputs["features"].shape[1])
     if settings.to == "torch":
+        programs.write_torch(trace(model, settings), file, card)
         if device.type != "cpu":  # the trial of a file has no GPU
             return Exported(runtimes.open_file(file), card, model_digest(model))
-        programs.write_torch(trace(model, settings), file, card)
     elif settings.to == "aoti":
         programs.write_aoti(trace(model, settings), file, card)
         return Exported(programs.open_aoti(file, device), card, model_digest(model))
-    else:
     elif settings.to == "executorch":
         from vitrail.exporting.executorch import write_executorch
 
         write_executorch(trace(model, settings), file, card)
+    else:
         write_onnx_or_openvino(model, settings, file, card, images)
     return read_exported(file, torch.get_num_threads())
 

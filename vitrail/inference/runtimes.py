@@ -99,7 +99,6 @@ def open_torch(path: Path, threads: int) -> Opened:
     return Opened(text if isinstance(text, str) else bytes(text).decode(), run)
 
 
-# Operators of a program: PyTorch's own. Others are looked up by name when it is read, and could be any function.
 def open_executorch(path: Path, threads: int) -> Opened:
     import torch
     from executorch.runtime import Runtime
@@ -121,6 +120,7 @@ def open_executorch(path: Path, threads: int) -> Opened:
     return Opened(text, run)
 
 
+# Operators of a program: PyTorch's own. Others are looked up by name when it is read, and could be any function.
 OPERATOR = re.compile(
     r"torch\.ops\.aten\.\w+\.\w+|_operator\.(getitem|add|sub|mul|floordiv|truediv|mod|neg|eq|ne|ge|gt|le|lt)"
     r"|torch\.sym_(float|int|max|min|not)|math\.(trunc|floor|ceil)|torch\.ops\.higher_order\.wrap_with_set_grad_enabled"
