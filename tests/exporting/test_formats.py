@@ -37,12 +37,13 @@ def check_format(to, precision, kind, tmp_path):
     pytest.importorskip("openvino" if to == "openvino" else "onnx")
     model, images = small_model(kind), photographs(24)
     calibrate = Pictures(images) if precision == "int8" else None
-    vitrail.export(model, tmp_path / "out", to, precision=precision, calibrate=calibrate, timing=False)
-    ours, theirs = vitrail.predict(model, images[:4]), vitrail.predict(tmp_path / "out", images[:4])
+    out = tmp_path / "out, exported"
+    vitrail.export(model, out, to, precision=precision, calibrate=calibrate, timing=False)
+    ours, theirs = vitrail.predict(model, images[:4]), vitrail.predict(out, images[:4])
     far = {"float32": verify.PROBABILITY, "float16": 0.01, "bf16": 0.05}.get(precision, 0.15)
     for one, other in zip(ours, theirs, strict=True):
         assert dict(other) == pytest.approx(dict(one), abs=far)
-    assert (tmp_path / "out" / "README.md").read_text().startswith("# model.")
+    assert (out / "README.md").read_text().startswith("# model.")
 
 
 @pytest.mark.long

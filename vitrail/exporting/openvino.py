@@ -26,7 +26,7 @@ def write_openvino(
     source: Path, path: Path, card: Mapping[str, Any], precision: str, inputs: Sequence[np.ndarray]
 ) -> None:
     """Write an ONNX file as model.xml with its model.bin. `inputs`: of one image each, for int8."""
-    model = openvino.convert_model(source)
+    model = openvino.Core().read_model(source)  # convert_model would split a path at its commas
     if precision in ("int8", "int8_weights"):
         model = in_bytes(model, precision, inputs)
     for port, name in zip(model.outputs, card["outputs"], strict=True):
