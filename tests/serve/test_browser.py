@@ -155,8 +155,10 @@ def test_looking_and_comparing(tmp_path, small):
         assert window.run("return getComputedStyle(document.body).backgroundColor") != before
         assert window.errors() == []
         window.drop("#look", [small / "model.json"])  # not a picture
-        window.wait("document.querySelector('.panel .answer .problem')")
-        assert "not an image" in window.text(".panel .answer")
+        window.wait("document.querySelector('.panel .caption .problem')")
+        window.wait(IDLE)
+        assert "model.json: not an image" in window.text(".panel .caption")
+        assert window.text(".panel .answer") == "" and "not an image" in window.text("#announcement")
 
 
 def test_teaching_three_classes_from_thirty_photographs(tmp_path, photographs):

@@ -1,6 +1,7 @@
 """Learning: photographs into classes, a classifier at once, fine-tuning in the background, downloads."""
 
 import io
+import sys
 import time
 import zipfile
 
@@ -141,6 +142,39 @@ def test_cross_validation_never_sees_the_photograph():
     assert solve_few(x[:3], labels[:3], ["a", "b", "c"]).accuracy is None
     many = solve_few(np.repeat(x, 4, axis=0), np.repeat(labels, 4), ["a", "b", "c"])
     assert many.folds == FOLDS
+
+
+@pytest.mark.long
+def test_a_classifier_as_an_onnx_file(app, change, cups, state, tmp_path):
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    assert change("POST", "/v1/learn/cups/onnx?what=fewshot").status == 404
+    change("POST", "/v1/learn/cups/fewshot")
+    archive = change("POST", "/v1/learn/cups/onnx?what=fewshot")
+    assert archive.status == 200, archive.body
+    zipfile.ZipFile(io.BytesIO(archive.body)).extractall(tmp_path / "zip")
+    new = photograph(COLOURS["green"], 100)
+    ((name, _), *_) = vitrail.predict(str(tmp_path / "zip" / "cups-fewshot-onnx"), [new])[0]
+    assert name == "green"
+    assert (
+        ask(app, "POST", "/v1/learn/cups/onnx?what=fewshot").status == 403
+    )  # it takes a while: only the own page
+
+
+def test_one_file_is_exported_at_a_time(change, cups, state):
+    change("POST", "/v1/learn/cups/fewshot")
+    state.learning.exporting = True
+    reply = change("POST", "/v1/learn/cups/onnx?what=fewshot")
+    assert reply.status == 503 and reply.headers["retry-after"] == "10"
+    assert change("POST", "/v1/learn/cups/onnx?what=all").status == 400
+
+
+def test_an_export_that_fails_says_why(change, cups, state, monkeypatch):
+    change("POST", "/v1/learn/cups/fewshot")
+    words = "import sys; sys.exit('error: there is no space left')"
+    monkeypatch.setattr("vitrail.serve.onnx_file.background_command", lambda: [sys.executable, "-c", words])
+    reply = change("POST", "/v1/learn/cups/onnx?what=fewshot")
+    assert reply.status == 409 and "no space left" in reply.json["error"] and not state.learning.exporting
 
 
 @pytest.mark.long

@@ -25,6 +25,9 @@ class Means:
         self.allowed, self.batches, self.closed = threading.Event(), [], False
         self.allowed.set()
 
+    def load(self, image, name):
+        return self.pipeline.load(image, name=name)
+
     def __call__(self, x):
         self.allowed.wait()
         self.batches.append(len(x))
@@ -137,6 +140,8 @@ def test_a_failure_of_the_model_fails_its_batch_and_no_more():
     assert first.result(10) is not None
     with pytest.raises(RuntimeError):
         futures[0].result(10)
+    while 'result="failed"} 13' not in predictor.metrics.text():
+        time.sleep(0.001)
     assert predictor.submit([picture()], ["b"], 60)[0].result(10) is not None
     predictor.close()
 

@@ -18,6 +18,7 @@ def serve(
     key_file: str | None = None,
     allow_host: tuple[str, ...] = (),
     learn: str | None = None,
+    index: tuple[str, ...] = (),
     precision: Precision = "auto",
     max_waiting: int = 256,
     max_wait_ms: float = 2.0,
@@ -34,6 +35,8 @@ def serve(
         key_file: file with a key that every request needs: Authorization: Bearer KEY
         allow_host: further names by which clients know this server, as of a proxy in front of it
         learn: folder in which the page may collect photographs and train classifiers; if unset, it may not
+        index: folders of `vitrail index`: explanations show the nearest images of the one that was made with the same
+            model
         precision: of the computation; auto: bf16 on a GPU, else float32; fp8 needs `vitrail calibrate` first
         max_waiting: images that may wait for a model; more are refused at once (status 503)
         max_wait_ms: on a GPU, how long a batch waits to fill up
@@ -52,7 +55,8 @@ def serve(
     with listen(host, port) as listener:
         address = listener.getsockname()
         state = make_state(
-            models, host=host, key_file=key_file, allow_host=allow_host, learn=learn, device=common.device,
+            models, host=host, key_file=key_file, allow_host=allow_host, learn=learn, indexes=index,
+            device=common.device,
             precision=precision, max_waiting=max_waiting, max_wait=max_wait_ms / 1000, seconds=deadline,
         )  # fmt: skip
         where = f"http://{f'[{host}]' if ':' in host else host}:{address[1]}"

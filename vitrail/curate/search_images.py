@@ -42,12 +42,19 @@ def search_images(
 ) -> tuple[list[list[Neighbour]], dict[int, str]]:
     """Return the neighbours of each image, none for one that cannot be read, and {its place: the reason}."""
     index.check_model(model)
+    return nearest_images(index, model, images, top, task="search")
+
+
+def nearest_images(
+    index: Index, model: Runnable, images: Sequence[ImageLike], top: int, task: str = ""
+) -> tuple[list[list[Neighbour]], dict[int, str]]:
+    """Return the same for a model that is known to be the index's. `task` names a progress bar."""
     call, rows, places = representation(model, index.card["which"]), [], []
     errors: dict[int, str] = {}
     if not images:
         return [], {}
     for loader in image_loaders(model, images, batch_size=32):
-        for y, batch in outputs(model, loader, call, task="search"):
+        for y, batch in outputs(model, loader, call, task=task):
             rows.append(y.to(torch.float16).cpu().numpy())  # (b, D), rounded as in the index
             places += batch["index"].tolist()
         source = loader.stream.source

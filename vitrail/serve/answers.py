@@ -12,6 +12,7 @@ import torch
 from vitrail.checkpoints.license import complete_license
 from vitrail.checkpoints.run.records import replace_nonfinite
 from vitrail.data.readers.class_names import readable
+from vitrail.inference.exported import Exported
 from vitrail.models.calibration import Calibration
 from vitrail.models.cost import cost
 from vitrail.models.vit import ViT
@@ -50,16 +51,16 @@ def describe_model(served: Served, refused: dict[str, str]) -> dict[str, Any]:
     """Return the entry of a model in the list of models."""
     model = served.model
     config = model.config
-    architecture: dict[str, Any] = {
-        "image_size": list(config.image_size),
-        "parameters": cost(config).parameters,
-    }
-    if isinstance(model, ViT):
+    architecture: dict[str, Any] = {"image_size": list(config.image_size)}
+    if isinstance(model, Exported):
+        architecture |= {"parameters": None, "family": "exported"}
+    elif isinstance(model, ViT):
         c = model.config
-        architecture |= {"family": "vit", "width": c.width, "depth": c.depth, "heads": c.heads}
+        architecture |= {"parameters": cost(c).parameters, "family": "vit"}
+        architecture |= {"width": c.width, "depth": c.depth, "heads": c.heads}
         architecture |= {"patch_size": c.stride, "grid": list(c.grid)}
     else:
-        architecture |= {"family": "resnet"}
+        architecture |= {"parameters": cost(model.config).parameters, "family": "resnet"}
     return {
         "name": served.name,
         "kind": served.kind,
@@ -70,7 +71,7 @@ def describe_model(served: Served, refused: dict[str, str]) -> dict[str, Any]:
         "preprocess": model.preprocess,
         "temperature": model.calibration.temperature,
         "multi_label": model.calibration.multi_label,
-        "explain": methods_of(model),
+        "explain": methods_of(model, served.index),
         "metrics": replace_nonfinite(model.metrics),
         "license": complete_license(model.license),
         "opened": datetime.fromtimestamp(served.opened, UTC).isoformat(timespec="seconds"),

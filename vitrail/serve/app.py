@@ -216,8 +216,6 @@ async def features(request: Request) -> Response:
     served, answers = await compute(request, await read_images(request, frozenset()))
 
     def numbers(one: Answer) -> dict[str, Any]:
-        if one.features is None:
-            raise ConfigError(f"{served.name} is an exported file, which has no features")
         return {"features": [float(f"{value:.7g}") for value in one.features.tolist()]}
 
     return each(served, answers, numbers)
@@ -230,8 +228,10 @@ async def explain(request: Request) -> Response:
         raise Refused(400, f"{len(asked.images)} images: one is explained at a time")
     state = state_of(request)
     served = state.models.get(request.path_params["name"])
-    methods = check_methods(asked.words("methods"), served.model)
-    maps = await asyncio.wrap_future(state.explainer.submit(served.model, asked.images[0], methods))
+    methods = check_methods(asked.words("methods"), served.model, served.index)
+    maps = await asyncio.wrap_future(
+        state.explainer.submit(served.model, asked.images[0], methods, served.index)
+    )
     return answer({"model": served.name, **maps})
 
 

@@ -1,7 +1,8 @@
-"""A model of vitrail -> the computation of a predictor: features and logits of a batch by the engine.
+"""A model of vitrail, or an exported file -> the computation of a predictor: features and logits of a batch.
 
 A model that is served is prepared once, for any number of images: packed weights on a CPU, recorded kernels for
-batches of 1, 2, 4, ... images on CUDA. B images, D width, K classes.
+batches of 1, 2, 4, ... images on CUDA. An exported file is run by its own runtime, on the CPU. B images, D width,
+K classes.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from vitrail.errors import CheckpointError
+from vitrail.data.decode import decode
+from vitrail.errors import CheckpointError, ConfigError
 from vitrail.inference.engine import (
     CPU_PIXELS,
     MOST_THREADS,
@@ -22,15 +25,27 @@ from vitrail.inference.engine import (
     evaluation_pipeline,
     forward_pass,
 )
+from vitrail.inference.exported import Exported, Runnable
 from vitrail.inference.precision import Precision
 from vitrail.models.names import Model
 from vitrail.runtime.cuda_graph import Recorded
-from vitrail.serve.predictor import Outputs, batch_sizes
+from vitrail.serve.predictor import Computation, Outputs, batch_sizes
 
 MANY = 1 << 30  # images that may come
 LARGEST = 64  # images of a batch on a GPU
 # While kernels are recorded, no other thread may start any: neither a batch, nor an explanation.
 COMPUTING, EXPLAINING = threading.Lock(), threading.Lock()
+
+
+def computation_of(model: Runnable, precision: Precision = "auto") -> Computation:
+    """Return how a model is computed, after a first image."""
+    if isinstance(model, Exported):
+        if precision not in ("auto", "float32"):
+            raise ConfigError(
+                f"precision {precision!r}: an exported file has the one that it was exported with"
+            )
+        return ExportedComputation(model)
+    return ModelComputation(model, precision)
 
 
 class ModelComputation:
@@ -82,6 +97,9 @@ class ModelComputation:
         ):  # the largest first: smaller ones fit into its memory
             self.forward(x.expand(B, -1, -1, -1).contiguous())
 
+    def load(self, image: bytes, name: str) -> Tensor:
+        return self.pipeline.load(image, name=name)  # (3, h, w)
+
     def __call__(self, x: Tensor) -> Outputs:
         B = len(x)
         x = self.pipeline.device(x.to(self.device))  # (B, 3, h, w)
@@ -101,3 +119,33 @@ class ModelComputation:
     def close(self) -> None:
         self.recorded.clear()
         self.prepared.close()
+
+
+class ExportedComputation:
+    """images (B, 3, h, w), or pixels (1, h, w, 3) for a file that prepares them itself -> its features and logits."""
+
+    computes_apart = False
+
+    def __init__(self, model: Exported) -> None:
+        self.model = model
+        self.pipeline = None if model.takes_pixels else evaluation_pipeline(model)
+        self.threads = min(MOST_THREADS, torch.get_num_threads())
+        H, W = model.config.image_size
+        # Pixels have any size, so that two images cannot be in one batch.
+        self.batch_size = 1 if model.takes_pixels else max(1, CPU_PIXELS // (H * W))
+        shape = (1, H, W, 3) if model.takes_pixels else (1, 3, H, W)
+        self(torch.full(shape, 128, dtype=torch.uint8))
+
+    def load(self, image: bytes, name: str) -> Tensor:
+        if self.pipeline is None:
+            return torch.from_numpy(np.ascontiguousarray(decode(image, name=name)))  # (h, w, 3)
+        return self.pipeline.load(image, name=name)  # (3, h, w)
+
+    def __call__(self, x: Tensor) -> Outputs:
+        outputs = self.model.run(x if self.pipeline is None else self.pipeline.device(x))
+        y, logits = outputs["features"], outputs.get("logits")  # (B, D), (B, K)
+        check_finite(y if logits is None else torch.cat([y, logits], dim=1), "outputs")
+        return Outputs(y.numpy(), None if logits is None else logits.numpy())
+
+    def close(self) -> None:
+        """Nothing was prepared."""

@@ -36,19 +36,17 @@ class Process:
 
     def __init__(self, data: Path, model: str, out: Path, device: str, steps: int | None) -> None:
         self.seen = False  # whether its end was noticed
-        command = [sys.executable, "-m", "vitrail", "finetune", "--data", str(data), "--model", model]
+        command = [*background_command(), "finetune", "--data", str(data), "--model", model]
         command += ["--out", str(out), "--device", device, "--num-workers", "0", "--json"]
         command += [] if steps is None else ["--steps", str(steps)]
         command += ["--val", "validation", "--evaluate-every", "10%"] if has_validation(data) else []
-        nice = shutil.which("nice")
         with log_of(out).open("wb") as log:
             self.process = subprocess.Popen(
-                [*([nice, "-n", "10"] if nice else []), *command],
+                command,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=log,
-                # Fewer threads than cores: they wait for the slowest at each step, and the server computes, too.
-                env={**os.environ, "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // 2))},
+                env=background_environment(),
                 start_new_session=True,  # Ctrl-C is for the server, which then stops this
             )
 
@@ -65,6 +63,17 @@ class Process:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
+
+
+def background_command() -> list[str]:
+    """Return `vitrail` as a command that gives way to others."""
+    nice = shutil.which("nice")
+    return [*([nice, "-n", "10"] if nice else []), sys.executable, "-m", "vitrail"]
+
+
+def background_environment() -> dict[str, str]:
+    """Return fewer threads than cores: they wait for the slowest at each step, and the server computes, too."""
+    return {**os.environ, "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // 2))}
 
 
 def has_validation(data: Path) -> bool:

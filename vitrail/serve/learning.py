@@ -3,6 +3,7 @@
     photos.py      the photographs, on disk
     few.py         a classifier in about a second: served as NAME-fewshot
     finetuning.py  a run in the background: served as NAME-finetuned when it is finished
+    onnx_file.py   either, as an ONNX file
 
 Everything is kept in one folder. All methods may block: the application calls them in threads.
 """
@@ -23,6 +24,7 @@ import numpy as np
 
 from vitrail.checkpoints.formats import load, save
 from vitrail.errors import ConfigError, ImageError, VitrailError
+from vitrail.inference.exported import Exported
 from vitrail.runtime.files import check_writable
 from vitrail.runtime.log import note
 from vitrail.serve.few import Few, solve_few, with_head
@@ -81,6 +83,7 @@ class Learning:
             if NAME.fullmatch(place.name) and (place / "collection.json").is_file():
                 self.all[place.name] = Learned(Collection(place))
                 self.serve_finetuned(self.all[place.name])
+        self.exporting = False  # one at a time (onnx_file.py)
         self.closing = threading.Event()
         self.watcher = threading.Thread(target=self.watch, name="vitrail learning", daemon=True)
         self.watcher.start()
@@ -101,6 +104,8 @@ class Learning:
         served = self.models.get(model)
         if served.kind != "model":
             raise ConfigError(f"{model} was learned here: choose a model that the server was started with")
+        if isinstance(served.model, Exported):
+            raise ConfigError(f"{model} is an exported file, which cannot be trained: choose a model")
         with self.lock:
             taken = {FEWSHOT.format(name), FINETUNED.format(name)} & self.models.models.keys()
             if name in self.all or taken or (self.folder / name).exists():
@@ -208,10 +213,6 @@ class Learning:
                 except ImageError as error:
                     results.append(error)
                     continue
-                if y is None:
-                    raise ConfigError(
-                        f"{learned.collection.model} is an exported file, which has no features"
-                    )
                 results.append(y)
         return results
 
@@ -244,12 +245,13 @@ class Learning:
                 if photos
                 else np.zeros((0, 1), np.float32)
             )
+            assert not isinstance(base.model, Exported)
             few = solve_few(x, collection.labels(), collection.class_names)
             name = FEWSHOT.format(collection.name)
             self.models.put(
                 Served(
                     name, with_head(base.model, few, base.name), base.predictor, few.class_names, base=base.name,
-                    head=few.head, kind="fewshot",
+                    head=few.head, kind="fewshot", index=base.index,
                 )
             )  # fmt: skip
             learned.few, learned.few_photos = few, photos_of(learned)
@@ -299,26 +301,24 @@ class Learning:
 
     def download(self, learned: Learned, what: str) -> BinaryIO:
         """Return a zip file of a bundle, open and unlinked."""
-        name = learned.collection.name
         with tempfile.TemporaryDirectory() as folder:
-            place = Path(folder) / "model"
-            if what == "finetuned":
-                run = last_run(learned.collection)
-                if run is None or not (run / "model").is_dir():
-                    raise Missing(f"{name} has no finished fine-tuning")
-                place = run / "model"
-            elif learned.few is not None:
-                base = self.models.get(learned.collection.model)
-                # Read again: on a GPU the weights in use are rounded.
-                save(with_head(load(base.source), learned.few, base.name), place)
-            else:
-                raise Missing(f"{name} has no few-shot classifier: make one first")
-            file = tempfile.TemporaryFile()  # noqa: SIM115 - who sends it closes it
-            with zipfile.ZipFile(file, "w") as archive:
-                for part in sorted(place.iterdir()):
-                    archive.write(part, f"{name}-{what}/{part.name}")
-        file.seek(0)
-        return file
+            return zip_folder(self.bundle(learned, what, Path(folder)), f"{learned.collection.name}-{what}")
+
+    def bundle(self, learned: Learned, what: str, folder: Path) -> Path:
+        """Return where the bundle of a classifier is; a few-shot one is written into `folder`."""
+        name = learned.collection.name
+        if what == "finetuned":
+            run = last_run(learned.collection)
+            if run is None or not (run / "model").is_dir():
+                raise Missing(f"{name} has no finished fine-tuning")
+            return run / "model"
+        if learned.few is None:
+            raise Missing(f"{name} has no few-shot classifier: make one first")
+        base = self.models.get(learned.collection.model)
+        place = folder / f"{name}-{what}"
+        # Read again: on a GPU the weights in use are rounded.
+        save(with_head(load(base.source), learned.few, base.name), place)
+        return place
 
     def close(self) -> None:
         """Stop all runs; they save."""
@@ -327,6 +327,16 @@ class Learning:
         for learned in self.all.values():
             if learned.process is not None:
                 learned.process.stop()
+
+
+def zip_folder(folder: Path, name: str) -> BinaryIO:
+    """Return a zip file of a folder's files under a name, open and unlinked: who sends it closes it."""
+    file = tempfile.TemporaryFile()  # noqa: SIM115
+    with zipfile.ZipFile(file, "w") as archive:
+        for part in sorted(folder.iterdir()):
+            archive.write(part, f"{name}/{part.name}")
+    file.seek(0)
+    return file
 
 
 def photos_of(learned: Learned) -> frozenset[str]:

@@ -14,6 +14,7 @@ from vitrail.serve.bodies import read_images, read_object
 from vitrail.serve.guard import Refused
 from vitrail.serve.json_answer import answer
 from vitrail.serve.learning import MOST_COLLECTIONS, Learned, Learning
+from vitrail.serve.onnx_file import export_onnx
 from vitrail.serve.photos import MOST_CLASSES, MOST_PHOTOS, check_class_name, thumbnail
 
 MOST_STEPS = 100_000
@@ -36,6 +37,7 @@ def learning_routes() -> list[Route]:
         Route(f"{one}/finetune", finetune, methods=["POST"]),
         Route(f"{one}/finetune", stop, methods=["DELETE"]),
         Route(f"{one}/download", download),
+        Route(f"{one}/onnx", onnx, methods=["POST"]),
     ]
 
 
@@ -133,11 +135,25 @@ async def stop(request: Request) -> Response:
 
 
 async def download(request: Request) -> Response:
-    learned, what = collection_of(request), request.query_params.get("what", "")
+    learned, what = collection_of(request), what_of(request)
+    file = await asyncio.to_thread(learning_of(request).download, learned, what)
+    return zip_file(file, f"{learned.collection.name}-{what}.zip")
+
+
+async def onnx(request: Request) -> Response:
+    learned, what = collection_of(request), what_of(request)
+    file = await export_onnx(learning_of(request), learned, what)
+    return zip_file(file, f"{learned.collection.name}-{what}-onnx.zip")
+
+
+def what_of(request: Request) -> str:
+    what = request.query_params.get("what", "")
     if what not in ("fewshot", "finetuned"):
         raise Refused(400, "what must be fewshot or finetuned")
-    file = await asyncio.to_thread(learning_of(request).download, learned, what)
-    name = f"{learned.collection.name}-{what}.zip"
+    return what
+
+
+def zip_file(file: BinaryIO, name: str) -> Response:
     headers = {"content-disposition": f'attachment; filename="{name}"', "cache-control": "no-store"}
     return StreamingResponse(pieces(file), 200, headers, "application/zip")
 

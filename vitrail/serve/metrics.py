@@ -15,7 +15,10 @@ ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 ABOUT = {
     "vitrail_requests_total": ("counter", "Requests by endpoint and status code."),
     "vitrail_request_seconds": ("histogram", "Seconds from the headers of a request to its answer."),
-    "vitrail_images_total": ("counter", "Images by model and result: ok, unreadable, rejected, late."),
+    "vitrail_images_total": (
+        "counter",
+        "Images by model and result: ok, unreadable, rejected, late, failed.",
+    ),
     "vitrail_batch_images": ("histogram", "Images that were computed together."),
     "vitrail_swaps_total": ("counter", "Models that changed on disk, by result: swapped, refused."),
     "vitrail_queue_images": ("gauge", "Images that wait to be decoded or computed."),

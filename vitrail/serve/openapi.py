@@ -20,7 +20,7 @@ MODEL: dict[str, Any] = {
         "patch_size": 8, "grid": [8, 8],
     },
     "preprocess": "resize_small(73)|central_crop(64)|uint8|to_range(-1, 1)",
-    "explain": ["rollout", "attention", "occlusion"], "metrics": {"test": {"top1": 0.5901}},
+    "explain": ["rollout", "attention", "occlusion", "neighbours"], "metrics": {"test": {"top1": 0.5901}},
     "license": {"weights": "MIT", "data": "unknown"}, "opened": "2026-11-18T20:05:03+00:00", "refused": None,
 }  # fmt: skip
 FEWSHOT: dict[str, Any] = {
@@ -127,13 +127,23 @@ TOP_QUERY = [
     query("probabilities", "boolean", "of all classes", False),
 ]
 METHODS = query(
-    "methods", "string", "rollout, attention, occlusion, separated by commas; none: all", "rollout"
+    "methods",
+    "string",
+    "rollout, attention, occlusion, neighbours, separated by commas; none: all",
+    "rollout",
 )
+WHAT = query("what", "string", "fewshot or finetuned", "fewshot")
 CLASS = query("class", "string", "name of the class", "mug")
 MAPS: dict[str, Any] = {
     "model": "ti8-64", "image_size": [64, 64], "picture": "data:image/png;base64,...", "grid": [8, 8],
     "rollout": [[0.013]], "occlusion": {"cell": 8, "falls": [[0.02]]},
     "attention": {"layers": ["1"], "heads": 3, "maps": [[[[0.01]]]]},
+    "neighbours": [
+        {
+            "key": "train/0001.jpg", "name": "n02268443 dragonfly", "label": "dragonfly", "similarity": 0.8123,
+            "picture": "data:image/png;base64,...",
+        }
+    ],
 }  # fmt: skip
 NEW = {"name": "cups", "model": "ti8-64"}
 ADDED = {"added": [PHOTO], "present": [], "errors": [], "collection": COLLECTION}
@@ -185,10 +195,10 @@ PATHS: dict[str, dict[str, Any]] = {
         "delete": operation("Save and stop", FINETUNE, CHANGES),
     },
     f"{CUPS}/download": {
-        "get": operation(
-            "A bundle", "a zip file", (404,), kind="application/zip",
-            parameters=[query("what", "string", "fewshot or finetuned", "fewshot")],
-        )
+        "get": operation("A bundle", "a zip file", (404,), kind="application/zip", parameters=[WHAT])
+    },
+    f"{CUPS}/onnx": {
+        "post": operation("An ONNX file", "a zip file", (*CHANGES, 503), kind="application/zip", parameters=[WHAT])
     },
 }  # fmt: skip
 

@@ -7,7 +7,7 @@ GPU some threads decode and one computes; it waits a few milliseconds for a batc
 longer than its deadline is given up; when too many wait, `submit` refuses at once.
 
 A predictor serves one state of a model. When its files change, another predictor takes its place, and this one
-finishes what it has (models.py). B images, D width, K classes.
+finishes what it has (served.py). B images, D width, K classes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitrail.data.preprocess import Pipeline
 from vitrail.errors import ImageError, VitrailError
 from vitrail.serve.metrics import IMAGES, Metrics
 
@@ -57,22 +56,22 @@ class Closed(VitrailError):  # noqa: N818
 class Outputs(NamedTuple):
     """Outputs of a model on a batch, on the CPU."""
 
-    features: (
-        np.ndarray | None
-    )  # float32 (B, D), the input of the classifier; None: an exported file has none
+    features: np.ndarray  # float32 (B, D), the input of the classifier
     logits: np.ndarray | None  # float32 (B, K); None: no classifier
 
 
 class Computation(Protocol):
     """A model as a predictor needs it; threads may call it at once. computation.py has those of vitrail's models."""
 
-    pipeline: Pipeline  # prepares an image
     batch_size: int  # images that are computed together, at most
     threads: int  # that decode
     computes_apart: bool  # one thread of its own computes, as on a GPU
 
+    def load(self, image: bytes, name: str) -> Tensor:
+        """Decode and prepare an image, (3, h, w), on the host."""
+
     def __call__(self, x: Tensor) -> Outputs:
-        """Compute images (B, 3, h, w) that `pipeline.host` prepared."""
+        """Compute images (B, 3, h, w) that `load` prepared."""
 
     def close(self) -> None:
         """Free what was prepared for computing."""
@@ -81,7 +80,7 @@ class Computation(Protocol):
 class Answer(NamedTuple):
     """Outputs for one image."""
 
-    features: np.ndarray | None  # float32 (D,)
+    features: np.ndarray  # float32 (D,)
     logits: np.ndarray | None  # float32 (K,)
 
 
@@ -213,7 +212,7 @@ class Predictor:
         wanted = job.future.set_running_or_notify_cancel() and self.in_time(job)
         if wanted:
             try:
-                job.x = self.compute.pipeline.load(job.image, name=job.name)  # (3, h, w)
+                job.x = self.compute.load(job.image, job.name)  # (3, h, w)
             except Exception as error:  # whatever it is, the thread must go on
                 failed = error
         job.image = b""
@@ -224,8 +223,8 @@ class Predictor:
                 self.ready.append(job)
             self.wake(1)
         if failed is not None:
-            if isinstance(failed, ImageError):
-                self.metrics.count("vitrail_images_total", model=self.name, result="unreadable")
+            result = "unreadable" if isinstance(failed, ImageError) else "failed"
+            self.metrics.count("vitrail_images_total", model=self.name, result=result)
             job.future.set_exception(failed)
 
     def in_time(self, job: Job) -> bool:
@@ -244,6 +243,7 @@ class Predictor:
         try:
             outputs = self.compute(torch.stack([job.x for job in batch]))
         except Exception as error:
+            self.metrics.count("vitrail_images_total", len(batch), model=self.name, result="failed")
             for job in batch:
                 job.future.set_exception(error)
             return
@@ -251,6 +251,5 @@ class Predictor:
         self.metrics.count("vitrail_images_total", len(batch), model=self.name, result="ok")
         self.metrics.observe("vitrail_batch_images", len(batch), IMAGES, model=self.name)
         for i, job in enumerate(batch):
-            features = None if outputs.features is None else outputs.features[i]
             logits = None if outputs.logits is None else outputs.logits[i]
-            job.future.set_result(Answer(features, logits))
+            job.future.set_result(Answer(outputs.features[i], logits))

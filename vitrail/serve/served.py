@@ -17,15 +17,15 @@ from pathlib import Path
 
 import numpy as np
 
-from vitrail.checkpoints.formats import load
 from vitrail.checkpoints.included import locate_weights
+from vitrail.curate.index import Index, fingerprint
 from vitrail.errors import ConfigError, VitrailError
+from vitrail.inference.exported import Runnable, open_model
 from vitrail.inference.precision import Precision
 from vitrail.inference.predict import class_names
-from vitrail.models.names import Model
 from vitrail.runtime.device import Device, pick
 from vitrail.runtime.log import note
-from vitrail.serve.computation import ModelComputation
+from vitrail.serve.computation import computation_of
 from vitrail.serve.metrics import Metrics
 from vitrail.serve.predictor import Answer, Closed, Predictor
 
@@ -51,20 +51,20 @@ class Served:
     """One state of a model: what answers, and what is known about it."""
 
     name: str
-    model: Model
+    model: Runnable
     predictor: Predictor
     class_names: list[str]  # none without a classifier
     source: str = ""  # path that is watched; empty: none
     base: str = ""  # the served model whose features `head` takes
     head: LinearHead | None = None
     kind: str = "model"  # model, fewshot, finetuned
+    index: Index | None = None  # of its training images, by its features
     opened: float = field(default_factory=time.time)
 
     def logits(self, answer: Answer) -> np.ndarray | None:
         """Return (K,), by the own head if there is one."""
         if self.head is None:
             return answer.logits
-        assert answer.features is not None
         return answer.features @ self.head.weight + self.head.bias
 
 
@@ -86,8 +86,10 @@ class ServedModels:
         device: Device = "auto",
         precision: Precision = "auto",
         limits: Limits | None = None,
+        indexes: Sequence[Index] = (),
     ) -> None:
-        self.metrics, self.limits = metrics, limits or Limits()
+        """`indexes`: each belongs to the model that it was made with."""
+        self.metrics, self.limits, self.indexes = metrics, limits or Limits(), indexes
         self.device, self.precision = pick(device), precision
         self.models: dict[str, Served] = {}
         self.states: dict[str, FilesState] = {}  # of the files that were read last
@@ -105,14 +107,25 @@ class ServedModels:
         return served
 
     def read(self, name: str, source: str, kind: str) -> Served:
-        model = load(source).to(self.device)
+        model = open_model(source)
         names = class_names(model) if model.config.classes else []
-        compute = ModelComputation(model, self.precision)
+        index = self.index_of(model)
+        model = model.to(self.device)
+        compute = computation_of(model, self.precision)
         limits = self.limits
         predictor = Predictor(
             compute, name, self.metrics, max_waiting=limits.max_waiting, max_wait=limits.max_wait
         )
-        return Served(name, model, predictor, names, source=source, kind=kind)
+        return Served(name, model, predictor, names, source=source, kind=kind, index=index)
+
+    def index_of(self, model: Runnable) -> Index | None:
+        """Return the index that was made with a model, if there is one."""
+        if not self.indexes:
+            return None
+        digest = fingerprint(model)
+        cards = [index.card for index in self.indexes]
+        made = [(card["fingerprint"], card["preprocess"]) == (digest, model.preprocess) for card in cards]
+        return self.indexes[made.index(True)] if True in made else None
 
     def put(self, served: Served) -> None:
         """Serve it from now on; the model that had its name, and classifiers on its features, end."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from vitrail.curate.index import open_index
 from vitrail.errors import ConfigError
 from vitrail.inference.precision import Precision
 from vitrail.runtime.device import Device
@@ -22,6 +23,7 @@ def make_state(
     key_file: str | None = None,
     allow_host: Sequence[str] = (),
     learn: str | None = None,
+    indexes: Sequence[str] = (),
     device: Device = "auto",
     precision: Precision = "auto",
     max_waiting: int = 256,
@@ -33,9 +35,17 @@ def make_state(
     access = make_access(host, key_file, allow_host)
     metrics = Metrics()
     limits = Limits(max_waiting, max_wait)
-    served = ServedModels(metrics, device=device, precision=precision, limits=limits)
+    opened = [open_index(folder) for folder in indexes]
+    served = ServedModels(metrics, device=device, precision=precision, limits=limits, indexes=opened)
     for name, source in sources.items():
         served.open(name, source)
+    used = [one.index for one in served.models.values()]
+    for index in opened:
+        if not any(index is one for one in used):
+            served.close()
+            raise ConfigError(
+                f"{index.folder} was made with another model, {index.card['model']}, than those that are served"
+            )
     served.watcher.start()
     learning = None if learn is None else Learning(Path(learn), served)
     return State(served, metrics, access, seconds=seconds, learning=learning)

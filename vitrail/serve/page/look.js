@@ -77,9 +77,8 @@ async function open(photo) {
   const entry = seen.find((one) => one.photo === photo) ?? remember(photo);
   for (const one of seen) one.item.firstChild.setAttribute("aria-pressed", String(one === entry));
   const answers = await Promise.all(panels.map((panel) => panel.open(photo, how)));
-  if (current !== photo) return;
-  entry.says.textContent = answers[0]?.label ?? "";
-  announceAnswers(answers);
+  entry.says.textContent = answers[0]?.label ?? (panels[0].model.classes ? "no answer" : "");
+  if (current === photo) announceAnswers(answers);
 }
 
 async function show(i) {
@@ -91,6 +90,7 @@ async function show(i) {
 }
 
 function announceAnswers(answers) {
+  if (!answers.some(Boolean)) return announce(panels[0].caption.textContent);
   if (panels.length === 1) return announceAnswer(panels[0].model.name, answers[0]);
   announce(panels.map((panel, i) => (answers[i] ? `${panel.model.name}: ${answers[i].label}.` : "")).join(" "));
 }

@@ -4,6 +4,7 @@ import { json } from "./server.js";
 import { draw, mapOf, peakOf, questionOf, viewsOf } from "./viewer.js";
 
 const FEW = 30;  // classes that are listed by name
+const UNREADABLE = 422;  // the status of a file that is no image
 
 export class Panel {
   /** `chosen()` is called when a person chose another model. */
@@ -23,12 +24,13 @@ export class Panel {
     this.sliders = element("div", { class: "sliders steps", hidden: true }, this.layer.label, this.head.label);
     for (const one of [this.layer, this.head]) one.input.addEventListener("input", () => this.show());
     this.answer = element("div", { class: "answer" });
+    this.near = element("div", { class: "near" });
     this.root = element(
       "article", { class: "panel", "aria-label": heading },
       this.choice,
       element("div", { class: "seen" }, this.frame, this.caption),
       this.sliders,
-      element("div", { class: "said" }, this.answer, this.facts, this.classes),
+      element("div", { class: "said" }, this.answer, this.near, this.facts, this.classes),
     );
     this.offer(models);
   }
@@ -58,7 +60,7 @@ export class Panel {
     const { architecture, classes, metrics, kind, base } = this.model;
     const [height, width] = architecture.image_size;
     const facts = [classes ? `${classes.toLocaleString("en")} classes` : "no classifier", `${height} × ${width} pixels`];
-    facts.push(`${count(architecture.parameters)} parameters`);
+    facts.push(architecture.parameters ? `${count(architecture.parameters)} parameters` : "an exported file");
     const measured = accuracyOf(metrics);
     if (measured) facts.push(measured);
     if (kind !== "model") facts.unshift(kind === "fewshot" ? `learned here, from features of ${base}` : "fine-tuned here");
@@ -84,8 +86,26 @@ export class Panel {
   async open(photo, how) {
     this.photo = photo;
     this.how = how;
-    const [first] = await Promise.all([this.predict(), this.show()]);
+    const [first] = await Promise.all([this.predict(), this.show(), this.showNear()]);
     return first;
+  }
+
+  /** Show the nearest training images, where the server has an index of them. */
+  async showNear() {
+    const { photo, model } = this;
+    this.near.replaceChildren();
+    if (!model.explain.includes("neighbours")) return;
+    let nearest;
+    try {
+      ({ neighbours: nearest } = await photo.ask(model, "explain?methods=neighbours"));
+    } catch {
+      return;  // the answer says what is wrong
+    }
+    if (photo !== this.photo || model !== this.model) return;
+    const title = unique("near");
+    this.near.replaceChildren(
+      element("p", { id: title, class: "soft" }, "Nearest training images"),
+      element("ul", { "aria-labelledby": title }, ...nearest.map(neighbour)));
   }
 
   async predict() {
@@ -100,7 +120,10 @@ export class Panel {
       if (photo === this.photo && model === this.model) this.answer.replaceChildren(...answerElements(top));
       return top[0];
     } catch (error) {
-      if (photo === this.photo && model === this.model) this.answer.replaceChildren(problem(error));
+      // What cannot be read is said once, in the place of the picture.
+      if (photo === this.photo && model === this.model) {
+        this.answer.replaceChildren(...(error.status === UNREADABLE && model.explain.length ? [] : [problem(error)]));
+      }
       return null;
     } finally {
       this.answer.removeAttribute("aria-busy");
@@ -120,6 +143,7 @@ export class Panel {
     try {
       const answer = question && (await photo.ask(model, question));
       if (turn !== this.turn) return;
+      this.frame.classList.remove("unreadable");
       if (view === "attention") this.name(answer.attention, settings);
       await draw(this.canvas, photo, model, view, answer, settings);
       if (turn !== this.turn) return;
@@ -131,7 +155,9 @@ export class Panel {
       if (turn === this.turn) {
         this.canvas.width = this.canvas.height;  // empty
         this.canvas.setAttribute("aria-label", "Nothing to see");
-        this.caption.replaceChildren(problem(error));
+        this.frame.classList.toggle("unreadable", error.status === UNREADABLE);
+        const what = error.status === UNREADABLE ? error.message.replace(/^the image: /, `${photo.name}: `) : error.message;
+        this.caption.replaceChildren(element("span", { class: "problem" }, what));
       }
     } finally {
       clearTimeout(late);
@@ -171,6 +197,15 @@ export class Panel {
     const who = settings.head ? "Where this head looks" : "Where the heads look on average";
     return `${who}. Brightest: ${place}, ${percent(most)} of the attention; ${alike}.`;
   }
+}
+
+/** An image of an index: its picture, its class, and how near it is. */
+function neighbour({ key, label, similarity, picture }) {
+  const words = label ?? key.split("/").at(-1);
+  return element("li", { title: key },
+    picture ? element("img", { src: picture, alt: "" }) : element("span", { class: "none" }),
+    element("span", { class: "label" }, words),
+    element("span", { class: "soft" }, similarity.toFixed(2), element("span", { class: "hidden-text" }, " similar")));
 }
 
 const count = (n) => (n < 1e6 ? n.toLocaleString("en") : `${(n / 1e6).toPrecision(3)} million`);

@@ -3,7 +3,7 @@ import { announce, button, element, percent, spoken } from "./element.js";
 import { curve } from "./curve.js";
 import { acceptDrops, cameraButton, chooser } from "./intake.js";
 import { answerElements, problem } from "./panel.js";
-import { address, json, sendImage } from "./server.js";
+import { address, json, request, sendImage } from "./server.js";
 
 const PAUSE = 1000;  // milliseconds between two questions about a fine-tuning
 
@@ -83,7 +83,8 @@ export class Training {
   actions(model, what) {
     return element("div", { class: "ways" },
       button("Look with it", () => this.hooks.use(model), { class: "quiet small", "aria-label": `Look with it: ${model}` }),
-      button("Download", () => this.download(what), { class: "quiet small", "aria-label": `Download ${model}` }));
+      button("Download", () => this.download(what), { class: "quiet small", "aria-label": `Download ${model}` }),
+      button("ONNX", () => this.exportFile(what), { class: "quiet small", "aria-label": `Download ${model} as an ONNX file` }));
   }
 
   /** Train at once. */
@@ -138,10 +139,20 @@ export class Training {
   }
 
   async download(what) {
-    const file = `${this.path}/download?what=${what}`;
-    const link = element("a", { href: await address(file, true), download: `${this.collection.name}-${what}.zip` });
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+    save(await address(`${this.path}/download?what=${what}`, true), `${this.collection.name}-${what}.zip`);
+  }
+
+  /** Download an ONNX file; the server takes its time to write and to compare it. */
+  async exportFile(what) {
+    const card = what === "fewshot" ? this.few : this.tune;
+    card.say("It is written, and compared with the model …");
+    try {
+      const answer = await request(`${this.path}/onnx?what=${what}`, { method: "POST" });
+      save(URL.createObjectURL(await answer.blob()), `${this.collection.name}-${what}-onnx.zip`);
+      card.say("");
+    } catch (error) {
+      card.say(problem(error));
+    }
   }
 }
 
@@ -223,6 +234,12 @@ class Trial {
       this.answer.replaceChildren(problem(error));
     }
   }
+}
+
+/** Let the browser save what is at an address of a copy. */
+function save(href, download) {
+  element("a", { href, download }).click();
+  setTimeout(() => URL.revokeObjectURL(href), 60_000);
 }
 
 function result(accuracy, words) {
