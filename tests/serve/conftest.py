@@ -25,7 +25,7 @@ def small_model(tmp_path_factory):
 
 @pytest.fixture
 def state(small_model, tmp_path):
-    opened = make_state([f"small={small_model}"], learn=str(tmp_path / "learn"), device="cpu")
+    opened = make_state([f"small={small_model}"], learn=str(tmp_path / "learn"), device="cpu", seconds=60)
     yield opened
     opened.close()
 

@@ -201,7 +201,7 @@ def test_fine_tuning_in_the_background(app, change, cups, state, tmp_path):
 
 
 def wait(app, done):
-    until = time.monotonic() + 120
+    until = time.monotonic() + 300
     while time.monotonic() < until:
         run = ask(app, "GET", "/v1/learn/cups/finetune").json
         if done(run):
@@ -220,6 +220,6 @@ def test_a_run_that_fails_says_why(app, change, state, tmp_path):
     other.rename(tmp_path / "moved")
     change("POST", "/v1/learn/gone/finetune")
     learned = state.learning.get("gone")
-    learned.process.process.wait(60)
+    learned.process.process.wait(300)
     run = state.learning.describe_finetuning(learned)
     assert run["state"] == "failed" and "other" in run["message"]

@@ -25,8 +25,8 @@ def models(tmp_path):
 
 
 def ask(models, seed=0):
-    served, (future,) = models.submit("m", [picture(seed)], ["a"], 20)
-    return served, future.result(20).logits
+    served, (future,) = models.submit("m", [picture(seed)], ["a"], 60)
+    return served, future.result(60).logits
 
 
 def expected(folder, seed=0):
@@ -74,7 +74,7 @@ def test_the_watcher_swaps_by_itself(models, tmp_path, monkeypatch):
     models.watcher.start()
     before = models.get("m")
     save_model(tmp_path / "m", seed=1)
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while models.get("m") is before and time.monotonic() < until:
         time.sleep(0.02)
     assert np.allclose(ask(models)[1], expected(tmp_path / "m"), atol=1e-4)
@@ -97,8 +97,8 @@ def test_every_request_during_swaps_is_answered_by_one_model(models, tmp_path):
         known[models.get("m")] = expected(tmp_path / "m")
     stop.set()
     for thread in threads:
-        thread.join(20)
-    assert len(answers) > 4
+        thread.join(60)
+    assert len(answers) >= len(threads)
     for served, logits in answers:
         assert np.allclose(logits, known[served], atol=1e-4)
 

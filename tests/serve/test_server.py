@@ -25,7 +25,19 @@ PAGE = (Path(__file__).parents[2] / "docs/serving.md").read_text()
 class Running:
     def __init__(self, *flags, prelude="pass"):
         code = f"import sys; {prelude}; from vitrail.cli import main; main(sys.argv[1:])"
-        words = [sys.executable, "-c", code, "serve", *flags, "--port", "0", "--device", "cpu"]
+        words = [
+            sys.executable,
+            "-c",
+            code,
+            "serve",
+            *flags,
+            "--port",
+            "0",
+            "--device",
+            "cpu",
+            "--deadline",
+            "60",
+        ]
         self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         line = self.process.stdout.readline()
         assert "Serving" in line, line + self.process.stderr.read()
@@ -33,20 +45,24 @@ class Running:
         self.port = int(self.address.rpartition(":")[2])
 
     def connect(self):
-        return socket.create_connection(("127.0.0.1", self.port), timeout=20)
+        return socket.create_connection(("127.0.0.1", self.port), timeout=60)
 
     def predict(self, image=None):
         url = f"{self.address}/v1/models/small/predict"
         request = urllib.request.Request(url, image or picture(), {"content-type": "image/jpeg"})
-        return json.load(urllib.request.urlopen(request, timeout=20))
+        return json.load(urllib.request.urlopen(request, timeout=60))
 
     def stop(self):
         self.process.send_signal(signal.SIGTERM)
-        _, errors = self.process.communicate(timeout=40)
+        _, errors = self.process.communicate(timeout=60)
         return self.process.returncode, errors
 
 
-SHORT = "import vitrail.serve.server as s; s.MOST_CONNECTIONS = 20; s.bounded_protocol.__defaults__ = (1.0,)"
+HEADER_SECONDS = 2.0  # short for these tests, and long for a client on a busy machine
+SHORT = (
+    "import vitrail.serve.server as s; s.MOST_CONNECTIONS = 20; "
+    f"s.bounded_protocol.__defaults__ = ({HEADER_SECONDS},)"
+)
 
 
 @pytest.fixture(scope="module")
@@ -72,23 +88,22 @@ def test_connections_that_send_nothing_keep_nobody_out(server):
         assert server.predict()["results"][0]["top"]
 
 
-@pytest.mark.parametrize("sent", [b"", b"GET /heal", b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n"])
-def test_headers_that_do_not_come_end_the_connection(server, sent):
-    with server.connect() as connection:
-        connection.sendall(sent)
-        start = time.monotonic()
-        assert read_all(connection) == b""
-        assert 0.5 < time.monotonic() - start < 10
+def test_headers_that_do_not_come_end_the_connection(server):
+    sent = (b"", b"GET /heal", b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n")
+    start = time.monotonic()
+    with ExitStack() as stack:
+        connections = [stack.enter_context(server.connect()) for _ in sent]
+        for connection, data in zip(connections, sent, strict=True):
+            connection.sendall(data)
+        assert [read_all(connection) for connection in connections] == [b""] * 3
+    assert HEADER_SECONDS <= time.monotonic() - start < 30
 
 
 def test_headers_that_drip_do_not_hold_a_connection(server):
-    with server.connect() as connection:
-        start = time.monotonic()
-        with pytest.raises((ConnectionResetError, BrokenPipeError)):
-            for i in range(100):
-                connection.sendall(b"GET / HTTP/1.1\r\n" if not i else b"a: b\r\n")
-                time.sleep(0.1)
-        assert time.monotonic() - start < 8
+    with server.connect() as connection, pytest.raises((ConnectionResetError, BrokenPipeError)):
+        for i in range(300):  # for half a minute
+            connection.sendall(b"GET / HTTP/1.1\r\n" if not i else b"a: b\r\n")
+            time.sleep(0.1)
 
 
 def test_long_headers_are_refused(server):
@@ -115,7 +130,7 @@ def test_an_upload_that_is_too_long_sees_the_answer(server):
         with suppress(OSError):  # closed meanwhile
             for _ in range(1000):
                 connection.sendall(bytes(1 << 16))
-        connection.settimeout(10)
+        connection.settimeout(60)
         assert read_all(connection).startswith(b"HTTP/1.1 413")
     assert server.predict()
 
@@ -172,14 +187,14 @@ def test_the_command_line_as_a_client(server, tmp_path, vitrail_command):
 def test_sigterm_finishes_what_is_under_way(small_model):
     """Requests that were accepted are answered, later ones find no server, and the exit code is 0."""
     server = Running(f"small={small_model}")
-    answers, failures, go = [], [], threading.Event()
+    answers, failures, sent = [], [], threading.Barrier(17)
     image = picture(size=(1500, 1500))  # takes a while
 
     def ask():
-        go.wait()
         with server.connect() as connection:
             head = "POST /v1/models/small/predict HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: image/jpeg\r\n"
             connection.sendall(f"{head}content-length: {len(image)}\r\n\r\n".encode() + image)
+            sent.wait(60)
             data = b""
             while b'"results"' not in data and (part := connection.recv(65536)):
                 data += part
@@ -188,11 +203,10 @@ def test_sigterm_finishes_what_is_under_way(small_model):
     threads = [threading.Thread(target=ask) for _ in range(16)]
     for thread in threads:
         thread.start()
-    go.set()
-    time.sleep(0.3)
+    sent.wait(60)
     assert server.stop() == (0, "")
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert len(answers) == 16 and not failures
     with pytest.raises(ConnectionRefusedError):
         server.connect()
