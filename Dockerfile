@@ -11,7 +11,7 @@ WORKDIR /app
 RUN pip install --no-cache-dir --index-url https://download.pytorch.org/whl/${TORCH} torch
 COPY pyproject.toml README.md LICENSE ./
 COPY vitrail vitrail
-RUN pip install --no-cache-dir '.[serve,fast]' && useradd --create-home serve
+RUN pip install --no-cache-dir '.[serve,fast,onnx]' && useradd --create-home serve
 USER serve
 WORKDIR /home/serve
 EXPOSE 8000

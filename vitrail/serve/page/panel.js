@@ -104,7 +104,7 @@ export class Panel {
     if (photo !== this.photo || model !== this.model) return;
     const title = unique("near");
     this.near.replaceChildren(
-      element("p", { id: title, class: "soft" }, "Nearest training images"),
+      element("p", { id: title, class: "soft" }, model.base ? `Nearest training images of ${model.base}` : "Nearest training images"),
       element("ul", { "aria-labelledby": title }, ...nearest.map(neighbour)));
   }
 

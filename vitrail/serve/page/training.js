@@ -145,7 +145,7 @@ export class Training {
   /** Download an ONNX file; the server takes its time to write and to compare it. */
   async exportFile(what) {
     const card = what === "fewshot" ? this.few : this.tune;
-    card.say("It is written, and compared with the model …");
+    card.say("Writing the file, and comparing it with the model\u00a0…");
     try {
       const answer = await request(`${this.path}/onnx?what=${what}`, { method: "POST" });
       save(URL.createObjectURL(await answer.blob()), `${this.collection.name}-${what}-onnx.zip`);
