@@ -1,11 +1,12 @@
-"""The server under load, beside the engine alone on the same images, and beside LitServe.
+"""The server under load, beside the engine alone on the same images and LitServe; its memory; kills.
 
-    python -m benchmarks.serving --model ti8-64 --seconds 60
-    python -m benchmarks.serving --model ti8-64 --seconds 20 --rounds 3 --litserve PYTHON
-    python -m benchmarks.serving --model ti8-64 --kills 20
+    python -m benchmarks.serving --litserve PYTHON        all of docs/results/serving.md, in about 20 minutes
+    python -m benchmarks.serving load --model ti8-64      a part of it, a model of it
+    python -m benchmarks.serving memory --minutes 2
 
-Clients are connections of one process that each send an image, wait for the answer, and send the next. Every answer
-is compared with the engine's. PYTHON is an interpreter in whose environment vitrail and litserve are installed.
+Prints what it does as it goes, and at the end the tables as Markdown. Clients are connections of one process that
+each send an image, wait for the answer, and send the next. Every answer is compared with the engine's. PYTHON is an
+interpreter in whose environment vitrail and litserve are installed; without it, LitServe is left out.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ from typing import Any
 
 import numpy as np
 
+PARTS = ("load", "memory", "kills")
+FIRST = 20.0  # seconds of load after which memory is compared with later
+STEP = 30.0  # seconds between two looks at the memory
 PORT = re.compile(rb"http://[^:]+:(\d+)")
 WARMUP = 3.0  # seconds of load before anything is counted
 ENGINE = """
@@ -250,7 +254,7 @@ class Running:
 def run_engine(model: str, files: list[str], seconds: float) -> dict[str, Any]:
     done = subprocess.run(
         [sys.executable, "-c", ENGINE, model, str(seconds), *files],
-        capture_output=True,
+        stdout=subprocess.PIPE,
         text=True,
         check=True,
     )
@@ -262,55 +266,14 @@ def serve_command(model: str) -> list[str]:
     return [sys.executable, "-m", "vitrail", "serve", f"m={model}", "--port", "0"]
 
 
-def show(name: str, result: Result, engine: float, engine_cpu: float) -> None:
-    times = np.array(result.times) * 1e3
-    p50, p99 = np.percentile(times, [50, 99]) if len(times) else (0.0, 0.0)
-    print(
-        f"  {name:10} {result.speed:7.1f} images/s = {result.speed / engine:6.1%} of the engine   p50 {p50:6.1f} ms  "
-        f"p99 {p99:6.1f} ms   cpu {1e3 * result.server_cpu / max(1, result.all_answers):.2f} ms for an image, engine "
-        f"{1e3 * engine_cpu:.2f}   client {result.cpu / (result.seconds + WARMUP):.0%} of a core   "
-        f"wrong {result.wrong}  failures {dict(result.failures)}",
-        flush=True,
-    )
-
-
-def compare(arguments: argparse.Namespace, files: list[str], images: list[bytes]) -> None:
-    model, seconds = arguments.model, arguments.seconds
-    shares, pairs = [], []
-    for round_ in range(arguments.rounds):
-        before = run_engine(model, files, seconds / 2)
-        server = Running(serve_command(model))
-        requests = [request_bytes("/v1/models/m/predict", image, False) for image in images]
-        first = server.resident()
-        ours = server.load(requests, before["top"], arguments.clients, seconds)
-        grown = server.resident()
-        server.stop()
-        after = run_engine(model, files, seconds / 2)
-        speeds = [before["speed"], after["speed"]]
-        engine, cpu = statistics.mean(speeds), statistics.mean((before["cpu"], after["cpu"]))
-        print(
-            f"round {round_ + 1}: engine alone {speeds[0]:.1f} and {speeds[1]:.1f} images/s; the server started in "
-            f"{server.seconds:.1f} s; memory {first:.0f} -> {grown:.0f} MB"
-        )
-        show("vitrail", ours, engine, cpu)
-        shares.append(ours.speed / engine)
-        if arguments.litserve:
-            theirs = run_litserve(arguments, images, before["top"])
-            show("litserve", theirs, engine, cpu)
-            pairs.append(ours.speed / theirs.speed)
-    print(
-        f"share of the engine: median {statistics.median(shares):.1%} ({min(shares):.1%} to {max(shares):.1%})"
-    )
-    if pairs:
-        print(f"litserve x {statistics.median(pairs):.2f} ({min(pairs):.2f} to {max(pairs):.2f})")
-
-
-def run_litserve(arguments: argparse.Namespace, images: list[bytes], expected: list[Any]) -> Result:
+def run_litserve(
+    arguments: argparse.Namespace, model: str, images: list[bytes], expected: list[Any]
+) -> Result:
     port, batch, wait, workers = 18765, arguments.batch, 0.005, arguments.workers
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "server.py"
         script.write_text(LITSERVE)
-        words = [arguments.model, str(port), str(batch), str(wait), str(workers)]
+        words = [model, str(port), str(batch), str(wait), str(workers)]
         server = Running([arguments.litserve, str(script), *words], port)
         try:
             requests = [request_bytes("/predict", image, True) for image in images]
@@ -319,51 +282,162 @@ def run_litserve(arguments: argparse.Namespace, images: list[bytes], expected: l
             server.stop(signal.SIGINT)
 
 
-def soak(arguments: argparse.Namespace, files: list[str], images: list[bytes]) -> None:
-    """Load for long; print the memory as it goes."""
-    expected = run_engine(arguments.model, files, 1.0)["top"]
-    server = Running(serve_command(arguments.model))
-    requests = [request_bytes("/v1/models/m/predict", image, False) for image in images]
-    asyncio.run(load(server.port, requests, expected, arguments.clients, 20.0))
-    first = server.resident()
-    print(f"after the first 20 s: {first:.0f} MB")
-    for _ in range(int(arguments.soak * 2)):
-        result = asyncio.run(load(server.port, requests, expected, arguments.clients, 30.0 - WARMUP))
-        print(
-            f"  {server.resident():.0f} MB ({server.resident() - first:+.1f}), {result.speed:.1f} images/s, "
-            f"wrong {result.wrong}, failures {dict(result.failures)}",
-            flush=True,
+def say(words: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {words}", file=sys.stderr, flush=True)
+
+
+def table(head: str, rows: list[list[str]]) -> list[str]:
+    columns = head.split("; ")
+    return ["| " + " | ".join(row) + " |" for row in (columns, ["---"] * len(columns), *rows)] + [""]
+
+
+def row_of(name: str, result: Result, engine: float) -> list[str]:
+    p50, p99 = np.percentile(np.array(result.times or [0.0]) * 1e3, [50, 99])
+    share = result.cpu / (result.seconds + WARMUP)
+    return [
+        name, f"{result.speed:.1f}", f"{result.speed / engine:.1%}",
+        f"{1e3 * result.server_cpu / max(1, result.all_answers):.2f} ms", f"{p50:.0f} ms", f"{p99:.0f} ms",
+        f"{share:.0%} of a core", str(result.wrong), str(dict(result.failures) or "none"),
+    ]  # fmt: skip
+
+
+class Benchmark:
+    """The images, and the lines of the report."""
+
+    def __init__(self, arguments: argparse.Namespace, files: list[str]) -> None:
+        self.arguments, self.files = arguments, files
+        self.images = [Path(path).read_bytes() for path in files]
+        self.requests = [request_bytes("/v1/models/m/predict", image, False) for image in self.images]
+        self.starts: list[float] = []
+
+    def start(self, model: str) -> Running:
+        server = Running(serve_command(model))
+        self.starts.append(server.seconds)
+        return server
+
+    def load(self, name: str, model: str) -> list[str]:
+        """Compare the server with the engine before and after it, and with LitServe."""
+        rows, shares, ratios = [], [], []
+        arguments = self.arguments
+        for number in range(1, arguments.rounds + 1):
+            say(f"{name}, round {number} of {arguments.rounds}: the engine alone")
+            before = run_engine(model, self.files, arguments.seconds / 3)
+            say(f"the server, {arguments.seconds:g} s")
+            server = self.start(model)
+            ours = server.load(self.requests, before["top"], arguments.clients, arguments.seconds)
+            server.stop()
+            theirs = None
+            if arguments.litserve:
+                say("LitServe")
+                theirs = run_litserve(arguments, model, self.images, before["top"])
+            say("the engine alone")
+            after = run_engine(model, self.files, arguments.seconds / 3)
+            engine = statistics.mean((before["speed"], after["speed"]))
+            cpu = statistics.mean((before["cpu"], after["cpu"]))
+            speeds = f"{before['speed']:.1f}, {after['speed']:.1f}"
+            rows.append(["engine alone, before and after", speeds, "", f"{1e3 * cpu:.2f} ms", *[""] * 5])
+            rows.append(row_of("vitrail serve", ours, engine))
+            shares.append(ours.speed / engine)
+            if theirs is not None:
+                rows.append(row_of("LitServe", theirs, engine))
+                ratios.append(ours.speed / theirs.speed)
+        lines = table(
+            f"{name}; images/s; of the engine; CPU of an image; p50; p99; client; wrong; lost", rows
         )
-    server.stop()
+        lines += [f"{name}: {spread(shares, '.1%')} of the engine alone"]
+        lines += [f"{name}: {spread(ratios, '.2f')} times the throughput of LitServe"] if ratios else []
+        return [*lines, ""]
+
+    def memory(self, model: str) -> list[str]:
+        """Load for long; look at the memory as it goes."""
+        expected = run_engine(model, self.files, 1.0)["top"]
+        server = self.start(model)
+        say(f"memory: {FIRST:g} s of load, then {self.arguments.minutes:g} minutes")
+        asyncio.run(load(server.port, self.requests, expected, self.arguments.clients, FIRST - WARMUP))
+        first, rises, wrong, failures = server.resident(), [], 0, Counter[str]()
+        for i in range(int(self.arguments.minutes * 60 / STEP)):
+            result = asyncio.run(
+                load(server.port, self.requests, expected, self.arguments.clients, STEP - WARMUP)
+            )
+            rises.append(server.resident() - first)
+            wrong += result.wrong
+            failures += result.failures
+            say(f"{(i + 1) * STEP / 60:.1f} minutes: {rises[-1]:+.1f} MB, {result.speed:.1f} images/s")
+        server.stop()
+        minutes = [f"{(i + 1) * STEP / 60:g}" for i in range(len(rises))][1::2]
+        return [
+            f"After {FIRST:g} s of load: {first:.0f} MB; at most {max(rises):+.1f} MB in {self.arguments.minutes:g} "
+            f"minutes; wrong {wrong}, lost {dict(failures) or 'none'}",
+            "",
+            *table(
+                "; ".join(["minutes", *minutes]), [["MB above", *(f"{rise:+.1f}" for rise in rises[1::2])]]
+            ),
+        ]
+
+    def kills(self, model: str) -> list[str]:
+        """Kill and restart the server under load, by turns with SIGTERM and SIGKILL."""
+        expected = run_engine(model, self.files, 1.0)["top"]
+        right, wrong, lost = Counter[str](), Counter[str](), Counter[str]()
+        codes: dict[str, set[int]] = {"SIGTERM": set(), "SIGKILL": set()}
+        for i in range(self.arguments.kills):
+            server = self.start(model)
+            number = signal.SIGKILL if i % 2 else signal.SIGTERM
+            name = signal.Signals(number).name
+            timer = threading.Timer(WARMUP + 1 + 0.1 * (i % 7), server.process.send_signal, [number])
+            timer.start()
+            result = asyncio.run(load(server.port, self.requests, expected, self.arguments.clients, 3.0))
+            codes[name].add(server.process.wait(60))
+            # A client that comes after the end finds no server: nothing that was sent is lost.
+            broken = sum(n for kind, n in result.failures.items() if kind != "ConnectionRefusedError")
+            right[name] += result.all_answers
+            wrong[name] += result.wrong
+            lost[name] += broken
+            say(f"kill {i + 1} of {self.arguments.kills}, {name}: {result.all_answers} right, {broken} lost")
+        rows = [
+            [name, str(right[name]), str(wrong[name]), str(lost[name]), ", ".join(map(str, sorted(seen)))]
+            for name, seen in codes.items()
+        ]
+        return table("stop; right answers; wrong; requests lost; exit codes", rows)
 
 
-def kill(arguments: argparse.Namespace, files: list[str], images: list[bytes]) -> None:
-    """Kill and restart the server under load, by turns with SIGKILL and SIGTERM."""
-    expected = run_engine(arguments.model, files, 1.0)["top"]
-    requests = [request_bytes("/v1/models/m/predict", image, False) for image in images]
-    total: Counter[str] = Counter()
-    for i in range(arguments.kills):
-        server = Running(serve_command(arguments.model))
-        number = signal.SIGKILL if i % 2 else signal.SIGTERM
+def spread(values: list[float], form: str) -> str:
+    if len(values) == 1:
+        return f"{values[0]:{form}} (n = 1)"
+    low, high = f"{min(values):{form}}", f"{max(values):{form}}"
+    return f"{statistics.median(values):{form}} ({low} to {high}, n = {len(values)})"
 
-        delay = WARMUP + 1 + 0.1 * (i % 7)
-        timer = threading.Timer(delay, server.process.send_signal, [number])
-        timer.start()
-        result = asyncio.run(load(server.port, requests, expected, arguments.clients, 3.0))
-        code = server.process.wait(60)
-        broken = {name: n for name, n in result.failures.items() if name != "ConnectionRefusedError"}
-        name = signal.Signals(number).name
-        print(
-            f"  {name}: {result.answers} right, {result.wrong} wrong, {broken or 'none lost'}, exit code {code}"
-        )
-        total.update({"right": result.answers, "wrong": result.wrong})
-        total.update({f"{name} {kind}": n for kind, n in broken.items()})
-    print(dict(total))
+
+def write_random(name: str, folder: Path) -> str:
+    """Write a model with random weights and a head that does not answer alike for all images."""
+    import torch
+
+    import vitrail
+
+    torch.manual_seed(0)
+    model = vitrail.create(name, classes=1000, image_size=224)
+    torch.nn.init.normal_(model.head.classifier.weight, std=0.05)  # type: ignore[union-attr, arg-type]
+    vitrail.save(model, folder / "random")
+    return str(folder / "random")
+
+
+def hardware() -> str:
+    import torch
+    import uvicorn
+
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    name = next((line.partition(": ")[2] for line in lines if line.startswith("model name")), "a CPU")
+    return (
+        f"{os.cpu_count()} cores of {name}, load {os.getloadavg()[0]:.1f} at the start; torch {torch.__version__}, "
+        f"uvicorn {uvicorn.__version__}; {time.strftime('%Y-%m-%d')}"
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--model", default="ti8-64")
+    parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; if unset, all")
+    parser.add_argument(
+        "--model", help="one model; if unset, load has ti8-64 and a random S/16, the others ti8-64"
+    )
     parser.add_argument("--images", help="folder of photographs; if unset, 64 are drawn")
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=60.0)
@@ -371,24 +445,38 @@ def main() -> None:
     parser.add_argument("--litserve", help="interpreter with litserve")
     parser.add_argument("--batch", type=int, default=16, help="images that litserve computes together")
     parser.add_argument("--workers", type=int, default=2, help="processes of litserve that compute")
-    parser.add_argument("--soak", type=float, default=0.0, help="minutes of load, for the memory")
-    parser.add_argument("--kills", type=int, default=0)
+    parser.add_argument("--minutes", type=float, default=10.0, help="of load, for the memory")
+    parser.add_argument("--kills", type=int, default=20)
     arguments = parser.parse_args()
+    if wrong := set(arguments.parts) - set(PARTS):
+        parser.error(f"{wrong.pop()!r} is not one of {', '.join(PARTS)}")
     with tempfile.TemporaryDirectory() as folder:
         place = arguments.images
         if place is None:
             from vitrail.bench.photographs import write_photographs
 
-            place = write_photographs(Path(folder), seed=0)
-        files = sorted(
-            str(path) for path in Path(place).rglob("*") if path.suffix.lower() in (".jpg", ".jpeg")
-        )
-        images = [Path(path).read_bytes() for path in files]
-        size = statistics.mean(map(len, images)) / 1e3
-        print(f"{arguments.model}: {len(images)} images of {size:.0f} kB on average, {arguments.clients} clients, "
-              f"{os.cpu_count()} cores")  # fmt: skip
-        job = soak if arguments.soak else kill if arguments.kills else compare
-        job(arguments, files, images)
+            place = write_photographs(Path(folder) / "photographs", seed=0)
+        paths = sorted(Path(place).rglob("*"))
+        files = [str(path) for path in paths if path.suffix.lower() in (".jpg", ".jpeg")]
+        benchmark = Benchmark(arguments, files)
+        size = statistics.mean(map(len, benchmark.images)) / 1e3
+        lines = [
+            f"{hardware()}",
+            f"{len(files)} JPEG files of {size:.0f} kB on average; {arguments.clients} clients",
+            "",
+        ]
+        parts, model = arguments.parts or PARTS, arguments.model
+        if "load" in parts:
+            lines += benchmark.load(Path(model or "ti8-64").name, model or "ti8-64")
+            if model is None:
+                lines += benchmark.load("S/16, random weights", write_random("S/16", Path(folder)))
+        if "memory" in parts:
+            lines += benchmark.memory(model or "ti8-64")
+        if "kills" in parts:
+            lines += benchmark.kills(model or "ti8-64")
+        starts = benchmark.starts
+        lines += [f"Seconds from the command to the address: {spread(starts, '.1f')}"]
+        print("\n".join(lines))
 
 
 if __name__ == "__main__":
