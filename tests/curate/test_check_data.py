@@ -152,6 +152,17 @@ def test_one_class_has_no_label_errors(model, tmp_path):
     assert not of_kind(findings, "label") and findings["curve"] is None and findings["pairs"] == []
 
 
+def test_two_copies_with_different_labels_are_all_that_is_there(model, tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / "photos" / "train" / name).mkdir(parents=True)
+        picture(COLOURS["red"], 1).save(tmp_path / "photos" / "train" / name / "1.png")
+    findings = check_data(
+        model, tmp_path / "photos", tmp_path / "out", extraction=Extraction(cache=tmp_path / "cache")
+    )
+    (one,) = findings["findings"]
+    assert one["kind"] == "duplicate" and one["suggested"] == "a" and one["label"] == "b"
+
+
 def test_the_command(vitrail_command, photos, model, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     vitrail.save(small_model(), "m")

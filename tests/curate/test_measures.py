@@ -47,9 +47,10 @@ def test_odd_sizes_are_those_of_the_few():
     assert find_odd_sizes(sizes[28:]) == {}  # too few to say what is usual
 
 
-def test_outliers_are_unlike_all_others():
-    similarity = np.r_[np.linspace(0.8, 0.9, 40), 0.2, np.nan]
-    assert set(find_outliers(similarity)) == {40}
+def test_outliers_are_the_few_that_are_farthest_from_all_others():
+    similarity = np.r_[np.linspace(0.8, 0.9, 160), 0.6, 0.2, 0.7, np.nan]
+    assert list(find_outliers(similarity)) == [161, 160]  # of 164, 1% rounded up
+    assert find_outliers(similarity[:160]) == {} and find_outliers(similarity[150:]) == {}
 
 
 def test_metadata_tell_how_a_file_was_written():

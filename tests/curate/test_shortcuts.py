@@ -18,9 +18,9 @@ def test_labels_that_follow_the_size_of_the_file_are_told():
     labels, folds = np.arange(300) % 3, np.arange(300) // 3 % 10
     rng = np.random.default_rng(1)
     sizes = np.full((300, 2), 64)
-    assert find_shortcuts(measures(300), sizes, labels, folds, 300) == []
+    assert find_shortcuts(measures(300), sizes, labels, folds, np.arange(300)) == []
     stored = 1000 * (labels + 1) + rng.integers(0, 900, 300)
-    (shortcut,) = find_shortcuts(measures(300, stored), sizes, labels, folds, 300)
+    (shortcut,) = find_shortcuts(measures(300, stored), sizes, labels, folds, np.arange(300))
     assert shortcut["from"] == "file size" and shortcut["accuracy"] > 0.9
     low, high = shortcut["interval"]
     assert low < shortcut["accuracy"] <= high and abs(shortcut["chance"] - 1 / 3) < 1e-9
@@ -31,8 +31,8 @@ def test_copies_count_once_in_the_interval():
     labels, folds = np.arange(40) % 2, np.arange(40) // 4
     stored = np.where(labels == 0, 100, 900)
     sizes = np.full((40, 2), 64)
-    assert find_shortcuts(measures(40, stored), sizes, labels, folds, 40)
-    assert not find_shortcuts(measures(40, stored), sizes, labels, folds, 3)
+    assert find_shortcuts(measures(40, stored), sizes, labels, folds, np.arange(40))
+    assert not find_shortcuts(measures(40, stored), sizes, labels, folds, np.arange(40) % 3)
 
 
 def test_ranks_do_not_depend_on_units_and_ties_are_equal():

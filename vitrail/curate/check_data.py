@@ -99,7 +99,7 @@ def check_data(
         scanned.sizes[index],
         source.labels[index],
         checks.folds,
-        len(np.unique(joined[index])),
+        joined[index],
     )
 
     def odd(kind: Kind, images: Odd, near: dict[int, list[SimilarImage]] | None = None) -> list[Finding]:

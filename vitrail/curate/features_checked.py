@@ -34,7 +34,7 @@ class FeatureChecks:
     outliers: Odd  # by the index in the source
     pairs: list[ConfusedPair]
     curve: Curve | None
-    accuracy: float | None  # out of fold; None where there is only one class
+    accuracy: float | None  # out of fold; None with one class, or one group
     folds: np.ndarray  # int64 (n,)
     neighbours: dict[int, list[SimilarImage]]  # of the outliers
 
@@ -64,7 +64,7 @@ def check_features(
     odd = find_outliers(similarity)
     outliers = {int(index[row]): value for row, value in odd.items()}
     shown = {int(index[row]): similar(row, disagreeing=False) for row in odd}
-    if len(np.unique(labels)) < 2:
+    if min(len(np.unique(labels)), len(np.unique(folds))) < 2:
         return FeatureChecks([], outliers, [], None, None, folds, shown)
 
     predictions = predict_out_of_fold(x, labels, folds, len(names))

@@ -25,7 +25,7 @@ from vitrail.runtime.progress import progress
 FOLDS = 5
 SHARES = (1 / 8, 1 / 4, 1 / 2, 1.0)
 DRAWS = 3  # of each share
-LEAST = 4  # images of a class, on average, and LEAST_ALL in all: fewer have no curve
+LEAST = 4  # groups of a class, on average, and LEAST_ALL in all: fewer have no curve
 LEAST_ALL = 50
 RESAMPLED = 500
 NAMED = 3  # classes
@@ -38,25 +38,26 @@ def learning_curve(
     """Return the curve; None where there are too few images for one."""
     classes = len(class_names)
     present = len(np.unique(labels))
-    if present < 2 or len(labels) < max(LEAST_ALL, LEAST * present):
+    if present < 2 or len(np.unique(groups)) < max(LEAST_ALL, LEAST * present):
         return None
     folds = assign_folds(labels, groups, FOLDS)
     right = np.zeros((len(SHARES), len(labels)))  # (P, n): share of the draws
     runs = [
         (p, draw, fold) for p in range(len(SHARES)) for draw in range(draws_of(p)) for fold in range(FOLDS)
     ]
+    sizes = np.zeros(len(SHARES))  # images that were learned from, on average
     for p, draw, fold in progress(runs, len(runs), "learning curve"):
         taken = part(labels, folds != fold, SHARES[p], classes, draw)
+        sizes[p] += len(taken) / draws_of(p) / FOLDS
         classifier = Discriminant(x[taken], labels[taken], classes)
         for here in np.array_split(np.flatnonzero(folds == fold), -(-len(labels) // BLOCK)):
             if len(here):
                 predicted = classifier(x[here], shrinkage).argmax(dim=1).numpy()
                 right[p, here] += (predicted == labels[here]) / draws_of(p)
-    per_class = len(labels) * (1 - 1 / FOLDS) / present
     accuracy, drawn = right.mean(axis=1), resampled(right, groups)  # (P,), (RESAMPLED, P)
     low, high = np.quantile(drawn, (0.025, 0.975), axis=0)  # (P,) each
     return {
-        "images_per_class": numbers(per_class * share for share in SHARES),
+        "images_per_class": numbers(sizes / present),
         "accuracy": numbers(accuracy),
         "low": numbers(low),
         "high": numbers(high),

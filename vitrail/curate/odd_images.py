@@ -6,6 +6,7 @@ judged beside the other images of the data set: what all of them have is no oddi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,6 +19,10 @@ BLURRED = (
 )
 UNUSUAL = 3.5  # robust standard deviations from the median
 SMALL, LONG = 4.0, 3.0  # times smaller than the median side; times wider or higher than the median shape
+APART, SHARE = (
+    2.0,
+    0.01,
+)  # robust standard deviations of an outlier; of the images are listed as such, at most
 LEAST = 20  # images that an oddity is judged beside
 Odd = dict[int, tuple[float, str]]
 
@@ -83,23 +88,28 @@ def find_odd_sizes(sizes: np.ndarray) -> Odd:
 
 
 def find_outliers(similarity: np.ndarray) -> Odd:
-    """Find images that are near to no other; `similarity` (n,): the mean cosine to the nearest, or NaN."""
+    """Find the few images farthest from all others; `similarity` (n,): the mean cosine to the nearest, or NaN.
+
+    Distances have no long tail: photographs of something else are among the farthest, hardly ever beyond them
+    (docs/results/label_errors.md).
+    """
     distance = 1 - similarity
-    usual = unusual_from(distance)
+    beyond = np.flatnonzero(distance > unusual_from(distance, APART))
+    most = math.ceil(SHARE * len(similarity))
     return {
         int(i): (
             float(np.clip(distance[i], 0, 1)),
-            f"It is unlike all others: similarity {similarity[i]:.2f} to its nearest images "
+            f"It is among the least like all others: similarity {similarity[i]:.2f} to its nearest images "
             f"(median {np.nanmedian(similarity):.2f})",
         )
-        for i in np.flatnonzero(distance > usual)
+        for i in beyond[np.argsort(-distance[beyond], kind="stable")][:most]
     }
 
 
-def unusual_from(values: np.ndarray) -> float:
+def unusual_from(values: np.ndarray, deviations: float = UNUSUAL) -> float:
     """Return the value above which one is unusual: the median and some deviations; infinity for few values."""
     known = values[~np.isnan(values)]
     if len(known) < LEAST:
         return np.inf
     median = np.median(known)
-    return float(median + UNUSUAL * 1.4826 * np.median(np.abs(known - median)) + 1e-9)
+    return float(median + deviations * 1.4826 * np.median(np.abs(known - median)) + 1e-9)
