@@ -169,7 +169,8 @@ def test_the_command(vitrail_command, photos, model, tmp_path, monkeypatch):
     words = ("data", "check", photos, "--model", "m", "--out", "out", "--cache", "cache", "--device", "cpu")
     code, out, err = vitrail_command(*words)
     assert code == 0, err
-    assert "copy of another image" in out and "Next: open out" in out
+    assert "copy of another image" in out and "Next: open out/review.html" in out
+    assert "wrong.png" in (tmp_path / "out" / "review.html").read_text()
     code, out, err = vitrail_command(*words, "--json")
     assert code == 0, err
     result = json.loads(out)

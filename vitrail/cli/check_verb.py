@@ -55,6 +55,7 @@ def data_check(
         num_workers: processes that decode
     """
     from vitrail.curate.check_data import check_data
+    from vitrail.curate.review import write_review
     from vitrail.inference.exported import open_model
     from vitrail.inference.features import Extraction
     from vitrail.runtime.device import pick
@@ -64,13 +65,10 @@ def data_check(
     findings = check_data(
         loaded, data, out, split=split, name=model, max_findings=max_findings, extraction=extraction
     )
-    body, after = describe(findings)
-    result: dict[str, Any] = {"out": out, **findings}
-    return Output(common, [], [], result, body=body, after=[*after, next_step(out)])
-
-
-def next_step(out: str) -> str:
-    return f"Next: open {Path(out) / 'findings.json'}"
+    page = write_review(out)
+    body, lines = describe(findings)
+    result: dict[str, Any] = {"out": out, "page": str(page), **findings}
+    return Output(common, [], [], result, body=body, after=[*lines, f"Next: open {page}"])
 
 
 def describe(findings: Findings) -> tuple[Any, list[str]]:
