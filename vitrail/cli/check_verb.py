@@ -78,7 +78,6 @@ def describe(findings: Findings) -> tuple[Any, list[str]]:
 
     from vitrail.curate.check_data import count_kinds
     from vitrail.data.readers.class_names import readable
-    from vitrail.evaluators.score import format_accuracy
 
     counts = count_kinds(findings)
     rows = [[TITLES[kind], f"{count:,}"] for kind, count in counts.items()]
@@ -97,9 +96,9 @@ def describe(findings: Findings) -> tuple[Any, list[str]]:
         )
         lines.append(f"Most confused: {', '.join(pairs)}")
     if (curve := findings["curve"]) is not None:
-        points = zip(curve["images_per_class"], curve["accuracy"], strict=True)
-        accuracies = ", ".join(f"{format_accuracy(accuracy)} with {n:.1f}" for n, accuracy in points)
-        lines.append(f"Accuracy by images of a class: {accuracies}. {curve['more']}")
+        points = zip(curve["accuracy"], curve["low"], curve["high"], curve["images_per_class"], strict=True)
+        accuracies = (f"{a:.1%} ({100 * low:.1f}-{high:.1%}) with {n:.1f}" for a, low, high, n in points)
+        lines.append(f"Accuracy by images of a class: {', '.join(accuracies)}. {curve['more']}")
     for shortcut in findings["shortcuts"]:
         low, high = shortcut["interval"]
         lines.append(f"Shortcut: {shortcut['reason']} (95%: {low:.1%} to {high:.1%})")

@@ -61,8 +61,8 @@ def find_shortcuts(
         low, high = accuracy_interval(accuracy, independent)
         if low > chance + MARGIN:
             reason = (
-                f"{MEANING[name].capitalize()} alone tell the class of {accuracy:.0%} of the images "
-                f"(chance: {chance:.0%}); a model may learn that instead of what is in the picture"
+                f"From {MEANING[name]} alone the class of {accuracy:.0%} of the images can be told "
+                f"(chance: {chance:.0%}): a model may learn that instead of what is in the picture"
             )
             found.append(
                 {
