@@ -152,6 +152,17 @@ def test_one_class_has_no_label_errors(model, tmp_path):
     assert not of_kind(findings, "label") and findings["curve"] is None and findings["pairs"] == []
 
 
+def test_all_of_a_folder_without_splits_is_checked(photos, model, checked, tmp_path):
+    folder, _ = checked
+    extraction = Extraction(cache=folder.parent / "cache")
+    findings = check_data(model, photos / "train", tmp_path / "out", extraction=extraction)
+    assert findings["split"] == "train+validation+test" and findings["images"] == 48
+    whole = DataSet(photos / "train").part(findings["split"])
+    assert findings["fingerprint"] == whole.fingerprint()
+    assert all(whole.key(one["index"]) == one["key"] for one in findings["findings"])
+    assert {"wrong.png"} <= set(of_kind(findings, "label")) and of_kind(findings, "duplicate")
+
+
 def test_two_copies_with_different_labels_are_all_that_is_there(model, tmp_path):
     for name in ("a", "b"):
         (tmp_path / "photos" / "train" / name).mkdir(parents=True)

@@ -46,7 +46,7 @@ def data_check(
         data: a folder, Parquet or tar shards, an .npz, or a name of the catalog
         out: folder for the findings
         model: an included model (ti8-64), a bundle, a run, any supported checkpoint, or an exported file
-        split: which part of the data set; if unset, train
+        split: which part of the data set; if unset, train, or all of a folder that has no splits of its own
         max_findings: findings of a kind that are listed, the worst
         which: features: pre_logits (the input of the classifier), token, mean, layer3 (any layer), layer3.token,
             layer3.mean

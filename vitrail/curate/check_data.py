@@ -72,7 +72,7 @@ def check_data(
 ) -> Findings:
     """Check a part of a data set; write the findings to the folder `out`, and return them.
 
-    `split`: if unset, train, or the only one. `name`: of the model, for people. `groups` (images,): numbers of those
+    `split`: if unset, see `usual_split`. `name`: of the model, for people. `groups` (images,): numbers of those
     that belong together, as the pictures of one series; copies always do. `max_findings`: of a kind.
     """
     if max_findings < 1:
@@ -80,9 +80,7 @@ def check_data(
     folder = Path(out)
     check_folder(folder)
     data_set = DataSet(data)
-    if split is None and len(data_set.splits) > 1 and "train" not in data_set.splits:
-        raise ConfigError(f"{data} has the splits {', '.join(data_set.splits)}: name one with --split")
-    split = split or ("train" if "train" in data_set.splits else data_set.splits[0])
+    split = split or usual_split(data_set)
     source = data_set.part(split)
 
     scanned = scan(source, measure=measure)
@@ -133,6 +131,16 @@ def check_data(
     write_thumbnails(source, findings, folder)
     write_findings(contents, folder)
     return contents
+
+
+def usual_split(data_set: DataSet) -> str:
+    """Return train, or the only split; all of a folder that has no splits of its own, but is cut by vitrail."""
+    splits = data_set.splits
+    if data_set.reader.cut:
+        return "+".join(splits)
+    if len(splits) > 1 and "train" not in splits:
+        raise ConfigError(f"{data_set.where} has the splits {', '.join(splits)}: name one with --split")
+    return "train" if "train" in splits else splits[0]
 
 
 def check_folder(folder: Path) -> None:
