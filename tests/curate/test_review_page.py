@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.curate.test_findings import FINDINGS
 from tests.serve.browser import CHROMIUM, DRIVER, browser
 from vitrail.curate.findings import THUMBNAILS, thumbnail_name, write_findings
 from vitrail.curate.review import write_review
@@ -187,4 +188,18 @@ def test_a_phone_shows_all_of_it(tmp_path, photos):
         assert window.run("return document.documentElement.scrollWidth <= innerWidth")
         top, bottom, height = window.run(PLACE, "keep")
         assert 0 < top < bottom <= height  # at hand without scrolling
+        assert window.errors() == []
+
+
+def test_data_without_findings_has_a_page_too(tmp_path):
+    write_findings(
+        FINDINGS | {"findings": [], "pairs": [], "curve": None, "shortcuts": []}, tmp_path / "none"
+    )
+    write_findings(FINDINGS, tmp_path / "no pictures")
+    with browser(tmp_path / "profile") as window:
+        window.open(write_review(tmp_path / "none").as_uri())
+        assert window.run("return document.body.innerText").split("\n")[-1].startswith("Nothing was found")
+        window.open(write_review(tmp_path / "no pictures").as_uri())
+        assert window.run("return document.querySelectorAll('#pictures .blank').length") == 1
+        assert "Twice the images" in window.text("#curve") and "Frames." in window.text("#shortcuts")
         assert window.errors() == []

@@ -67,7 +67,8 @@ def apply_decisions(path: str | Path, data: str, out: str | Path, *, copy: bool 
     decided.changes["decisions"] = str(path)
     splits = open_splits(decided)
     emptied = sorted(classes_with_images(before) - classes_with_images(splits))
-    use = str(out) if copy else f"{root}?labels={quote(str(out), safe='/')}"
+    here = data_set.base if root and Path(data_set.base).absolute() == Path(root) else root
+    use = str(out) if copy else f"{here}?labels={quote(str(out), safe='/')}"
     applied = Applied(out, counts, {name: len(part) for name, part in splits.items()}, emptied, use)
     own = not data_set.reader.cut
     if copy:
@@ -129,7 +130,8 @@ def write_list(splits: dict[str, Source], own: bool, applied: Applied) -> None:
     with atomic_file(applied.out) as temporary:
         temporary.write_text(text.getvalue(), encoding="utf-8", newline="")
     try:
-        if list_rows(open_splits(DataSet(applied.use)), own) != rows:
+        listed = DataSet(applied.use, empty_classes=True)  # and without a note on what it does not name
+        if list_rows(open_splits(listed), own) != rows:
             raise DataError("names of images or classes are not read as they are written")
     except (DataError, ConfigError) as error:
         applied.out.unlink()

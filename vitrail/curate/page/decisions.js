@@ -5,13 +5,13 @@ const KEPT = `vitrail review ${findings.fingerprint}`;
 const ACTIONS = ["keep", "relabel", "drop"];
 const MAX_BYTES = 64 << 20;  // of a file
 
-const images = new Map();  // index -> {index, key, label, suggested, findings}, in the order of the findings
+const images = new Map();  // index -> {index, key, label, suggested, by, findings}, in the order of the findings
 for (const one of findings.findings) {
   if (!images.has(one.index)) {
-    images.set(one.index, { index: one.index, key: one.key, label: one.label, suggested: null, findings: [] });
+    images.set(one.index, { index: one.index, key: one.key, label: one.label, suggested: null, by: null, findings: [] });
   }
   const image = images.get(one.index);
-  image.suggested ??= one.suggested;
+  if (image.suggested === null && one.suggested !== null) [image.suggested, image.by] = [one.suggested, one.kind];
   image.findings.push(one);
 }
 const classes = new Set(findings.classes);

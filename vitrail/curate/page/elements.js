@@ -27,6 +27,9 @@ function element(tag, attributes = {}, ...children) {
 const named = (text, attributes = {}) => element("bdi", attributes,
   ...visible(text).split(/(?<=[_/.-])(?=\w)/).flatMap((word, i) => (i ? [element("wbr"), word] : [word])));
 
+/** A path, whose parts are names, in order whatever they are written in. */
+const path = (key) => element("span", { dir: "ltr" }, ...key.split("/").flatMap((part, i) => (i ? ["/", element("wbr"), named(part)] : [named(part)])));
+
 /** A class without the WordNet number that names of ImageNet's classes may begin with. */
 const readable = (name) => name.replace(/^n\d{8}[ _](?=.)/, "");
 

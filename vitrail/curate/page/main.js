@@ -53,7 +53,7 @@ function draw() {
 function describe() {
   if (!shown.length) return "No image is left here.";
   const image = shown[place], like = image.suggested === null ? "" : `, looks like ${readable(image.suggested)}`;
-  const reasons = image.findings.map((one) => one.reason).join(" ");
+  const reasons = image.findings.map((one) => one.reason.replace(/\.?$/, ".")).join(" ");
   return visible(`${place + 1} of ${shown.length}: labelled ${readable(image.label)}${like}. ${reasons} ${verdict(image.index)}.`);
 }
 

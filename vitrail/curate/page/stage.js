@@ -34,19 +34,22 @@ function labelsAround(image) {
 /** Show an image, the `place`th of `shown`. */
 function showImage(image, place, shown) {
   const decision = decisions.get(image.index), { suggested } = image;
-  at("place").replaceChildren(element("span", {}, `${count(place + 1)} of ${count(shown.length)}`), " ", element("span", { dir: "ltr", class: "key", title: visible(image.key) }, named(image.key, { dir: "ltr" })));
+  at("place").replaceChildren(element("span", {}, `${count(place + 1)} of ${count(shown.length)}`), " ", element("span", { class: "key", title: visible(image.key) }, path(image.key)));
   at("verdict").textContent = `${MARKS[decision?.action] ?? ""} ${verdict(image.index)}`.trim();
   at("verdict").dataset.action = decision?.action ?? "";
-  const copies = [...new Set(image.findings.map((one) => one.copy_of).filter((key) => key !== null))];
+  const all = [...new Set(image.findings.map((one) => one.copy_of).filter((key) => key !== null))];
+  const copies = all.filter((key) => pictured.has(places.get(key)));  // others are in another split
   at("pictures").replaceChildren(
     element("figure", {}, picture(image.index, visible(image.key)), copies.length ? element("figcaption", {}, "This image") : null),
-    ...copies.map((key) => element("figure", {}, picture(places.get(key), visible(key)), element("figcaption", {}, "Copy of ", named(key, { dir: "ltr" })))));
+    ...copies.map((key) => element("figure", {}, picture(places.get(key), visible(key)), element("figcaption", {}, "Copy of ", path(key)))));
   at("pictures").classList.toggle("several", copies.length > 0);
   const label = decision?.action === "relabel" ? element("s", {}, named(readable(image.label))) : named(readable(image.label));
   const rows = [["Label", label]];
   if (decision?.action === "relabel") rows.push(["Now", named(readable(decision.label))]);
-  if (suggested !== null && decision?.label !== suggested) rows.push(["Looks like", named(readable(suggested))]);
-  at("labels").replaceChildren(...rows.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value))));
+  if (suggested !== null && decision?.label !== suggested) rows.push([image.by === "duplicate" ? "Its copy" : "Looks like", named(readable(suggested))]);
+  for (const key of all) if (!copies.includes(key)) rows.push(["Copy of", path(key), "file"]);
+  at("labels").replaceChildren(...rows.map(([name, value, kind = ""]) =>
+    element("div", { class: kind }, element("dt", {}, name), element("dd", {}, value))));
   at("reasons").replaceChildren(...image.findings.map((one) => element("li", {},
     element("span", { class: "kind" }, KINDS[one.kind]), " ", element("span", { dir: "auto" }, visible(one.reason)))));
   at("relabel").hidden = suggested === null;
@@ -57,7 +60,7 @@ function showImage(image, place, shown) {
   }
   at("undo").setAttribute("aria-disabled", String(!before.length));
   const seen = new Map();
-  for (const one of image.findings) for (const near of one.neighbours) seen.set(near.index, near);
+  for (const one of image.findings) for (const near of one.neighbours) if (!copies.includes(near.key)) seen.set(near.index, near);
   at("near").hidden = !seen.size;
   at("near-note").hidden = ![...seen.values()].some((near) => near.label === suggested);
   at("neighbours").replaceChildren(...[...seen.values()].map((near) => {
