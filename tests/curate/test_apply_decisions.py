@@ -209,7 +209,12 @@ def test_unreadable_images_are_named_and_left_out(tmp_path, photos, vitrail_comm
     assert "38" in out
 
 
-def test_decisions_are_named_once(tmp_path, photos):
-    path = decide(photos, tmp_path)
-    with pytest.raises(ConfigError, match="already"):
-        apply_decisions(path, decided(photos, path), tmp_path / "new.csv")
+def test_data_that_was_decided_before_is_decided_again(tmp_path, photos):
+    first = decide(photos, tmp_path)
+    once = decided(photos, first)
+    second = write(decisions_for(once, {0: ("drop", None), 1: ("relabel", "cat")}), tmp_path / "second.json")
+    applied = apply_decisions(second, once, tmp_path / "new.csv")
+    assert contents(applied.use) == contents(f"{once},{second}")
+    assert applied.images == {"train": 38}
+    with pytest.raises(DataError, match=r"second\.json was made for 39 images"):
+        open_source(decided(photos, second))

@@ -1,6 +1,7 @@
 """The page of a review in a real browser, by keyboard: reviewed, saved, applied, reloaded. Needs Chromium."""
 
 import json
+import shlex
 
 import numpy as np
 import pytest
@@ -102,7 +103,7 @@ def state(window):
     return window.text("#state")
 
 
-def test_a_review_by_keyboard(tmp_path, photos, vitrail_command):
+def test_a_review_by_keyboard(tmp_path, photos, vitrail_command, monkeypatch):
     page = check(photos, tmp_path / "check").as_uri()
     before = {path: path.stat().st_mtime_ns for path in photos.rglob("*")}
     with browser(tmp_path / "profile") as window:
@@ -164,6 +165,7 @@ def test_a_review_by_keyboard(tmp_path, photos, vitrail_command):
         assert window.errors() == []
         assert window.run("return document.querySelector('img[src=x]')") is None
 
+        commands = [shlex.split(line) for line in window.text("#commands").splitlines()]
         other = tmp_path / "other.json"
         other.write_text(json.dumps(contents | {"fingerprint": "0"}))
         window.type("#file", str(other))
@@ -172,10 +174,14 @@ def test_a_review_by_keyboard(tmp_path, photos, vitrail_command):
 
     decided = open_source(f"{photos}?decisions={path}")
     assert len(decided) == 31
-    code, out, err = vitrail_command("data", "apply", path, "--data", photos, "--out", tmp_path / "new.csv")
+    # What the page says to type, where the file is.
+    monkeypatch.chdir(path.parent)
+    code, out, err = vitrail_command(*commands[0][1:])
     assert code == 0, err
     assert "2 relabelled" in out
-    listed = open_source(f"{photos}?labels={tmp_path / 'new.csv'}")
+    code, out, err = vitrail_command(*(word.replace("MODEL", "no-model") for word in commands[1][1:]))
+    assert code == 2 and "'no-model'" in err and "decisions" not in err  # that is all that is wrong
+    listed = open_source(f"{photos}?labels=corrected.csv")
     names = {listed.key(i): listed.class_names[listed.labels[i]] for i in range(len(listed))}
     assert names == {decided.key(i): decided.class_names[decided.labels[i]] for i in range(31)}
     assert {path: path.stat().st_mtime_ns for path in photos.rglob("*")} == before

@@ -1,8 +1,11 @@
 """Which parts of a data set a run uses."""
 
+import json
+
 import numpy as np
 import pytest
 
+from tests.data.test_decisions import decisions_for
 from vitrail.data.settings import DataSettings
 from vitrail.errors import ConfigError
 from vitrail.train.data_splits import Sources
@@ -27,6 +30,19 @@ def test_by_itself_the_test_split_is_one_that_nothing_else_has_seen(two_splits):
     assert tested(val="val[:50%]") is None
     assert tested(train="train+val", val="none") is None
     assert tested(val="validation", test="validation") == "two:validation"  # as it was asked for
+
+
+def test_decisions_about_images_are_a_part_of_what_the_data_is(two_splits, tmp_path):
+    found = set()
+    for number, index in enumerate((0, 1)):
+        decisions = decisions_for(two_splits, {index: ("drop", None)})
+        path = tmp_path / f"{number}.json"
+        path.write_text(json.dumps(decisions))
+        sources = Sources.open(DataSettings(f"{two_splits}?decisions={path}", val="none"))
+        assert (len(sources.train), len(sources.test)) == (19, 20)
+        found.add(sources.fingerprint()[0])
+    found.add(Sources.open(DataSettings(two_splits, val="none")).fingerprint()[0])
+    assert len(found) == 3
 
 
 def test_of_several_the_one_that_is_left():

@@ -61,10 +61,9 @@ def apply_decisions(path: str | Path, data: str, out: str | Path, *, copy: bool 
     out, counts, data_set = Path(out), read_decisions(path).counts, DataSet(data)
     before = open_splits(data_set)
     root = check_place(out, before, data_set, copy=copy)
-    if "decisions" in data_set.changes:
-        raise ConfigError(f"{data} names decisions already: name the data without them")
     decided = DataSet(data)
-    decided.changes["decisions"] = str(path)
+    earlier = decided.changes.get("decisions")
+    decided.changes["decisions"] = str(path) if earlier is None else f"{earlier},{path}"
     splits = open_splits(decided)
     emptied = sorted(classes_with_images(before) - classes_with_images(splits))
     here = data_set.base if root and Path(data_set.base).absolute() == Path(root) else root

@@ -152,11 +152,13 @@ def exclude_listed(open_split: Opener, path: str) -> Opener:
     return lambda split: exclude(open_split(split), split, path)
 
 
-def follow_decisions(open_split: Opener, path: str) -> Opener:
-    """Leave out and relabel examples as a file of decisions says."""
+def follow_decisions(open_split: Opener, paths: str) -> Opener:
+    """Leave out and relabel examples as a file of decisions says; of several, each is about what the others left."""
     from vitrail.data.decisions import DecidedSplits
 
-    return DecidedSplits(open_split, path).open
+    for path in [paths] if Path(paths).is_file() else paths.split(","):
+        open_split = cache(DecidedSplits(open_split, path).open)
+    return open_split
 
 
 # Options of every kind of data set, in this order: what each makes of splits as they are without it, and its value.

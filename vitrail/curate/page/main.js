@@ -172,10 +172,12 @@ function choosePair(classes) {
 const quoted = (word) => (/^[\w./:-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
 
 function showCommands() {
-  const { data } = findings, where = `${data}${data.includes("?") ? "&" : "?"}decisions=decisions.json`;
+  const { data } = findings, earlier = /([?&]decisions=[^&]*)/;
+  const where = earlier.test(data) ? data.replace(earlier, "$1,decisions.json") :
+    `${data}${data.includes("?") ? "&" : "?"}decisions=decisions.json`;
   at("commands").textContent = [
     `vitrail data apply decisions.json --data ${quoted(data)} --out corrected.csv`,
-    `vitrail finetune MODEL --data ${quoted(where)} --out run`,
+    `vitrail finetune --model MODEL --data ${quoted(where)} --out run`,
   ].map(visible).join("\n");
 }
 

@@ -53,7 +53,7 @@ function showImage(image, place, shown) {
   at("reasons").replaceChildren(...image.findings.map((one) => element("li", {},
     element("span", { class: "kind" }, KINDS[one.kind]), " ", element("span", { dir: "auto" }, visible(one.reason)))));
   at("relabel").hidden = suggested === null;
-  at("relabel").replaceChildren(element("span", {}, "Relabel to ", named(readable(suggested ?? ""))), element("kbd", {}, "R"));
+  at("relabel").replaceChildren(element("span", {}, "Relabel to ", named(readable(suggested ?? ""))), element("kbd", { "aria-hidden": "true" }, "R"));
   for (const action of ACTIONS) {
     const done = decision?.action === action && (action !== "relabel" || decision.label === suggested);
     at(action).setAttribute("aria-pressed", String(done));
