@@ -60,6 +60,7 @@ SPELLINGS: dict[str, str] = {
     r"^layers\.(\d+)\.mlp\.fc2\.": r"encoder.layer.\1.output.dense.",
     r"^layers\.(\d+)\.": r"encoder.layer.\1.",
 }
+UNROUNDED = "DINOv3ViTImageProcessor"  # does not round to bytes after resizing; also with Fast at its end
 RESAMPLE = {1: "lanczos", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 IMAGE_DEFAULTS: dict[str, Any] = {  # of ViTImageProcessor
     "do_resize": True, "resample": 2, "do_center_crop": False, "do_rescale": True, "rescale_factor": 1 / 255,
@@ -232,6 +233,8 @@ def preprocessing(
     settings = {"size": sides, **IMAGE_DEFAULTS, **family.images}
     if family.images.get("do_center_crop"):
         settings |= {"size": {"shortest_edge": min(size)}, "crop_size": sides}
+    if family.model_type == "dinov3_vit":
+        settings["image_processor_type"] = UNROUNDED
     settings |= check_entries(content, IMAGE_SCHEMA, where)
     if isinstance(settings["size"], int) and family.images.get("do_center_crop"):
         settings["size"] = {"shortest_edge": settings["size"]}  # one number in old files
@@ -265,7 +268,8 @@ def read_transform(settings: dict[str, Any]) -> Transform:
         mean, std = 0.0, 1.0
     (m0, m1, m2), (s0, s1, s2) = (triple(tuple(v) if isinstance(v, list) else v) for v in (mean, std))
     scaled = (m0 / k, m1 / k, m2 / k), (s0 / k, s1 / k, s2 / k)
-    return Transform(resize, crop, RESAMPLE[resample], *scaled, crop_rounding="down")
+    fractions = str(settings.get("image_processor_type", "")).startswith(UNROUNDED)
+    return Transform(resize, crop, RESAMPLE[resample], *scaled, crop_rounding="down", fractions=fractions)
 
 
 def sides(size: Any, name: str) -> tuple[int, int]:
@@ -378,12 +382,12 @@ def reader_line(checkpoint: Checkpoint) -> str:
 
 def image_settings(line: str) -> tuple[dict[str, Any] | None, list[str]]:
     """Return the preprocessor_config.json, None if there is none for this line; and what it cannot express."""
-    t, notes = line_to_transform(line, "down")
+    t, notes = line_to_transform(line, "down", fractions=True)
     if t is None:
         return None, notes
     resize = {"shortest_edge": t.resize} if isinstance(t.resize, int) else named_sides(t.resize)
     settings: dict[str, Any] = {
-        "image_processor_type": "ViTImageProcessor",
+        "image_processor_type": UNROUNDED if t.fractions else "ViTImageProcessor",
         "do_resize": True,
         "size": resize,
         "resample": next(number for number, name in RESAMPLE.items() if name == t.method),

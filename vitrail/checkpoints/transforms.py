@@ -30,12 +30,14 @@ class Transform:
     mean: Triple = HALF  # of values in [0, 1]
     std: Triple = HALF
     crop_rounding: str = "nearest"  # of the offset: torchvision and timm nearest, transformers down
+    fractions: bool = False  # pixels are not rounded to bytes after resizing by "bilinear"
 
     def line(self) -> str:
         """Return the line that does exactly this; raise ConfigError if a number is out of bounds."""
         if self.method not in METHODS:
             raise ConfigError(f"resizing by {self.method!r} has no counterpart here: {', '.join(METHODS)}")
-        method = f"pillow_{self.method}"
+        fractions = self.fractions and self.method == "bilinear"
+        method = "antialiased" if fractions else f"pillow_{self.method}"
         ops: list[PixelOp] = []
         if isinstance(self.resize, int):
             ops.append(ResizeSmall(self.resize, method, "down"))
@@ -44,7 +46,8 @@ class Transform:
         if self.crop is not None and self.crop != self.resize:
             ops.append(CentralCrop(*self.crop, self.crop_rounding))
         mean, std = (value[0] if len(set(value)) == 1 else value for value in (self.mean, self.std))
-        return str(pp.Pipeline((*ops, Uint8()), Normalize(mean, std)))
+        last = () if fractions else (Uint8(),)
+        return str(pp.Pipeline((*ops, *last), Normalize(mean, std)))
 
 
 def cut_rest(line: str, size: tuple[int, int]) -> str:
@@ -53,11 +56,17 @@ def cut_rest(line: str, size: tuple[int, int]) -> str:
     if pipeline is None or pipeline.image_size in (None, size):
         return line
     ops = [op for op in pipeline.pixel_ops if not isinstance(op, Uint8)]
-    return str(pp.Pipeline((*ops, Crop(0, 0, *size), Uint8()), pipeline.value_op))
+    last = () if len(ops) == len(pipeline.pixel_ops) else (Uint8(),)
+    return str(pp.Pipeline((*ops, Crop(0, 0, *size), *last), pipeline.value_op))
 
 
-def line_to_transform(line: str, crop_rounding: str) -> tuple[Transform | None, list[str]]:
-    """Return the nearest Transform to a line, or None; and where the two differ, in words."""
+def line_to_transform(
+    line: str, crop_rounding: str, *, fractions: bool = False
+) -> tuple[Transform | None, list[str]]:
+    """Return the nearest Transform to a line, or None; and where the two differ, in words.
+
+    `fractions`: its reader can leave pixels unrounded.
+    """
     if not line:
         return None, ["the model has no preprocessing line: its reader must know how to prepare images"]
     pipeline = pp.parse(line)
@@ -71,7 +80,10 @@ def line_to_transform(line: str, crop_rounding: str) -> tuple[Transform | None, 
     if isinstance(rest, Crop):
         crop = CentralCrop(rest.height, rest.width, crop_rounding)
         differs.append("cuts the middle out, not the top left")
-    if method == first.method:
+    fractions = fractions and method == "antialiased" and len(steps) == len(pipeline.pixel_ops)
+    if fractions:
+        method = "bilinear"
+    elif method == first.method:
         method = "bilinear"
         differs.append("resizes with antialiasing (Pillow's bilinear)")
     elif (crop and crop.rounding != crop_rounding) or (
@@ -81,7 +93,8 @@ def line_to_transform(line: str, crop_rounding: str) -> tuple[Transform | None, 
     notes = [f"the reader {what}; prepare images as '{line}' for the same numbers" for what in differs]
     mean, std = equivalent_normalisation(pipeline.value_op)
     resize = first.short if isinstance(first, ResizeSmall) else first.output
-    return Transform(resize, crop.output if crop else None, method, mean, std, crop_rounding), notes
+    kept = crop.output if crop else None
+    return Transform(resize, kept, method, mean, std, crop_rounding, fractions), notes
 
 
 def equivalent_normalisation(op: ValueOp | None) -> tuple[Triple, Triple]:

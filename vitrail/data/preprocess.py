@@ -35,7 +35,7 @@ from vitrail.data.ops.pixel_ops import (
     check_inside,
 )
 from vitrail.data.ops.randaugment import RandAugment
-from vitrail.data.ops.resize import OF_BYTES, TENSORFLOW, Pixels, resize
+from vitrail.data.ops.resize import OF_BYTES, OF_FRACTIONS, Pixels, resize
 from vitrail.data.ops.value_ops import Normalize, ToRange, ValueOp
 from vitrail.errors import ConfigError, ImageError
 
@@ -142,7 +142,7 @@ class Pipeline:
                 raise ConfigError(
                     f"{op_text(op)} takes bytes, and an op before it makes fractions; put uint8 in between"
                 )
-            fractions = (fractions or method in TENSORFLOW) and not isinstance(op, Uint8)
+            fractions = (fractions or method in OF_FRACTIONS) and not isinstance(op, Uint8)
             if before is not None and isinstance(op, CentralCrop | RandomCrop):
                 height, width = op.output
                 too_large = size is not None and (height > size[0] or width > size[1])

@@ -242,6 +242,7 @@ def sinc(t: Tensor) -> Tensor:
 METHODS: dict[str, Callable[[Tensor, int, Window], Tensor]] = {
     "bilinear": bilinear,
     "area": area,
+    "antialiased": antialiased(1, triangle),
     "pillow_bilinear": antialiased(1, triangle),
     "pillow_bicubic": antialiased(2, cubic),
     "pillow_lanczos": antialiased(3, lanczos),

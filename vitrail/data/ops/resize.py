@@ -4,6 +4,7 @@ Used by the ops of pixel_ops.py and augment.py that resize. Images are (H, W, 3)
 
   bilinear         TensorFlow's: half-pixel centres, no antialiasing; float32 (official ViT, BiT, big_vision)
   area             TensorFlow's: the mean of the rectangle that an output pixel covers; float32 (big_vision)
+  antialiased      torch's bilinear, antialiased when it shrinks, in float32 (transformers' processor of DINOv3)
   pillow_bilinear  Pillow's: antialiased when it shrinks; bytes in, bytes out (torchvision on PIL images)
   pillow_bicubic   the same (timm)
   pillow_lanczos   the same
@@ -49,8 +50,8 @@ def resize(image: Pixels, size: tuple[int, int], method: str, window: Box | None
         before = f"{image.shape[0]} x {image.shape[1]}"
         raise ImageError(f"an image of {before} would become {height} x {width}: over {MAX_PIXELS:,} pixels")
     top, left, h, w = window or (0, 0, height, width)
-    if method in TENSORFLOW:
-        taps = TENSORFLOW[method]
+    if method in OF_FRACTIONS:
+        taps = OF_FRACTIONS[method]
         (rows, row_weight), (columns, weight) = taps(image.shape[0], height), taps(image.shape[1], width)
         rows, row_weight = rows[:, top : top + h], row_weight[:, top : top + h]  # (taps, h)
         columns, weight = columns[:, left : left + w], weight[:, left : left + w]  # (taps, w)
@@ -105,5 +106,19 @@ def _area_taps(length: int, new: int) -> Taps:
     return index.clip(max=length - 1).astype(np.intp), share.clip(min=0) / scale
 
 
-TENSORFLOW = {"bilinear": _bilinear_taps, "area": _area_taps}
-METHODS = (*TENSORFLOW, *OF_BYTES)
+@lru_cache(maxsize=KEPT)
+def _antialiased_taps(length: int, new: int) -> Taps:
+    """Return the inputs under a triangle around each output pixel, and its heights there: both (taps, new)."""
+    scale = length / new
+    wider = max(1.0, scale)
+    centre = (np.arange(new) + 0.5) * scale
+    first, last = np.floor(centre - wider + 0.5), np.floor(centre + wider + 0.5)
+    index = first + np.arange(int((last - first).max()))[:, None]  # (taps, new)
+    height = (1 - np.abs(index + 0.5 - centre) / wider).clip(min=0)
+    height[(index < 0) | (index >= length) | (index >= last)] = 0
+    return index.clip(0, length - 1).astype(np.intp), (height / height.sum(axis=0)).astype(np.float32)
+
+
+# Sums of a few neighbours, in float32.
+OF_FRACTIONS = {"bilinear": _bilinear_taps, "area": _area_taps, "antialiased": _antialiased_taps}
+METHODS = (*OF_FRACTIONS, *OF_BYTES)
