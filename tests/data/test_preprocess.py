@@ -94,7 +94,7 @@ def test_ways_to_write_a_line(line: str, canonical: str) -> None:
         ("resize(True)", "height is True"),
         ("resize(99999999)", "height is 99999999"),
         ("resize(1, -1)", "width is -1"),
-        ("resize(8, lanczos)", "method is 'lanczos'; allowed: bilinear, area, pillow_bilinear"),
+        ("resize(8, lanczos)", "method is 'lanczos'; allowed: bilinear, area, antialiased"),
         ("central_crop(8, up)", "rounding is 'up'; allowed: nearest, down"),
         ("to_range(0, 1e999)", "high is inf"),
         ("to_range(0, one)", "too many"),

@@ -5,17 +5,18 @@ import torch
 from torch import Tensor
 
 from tests.exporting.small import photographs
-from vitrail.data.ops.resize import TENSORFLOW
+from vitrail.data.ops.resize import OF_FRACTIONS
 from vitrail.data.preprocess import PRESETS, parse
 from vitrail.errors import ConfigError
 from vitrail.exporting.pixels import Prepare, quotient
 
 LINES = [
     *(PRESETS[name] for name in PRESETS if not parse(PRESETS[name]).random),
-    *(f"resize(40, 52, {method})|uint8|to_range(0, 255)" for method in TENSORFLOW),
-    *(f"resize(300, {method})|uint8|to_range(0, 255)" for method in TENSORFLOW),
+    *(f"resize(40, 52, {method})|uint8|to_range(0, 255)" for method in OF_FRACTIONS),
+    *(f"resize(300, {method})|uint8|to_range(0, 255)" for method in OF_FRACTIONS),
     "resize_small(73)|central_crop(64)|uint8|to_range(-1, 1)",
     "crop(3, 5, 40, 50)|resize(32)|to_range(0, 1)",
+    "resize(40, antialiased)|crop(0, 0, 35, 35)|to_range(0, 1)",
     "central_crop(60, 50, nearest)|resize(32, area)|uint8(down)|normalize(0.5, (0.2, 0.3, 0.4))",
 ]
 

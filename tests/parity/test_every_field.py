@@ -54,6 +54,7 @@ CLASSES = ["ViTModel", "ViTForImageClassification", *CASES, "Siglip2ForImageClas
 # timm: a function of each class; arguments are other values than these.
 FUNCTIONS: dict[str, tuple[Any, Fields]] = {
     "vit_base_patch16_224": (vision_transformer.VisionTransformer, {}),
+    "vit_base_patch16_clip_224": (vision_transformer.VisionTransformer, {}),
     "vit_giant_patch14_dinov2": (vision_transformer.VisionTransformer, {}),
     "aimv2_large_patch14_224": (vision_transformer.VisionTransformer, {}),
     "deit_tiny_distilled_patch16_224": (vision_transformer.VisionTransformer, {}),
@@ -141,7 +142,7 @@ def arguments_of(function: str) -> dict[str, list[Any]]:
     }
     if kind is naflexvit.NaFlexVitCfg:  # it takes any size
         values.pop("img_size", None)
-        values["pos_embed"] = ["factorized"]
+        values |= {"pos_embed": ["factorized"], "patch_size": [4, 16]}
     return values
 
 

@@ -85,6 +85,10 @@ class Inference:
             raise CheckpointError(
                 f"{self.where}: the architecture cannot be inferred without {missing}"
             ) from error
+        except ConfigError as error:
+            raise CheckpointError(
+                f"{self.where} has settings that have no counterpart here: {error}"
+            ) from error
         except (IndexError, ValueError, TypeError) as error:  # unexpected names and shapes
             raise CheckpointError(f"{self.where}: the architecture cannot be inferred ({error})") from error
 

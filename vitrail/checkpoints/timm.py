@@ -150,7 +150,11 @@ def read_config(
     if content.get("global_pool"):
         args |= {"global_pool": content["global_pool"]}
     own = {name: value for name, value in content.get("model_args", {}).items() if name not in ignore}
-    args = {name: value for name, value in args.items() if name not in own}
+    replaced = {
+        *own,
+        *(["eps"] if own.get("norm_layer") else []),
+    }  # the function's norm has an epsilon of its own
+    args = {name: value for name, value in args.items() if name not in replaced}
     left = sorted(set(content.get("model_args", {})) & set(ignore))
     args |= check_entries(own, SCHEMA, where)
     refused = {name for name, values in NEUTRAL.items() if args.get(name, values[0]) not in values}
@@ -181,8 +185,11 @@ def read_layers(args: Mapping[str, Any], t: Mapping[str, Tensor], where: str) ->
     own = {ours: args[theirs] for theirs, ours in ROTARY.items() if args.get(theirs) is not None}
     if isinstance(own.get("reference"), int):
         own["reference"] = (own["reference"], own["reference"])
-    without = ("shift", "jitter", "rescale") if kind != "dinov3" else ()  # timm's classes do not use these
-    for name in (*without, *(("reference",) if ROTARY_KINDS[kind] != "grid" else ())):
+    without: tuple[str, ...] = (
+        () if kind == "dinov3" else ("shift", "jitter", "rescale")
+    )  # that it does not use
+    without += {"grid": (), "unit": ("reference",), "learned": ("reference", "offset")}[ROTARY_KINDS[kind]]
+    for name in without:
         own.pop(name, None)
     columns_first = args.get("rope_grid_indexing") == "xy" and kind != "dinov3"
     pairs = "halves" if halves else "adjacent"
@@ -197,6 +204,11 @@ def with_pooling(config: ViTConfig, args: Mapping[str, Any], all_tokens: bool, w
         raise CheckpointError(
             f"{where} has attention pooling after gated MLPs, for which there is no counterpart here: timm's classes "
             "differ in the activation of the pooling's own MLP"
+        )
+    if config.distillation_token and not config.classes:
+        raise CheckpointError(
+            f"{where} has a distillation token and no classifiers: timm's features are the mean of two tokens, which "
+            "has no counterpart here"
         )
     if config.distillation_token and pool == "token":
         return dataclasses.replace(config, pool="token_and_distillation")

@@ -157,6 +157,8 @@ def refuse_combinations(c: ViTConfig, kind: str) -> None:
         problem = "layer_scale in layers with norms after their branches"
     elif c.block == "parallel" and (c.mlp != "dense" or c.mlp_norm or c.attention_norm):
         problem = "gated MLPs or inner norms in parallel layers"
+    elif kind == "deit" and (c.pool != "token_and_distillation" or not c.classes):
+        problem = f"pool={c.pool} and {c.classes or 'no'} classes beside a distillation token"
     elif c.mlp == "gated" and c.pool.startswith("attention"):
         problem = "attention pooling after gated MLPs"
     elif kind in ("eva", "beit") and c.activation != ("silu" if c.mlp == "gated" else "gelu"):
