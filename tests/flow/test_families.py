@@ -1,4 +1,5 @@
-"""A model of each kind of later ViT does what the plain one does: a step of training, inspection, saving."""
+"""A model of each kind of later ViT does what the plain one does: a step of training, inspection, saving, serving,
+export."""
 
 from __future__ import annotations
 
@@ -12,6 +13,8 @@ from PIL import Image
 
 import vitrail
 from tests.randomise import randomise
+from vitrail.inference.images import pixels
+from vitrail.serve.computation import ModelComputation
 
 KINDS: dict[str, dict[str, Any]] = {
     "DINOv2": {"registers": 2, "layer_scale": 0.1},
@@ -68,5 +71,27 @@ def test_fine_tuned_and_inspected(kind: str, photos: Path, tmp_path: Path) -> No
     assert tuned.config.registers == model.config.registers
     images = [photos / "a" / "0.png"]
     assert vitrail.features(tuned, images).shape == (1, model.config.pooled_width)
-    looked = vitrail.inspect(tuned, images)
-    assert looked is not None
+    looked = vitrail.inspect(tuned, images, figures=("weights", "attention", "images", "pca"))
+    assert looked.patches is not None
+    assert np.isfinite(looked.subjects[0].occlusion).all()
+    served = ModelComputation(tuned)
+    x = served.pipeline.host(pixels(images[0]))[None]  # (1, 3, 16, 16)
+    answer = served(x)
+    served.close()
+    with torch.no_grad():
+        logits = tuned(served.pipeline.device(x)).numpy()
+    assert answer.logits is not None
+    np.testing.assert_allclose(answer.logits, logits, rtol=0, atol=1e-5)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", KINDS)
+def test_exported(kind: str, photos: Path, tmp_path: Path) -> None:
+    """The comparison that the export makes is of few numbers in so small a model: one of our own, too."""
+    pytest.importorskip("onnxscript")
+    pytest.importorskip("onnxruntime")
+    model = randomise(vitrail.create("mu/8", depth=2, classes=3, image_size=16, **KINDS[kind])).eval()
+    vitrail.export(model, tmp_path / "o", timing=False)
+    image = photos / "b" / "1.png"
+    ours, theirs = (dict(vitrail.predict(each, [image])[0]) for each in (model, tmp_path / "o"))
+    assert ours == pytest.approx(theirs, abs=1e-4)

@@ -31,6 +31,7 @@ from vitrail.checkpoints.checkpoint import Checkpoint
 from vitrail.checkpoints.json_files import Number, check_entries, list_class_names
 from vitrail.checkpoints.license import complete_license, find_license, stated_license
 from vitrail.checkpoints.mapping import read_weights
+from vitrail.checkpoints.original_files import CLIP_ARGUMENTS, CLIP_FIRST, CLIP_IMAGES
 from vitrail.checkpoints.timm_functions import (
     DEFAULTS,
     DROPOUTS,
@@ -87,7 +88,7 @@ SCHEMA: dict[str, Any] = {
 
 
 def recognises(tensors: Mapping[str, Tensor]) -> bool:
-    firsts = ("patch_embed.proj.weight", "embeds.proj.weight", "stages.0.blocks.0.conv1.weight")
+    firsts = (CLIP_FIRST, "patch_embed.proj.weight", "embeds.proj.weight", "stages.0.blocks.0.conv1.weight")
     return any(name in tensors for name in firsts)
 
 
@@ -101,7 +102,14 @@ def read(files: WeightFiles, hints: Hints = NO_HINTS, *, image_size: Size | None
     t = straighten(files.tensors, args.get("num_heads") or hints.heads, where)
     table = find_table(t)
     dinov3 = "rope_embed.periods" in files.tensors  # its own file
-    if not known and table is not BIT and not dinov3:
+    if CLIP_FIRST in files.tensors:
+        if hints.activation is None:
+            raise CheckpointError(
+                f"{where} is CLIP's own file, which does not say which GELU its layers have: pass "
+                "activation=quick_gelu (OpenAI's) or =gelu (most of open_clip's)"
+            )
+        args, pretrained = CLIP_ARGUMENTS | args, CLIP_IMAGES
+    elif not known and table is not BIT and not dinov3:
         check_enough_is_stated(t, args, hints, where)
     if dinov3:
         args = {"use_rot_pos_emb": True, "rope_type": "dinov3", "rope_temperature": 100.0, "eps": 1e-5} | args

@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitrail.checkpoints.mapping import Entry, Table
+from vitrail.checkpoints.original_files import from_originals
 from vitrail.errors import CheckpointError
 
 BACKBONE = "patch_embed.backbone"
@@ -100,7 +101,7 @@ BIT: Table = {
 }
 # Tensors that play no part in what a model computes from an image: of pre-training, or computed from the others.
 LEFT_OUT = re.compile(
-    r"mask_token|local_cls_norm\..*|rope_embed\.periods|.*\.bias_mask|.*relative_position_index|.*\.k_bias"
+    r"mask_token|decoder_.*|local_cls_norm\..*|rope_embed\.periods|.*\.bias_mask|.*relative_position_index|.*\.k_bias"
     r"|rope\.(periods|bands|pos_embed.*)"
 )
 # Parts that timm's models can have and ours cannot, by a piece of the name.
@@ -156,9 +157,10 @@ def is_packed(t: Mapping[str, Tensor]) -> bool:
 
 def straighten(tensors: Mapping[str, Tensor], heads: int | None, where: str) -> dict[str, Tensor]:
     """Return the tensors in the form of the tables; the function that they compute is the same."""
-    if foreign := sorted({what for piece, what in FOREIGN.items() if any(piece in key for key in tensors)}):
+    named = from_originals(tensors)
+    if foreign := sorted({what for piece, what in FOREIGN.items() if any(piece in key for key in named)}):
         raise CheckpointError(f"{where} has {', '.join(foreign)}, for which there is no counterpart here")
-    t = {name: w for name, w in from_originals(tensors).items() if not LEFT_OUT.fullmatch(name)}
+    t = {name: w for name, w in named.items() if not LEFT_OUT.fullmatch(name)}
     if "embeds.proj.weight" in t:
         t = from_naflex(t)
     t = split_parallel(t)
@@ -170,31 +172,6 @@ def straighten(tensors: Mapping[str, Tensor], heads: int | None, where: str) -> 
         t |= join_heads(t["head.weight"], t["head_dist.weight"], t["head.bias"], t["head_dist.bias"])
         t = {name: w for name, w in t.items() if not name.startswith("head_dist.")}
     return t
-
-
-# Names of DINOv2's and DINOv3's own files -> timm's.
-ORIGINALS = {
-    r"^(register_tokens|storage_tokens)$": "reg_token",
-    r"\.mlp\.(w12|w1)\.": ".mlp.fc1.",
-    r"\.mlp\.w2\.": ".mlp.fc1_x.",
-    r"\.mlp\.w3\.": ".mlp.fc2.",
-}
-
-
-def from_originals(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Rename the tensors of DINOv2's and DINOv3's own files; biases that a mask takes away are zero."""
-    new = {}
-    for name, w in tensors.items():
-        mask = tensors.get(f"{name}_mask") if name.endswith(".qkv.bias") else None
-        if mask is not None:
-            w = torch.where(mask == 1, w, torch.zeros_like(w))
-        for old, replacement in ORIGINALS.items():
-            name = re.sub(old, replacement, name)
-        new[name] = w
-    apart = [name for name in new if ".mlp.fc1_x." in name and name.replace("fc1_x", "fc1_g") not in new]
-    for name in apart:  # w1, the gate, beside w2
-        new[name.replace("fc1_x", "fc1_g")] = new.pop(name.replace("fc1_x", "fc1"))
-    return new
 
 
 def split_parallel(t: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -38,7 +38,9 @@ WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # names of a folder's weig
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt", ".tar")
 CONFIGS = ("config.json", "preprocessor_config.json")
 # Keys under which training scripts keep the weights, best first; prefixes of DataParallel and torch.compile.
-WRAPPERS = ("state_dict_ema", "model_ema", "state_dict", "model")
+WRAPPERS = ("state_dict_ema", "model_ema", "state_dict", "model", "target_encoder")
+# Whole numbers that older files keep beside their weights; what they say follows from the shapes.
+NUMBERS = re.compile(r"(.*\.)?(position_ids|relative_position_index)")
 PREFIX = r"^(module\.|_orig_mod\.)+"
 
 
@@ -152,6 +154,12 @@ def read_torch(path: Path) -> dict[str, Tensor]:
 
 def check_tensors(tensors: dict[Any, Any], path: Path) -> dict[str, Tensor]:
     """Raise an error unless all are plain floating-point tensors, none larger than the bytes behind it."""
+    tensors = {
+        name: w
+        for name, w in tensors.items()
+        if not (isinstance(name, str) and isinstance(w, Tensor) and NUMBERS.fullmatch(name))
+        or w.is_floating_point()
+    }
     problems = [str(name) for name, w in tensors.items() if not isinstance(name, str) or not is_plain(w)]
     if problems or not tensors:
         raise CheckpointError(
