@@ -56,6 +56,13 @@ def test_the_background_is_removed_and_parts_have_colours_of_their_own(sign):
     assert 0 < variance[0] <= 1 and (np.diff(variance) <= 0).all()
 
 
+def test_an_image_unlike_the_others_is_no_object():
+    f, inside = planted()
+    f[1] += 50 * RNG.normal(size=f.shape[-1]).astype(np.float32)
+    _, objects, _ = principal_colours(f)
+    assert (objects == inside).mean() > 0.99
+
+
 def test_images_without_any_object_keep_all_patches():
     colours, objects, _ = principal_colours(np.ones((2, 4, 4, 8), np.float32))
     assert objects.all() and colours.shape == (2, 4, 4, 3)

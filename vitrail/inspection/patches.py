@@ -5,8 +5,9 @@
     correspondences(f_a, f_b)            pairs of patches of two images that are each other's nearest
 
 **Colours** (as in DINOv2, arXiv:2304.07193, section 7.7): the first principal component of all patches of all images
-separates objects from background: patches with a positive score stay. A component has no sign of its own; here the
-border of the images is negative. Then the three first components of the patches that stay become red, green and blue.
+separates objects from background: patches with a positive score stay. Here each image's own mean is taken away
+before, or that component would tell one image from the others. A component has no sign of its own; here the border
+of the images is negative. Then the three first components of the patches that stay become red, green and blue.
 
 **Alike** is the cosine of two features. N = rows * columns patches, D width.
 """
@@ -67,7 +68,8 @@ def principal_colours(features: np.ndarray) -> Colours:
     X = features.reshape(-1, features.shape[-1]).astype(np.float64)  # (n N, D)
     border = np.ones(shape, bool)
     border[:, 1:-1, 1:-1] = False
-    scores, _ = components(X, 1)
+    within = features - features.mean(axis=(1, 2), keepdims=True)
+    scores, _ = components(within.reshape(X.shape).astype(np.float64), 1)
     first = scores[:, 0] * (-1 if scores[border.reshape(-1), 0].mean() > 0 else 1)
     objects = first > 0
     if objects.sum() < FEWEST:
