@@ -44,6 +44,7 @@ ONE_PLACE = {
     "openvino": {"inference/runtimes.py", "exporting/openvino.py"},
     "nncf": {"exporting/openvino.py"},
     "executorch": {"inference/runtimes.py", "exporting/executorch.py"},
+    "openTSNE": {"curate/projection.py"},
 }
 
 

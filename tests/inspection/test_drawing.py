@@ -250,3 +250,16 @@ def test_letters_are_taken_from_any_font_or_a_note_is_made_once(tmp_path, monkey
         drawing.confusion_matrix(np.eye(2, dtype=np.int64), names, tmp_path / "c.png")
     assert len(caplog.messages) == notes and all("no installed font" in said for said in caplog.messages)
     drawing.note_boxes.cache_clear()
+
+
+def test_a_map_of_few_and_of_many_groups(tmp_path):
+    rng = np.random.default_rng(0)
+    for K in (1, 3, 60):
+        names = [f"$class_{k}" * (1 + k % 4) for k in range(K)]
+        groups, path = rng.integers(0, K, 90), tmp_path / f"{K}.png"
+        drawing.draw_map(
+            rng.random((90, 2)), groups, names, ["#336699"] * K, path, title="$x", about="of $y_"
+        )
+        with Image.open(path) as picture:
+            assert picture.width > 600 and picture.height > 400
+    drawing.draw_map(np.zeros((1, 2)), np.zeros(1, int), ["a"], ["#000000"], tmp_path / "one.png")

@@ -25,6 +25,7 @@ from vitrail.cli.evaluate_verbs import evaluate, fewshot, knn, linear
 from vitrail.cli.export_verb import export
 from vitrail.cli.index_verbs import index, search
 from vitrail.cli.inspect_verbs import inspect
+from vitrail.cli.map_verbs import data_map, data_next
 from vitrail.cli.model_verbs import convert, cost, models, predict
 from vitrail.cli.out_of_memory import out_of_memory
 from vitrail.cli.push_verb import push
@@ -40,13 +41,15 @@ from vitrail.runtime.log import visible
 from vitrail.runtime.memory import exhausted_memory, requested_size
 
 ABOUT = "The Vision Transformer paper as working software. `vitrail --version` prints the version."
-ABOUT_DATA = "Data sets: inspect, check, apply, dedup, shard (each with its own --help)."
+ABOUT_DATA = "Data sets: inspect, check, apply, dedup, map, next, shard (each with its own --help)."
 DATA_VERBS: dict[str, Callable[..., Output]] = {
     "inspect": data_inspect,
     "check": data_check,
     "dedup": data_dedup,
     "shard": data_shard,
     "apply": data_apply,
+    "map": data_map,
+    "next": data_next,
 }
 # A verb is a function whose arguments are the flags, or (text for --help, function of the words after the verb) where
 # the flags depend on these words.

@@ -4,6 +4,7 @@
     counts (K, K)         ──► confusion_matrix
     pictures              ──► captioned, labelled
     distances (n, L, h)   ──► draw_attention_distances             Fig. 7 right, Fig. 11
+    places (n, 2), groups ──► draw_map
 
 Figures are matplotlib's objects, never its global state, so any thread may draw. The suffix of the path is the format
 (PNG if there is none); each file is written completely or not at all.
@@ -317,6 +318,54 @@ def joined(
         line = ConnectionPatch(one[::-1], other[::-1], "data", "data", axesA=axes[0], axesB=axes[1])
         line.set(color=colour, linewidth=1, alpha=0.7)
         figure.add_artist(line)
+    save_figure(figure, path)
+
+
+def draw_map(
+    xy: np.ndarray,
+    groups: np.ndarray,
+    names: Sequence[str],
+    colours: Sequence[str],
+    path: Path,
+    *,
+    title: str = "",
+    about: str = "",
+) -> None:
+    """Draw points (n, 2), from 0 to 1, coloured by their groups, int (n,), later groups above.
+
+    Up to LABELLED groups are named beside the map; of more, each is named at the middle of its points.
+    """
+    present = [int(k) for k in np.unique(groups)]
+    listed = len(present) <= LABELLED
+    across, down = np.maximum(np.ptp(xy, axis=0), 1e-6)
+    height = float(np.clip(8 * down / across, 4, 10))
+    figure = Figure(figsize=(8.4 + 2.6 * listed, height + 0.8), layout="constrained")
+    ax = figure.subplots()
+    side = float(np.clip(600 / math.sqrt(max(1, len(xy))), 3, 30))  # square points
+    for k in present:
+        x, y = xy[groups == k].T
+        label = escape_dollars(shorten(names[k], LINE))
+        dots: dict[str, Any] = {
+            "color": colours[k],
+            "s": side,
+            "linewidths": 0,
+            "alpha": 0.85,
+            "label": label,
+        }
+        ax.scatter(x, y, **dots)
+        if not listed:
+            place = (float(np.median(x)), float(np.median(y)))
+            box = {"boxstyle": "round,pad=0.1", "facecolor": "white", "alpha": 0.65, "linewidth": 0}
+            ax.annotate(label, place, fontsize=6, color=INK, ha="center", va="center", bbox=box)
+    ax.set_aspect("equal", "datalim")
+    ax.set_xticks([])
+    ax.set_yticks([])
+    ax.spines[:].set_color(FAINT)
+    ax.set_title(escape_dollars("\n".join(wrapped(title, 8, 11))), color=INK, fontsize=11)
+    ax.set_xlabel(escape_dollars("\n".join(wrapped(about, 8, 8))), color=INK, fontsize=8)
+    if listed:
+        scale = math.sqrt(40 / side)
+        ax.legend(frameon=False, fontsize=8, markerscale=scale, loc="center left", bbox_to_anchor=(1.0, 0.5))
     save_figure(figure, path)
 
 
