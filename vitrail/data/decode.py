@@ -17,6 +17,7 @@ early is one too, whatever `PIL.ImageFile.LOAD_TRUNCATED_IMAGES` is, and so is d
 checksum shows. docs/data.md lists the damage that cannot be seen.
 
     JPEG        jpeg_header.py ──► jpeg.py (simplejpeg, where installed) ──► Pillow, for CMYK and unusual kinds
+    HEIC        heif.py, where pi-heif is installed
     all others  image_limits.py ──► Pillow opens ──► image_limits.py ──► Pillow decodes ──► upright.py
 """
 
@@ -33,6 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageFile, UnidentifiedImageError
 
+from vitrail.data.heif import INSTALL, decode_heif, heif_installed, heif_mode
 from vitrail.data.image_limits import MeteredFile, check_cost, check_jpeg_cost, check_metadata
 from vitrail.data.jpeg import JPEG_DECODER, decode_jpeg, without_metadata
 from vitrail.data.jpeg_header import START, JpegHeader, read_jpeg_header
@@ -45,13 +47,14 @@ MAX_PIXELS = 178_956_970  # half a GiB of RGB; the size at which Pillow refuses 
 # What may be opened. A format whose reader starts another program (EPS) is not among them.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF")
 
-# Photographs of phones in files of the ISO format: by the brands in their heads. Pillow has no reader for HEIC, and
-# for AVIF not everywhere.
+# Photographs of phones in files of the ISO format: by the brands in their heads. Pillow has no reader for HEIC
+# (heif.py has), and for AVIF not everywhere.
 BRANDS = {
     "AVIF": {b"avif", b"avis"},
     "HEIC": {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"},
 }
 CONVERT = "convert to JPEG or PNG first, as `heif-convert a.heic a.jpg` or macOS's `sips -s format jpeg` do"
+WITH_HEIF = f"{CONVERT}; or {INSTALL}"
 
 
 def decode(
@@ -112,6 +115,8 @@ def stored_mode(data: bytes) -> str:
     """Return how an image that `decode` has read stores its pixels, in Pillow's words."""
     if data.startswith(START):
         return {1: "L", 3: "RGB"}.get(len(read_jpeg_header(data).channels), "CMYK")
+    if phone_format(data) == "HEIC":
+        return heif_mode(data)
     with _strict_pillow(), Image.open(MeteredFile(data), formats=FORMATS) as image:
         return image.mode
 
@@ -137,6 +142,8 @@ def _decode_by_pillow(data: bytes, max_pixels: int) -> NDArray[np.uint8]:
     if not data:
         raise ImageError("the file is empty")
     check_metadata(data)
+    if heif_installed() and phone_format(data) == "HEIC":
+        return decode_heif(data, max_pixels)
     file = MeteredFile(data)
     with _strict_pillow(), Image.open(file, formats=FORMATS) as image:
         _check_size(image.size, max_pixels)
@@ -162,14 +169,20 @@ def _check_size(size: tuple[int, int], max_pixels: int) -> None:
 
 
 def _unknown(data: bytes) -> str:
-    """Describe bytes that Pillow has no reader for."""
-    if data[4:8] == b"ftyp":
-        end = min(int.from_bytes(data[:4], "big"), 256)
-        brands = {data[at : at + 4] for at in (8, *range(16, end, 4))}  # at 12 stands a version
-        for kind, known in BRANDS.items():
-            if brands & known:
-                return f"an image in the format {kind}, which is not supported here: {CONVERT}"
+    """Describe bytes that there is no reader for."""
+    if kind := phone_format(data):
+        advice = WITH_HEIF if kind == "HEIC" else CONVERT
+        return f"an image in the format {kind}, which is not supported here: {advice}"
     return f"not an image in a known format ({', '.join(FORMATS)})"
+
+
+def phone_format(data: bytes) -> str | None:
+    """Return AVIF or HEIC by the brands in the head of a file of the ISO format; None for all others."""
+    if data[4:8] != b"ftyp":
+        return None
+    end = min(int.from_bytes(data[:4], "big"), 256)
+    brands = {data[at : at + 4] for at in (8, *range(16, end, 4))}  # at 12 stands a version
+    return next((kind for kind, known in BRANDS.items() if brands & known), None)
 
 
 _pillow_lock = threading.Lock()

@@ -43,6 +43,7 @@ UNPACKED = {"raw": 2, "png": 6, "lzma": 35, "webp": 20}
 UNPACKED_OTHERWISE = 7
 SCANS = 100  # that libtiff lets a JPEG in a TIFF have
 JPEG_2000_SAMPLE, JPEG_2000_BYTE, AVIF_PIXEL, AVIF_BYTE = 16, 130, 20, 70
+HEIC_MEMORY, HEIC_PIXEL, HEIC_BYTE = 18, 40, 100  # bytes of a pixel; nanoseconds
 OTHER_PIXEL = {"WEBP": 40, "GIF": 12, "bmp_rle": 150}
 
 MAX_CHUNKS = 200_000  # of a PNG; libpng writes one for 8 KB
@@ -99,6 +100,13 @@ def check_jpeg_cost(data: bytes, header: JpegHeader, *, by_pillow: bool) -> None
     kept = 0 if header.one_scan else BLOCK_BYTES * header.blocks  # until the last scan
     memory = 2 * len(data) + stored * pixels + max(kept, result * pixels) + SPARE
     _check(memory, seconds, f"JPEG of {header.width} x {header.height} pixels")
+
+
+def check_heic_cost(width: int, height: int, data: bytes) -> None:
+    """Refuse a HEIC by the size in its header."""
+    pixels = width * height
+    seconds = (HEIC_PIXEL * pixels + HEIC_BYTE * len(data)) / 1e9
+    _check(2 * len(data) + HEIC_MEMORY * pixels + SPARE, seconds, f"HEIC of {width} x {height} pixels")
 
 
 def check_cost(image: Image.Image, data: bytes, file: MeteredFile) -> None:

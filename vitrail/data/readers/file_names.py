@@ -22,17 +22,18 @@ from pathlib import Path
 
 import numpy as np
 
-from vitrail.data.decode import CONVERT
+from vitrail.data.decode import WITH_HEIF
+from vitrail.data.heif import heif_installed
 from vitrail.data.splits import WORDS, find_split, in_order, split_in_name
 from vitrail.errors import DataError
 
-EXTENSIONS = frozenset((
+HEIC = frozenset((".heic", ".heif", ".hif"))
+EXTENSIONS = (HEIC if heif_installed() else frozenset[str]()) | frozenset((
     ".jpg", ".jpeg", ".jpe", ".jfif", ".jp2", ".j2k", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm",
     ".pgm", ".pbm", ".pnm", ".avif",
 ))  # fmt: skip
-HEIC = frozenset((".heic", ".heif", ".hif"))
 # Images too, by their extension, of kinds that are not supported: drawings, cameras' raw files, high range.
-UNREAD = HEIC | frozenset((
+UNREAD = (HEIC - EXTENSIONS) | frozenset((
     ".tga", ".psd", ".psb", ".xcf", ".svg", ".ico", ".icns", ".jxl", ".jxr", ".jpx", ".dds", ".pcx", ".exr", ".hdr",
     ".raw", ".dng", ".cr2", ".cr3", ".crw", ".nef", ".nrw", ".arw", ".sr2", ".srf", ".orf", ".rw2", ".raf", ".pef",
     ".srw", ".3fr", ".x3f",
@@ -99,7 +100,7 @@ def why_not(name: str) -> str:
     """Return why a file with this name is not used as an image."""
     ending = file_extension(name)
     if ending in HEIC:
-        return f"HEIC is not supported: {CONVERT} ({ending})"
+        return f"HEIC is not supported: {WITH_HEIF} ({ending})"
     if ending in UNREAD:
         return f"{ending[1:].upper()} is not supported: convert to JPEG or PNG first ({ending})"
     return f"not an image by its extension ({ending})"
