@@ -53,7 +53,7 @@ def test_what_costs_too_much_is_refused_by_its_header(monkeypatch):
     with pytest.raises(ImageError, match="1 to 3,000 pixels"):
         decode(PHOTO, max_pixels=3000)
     monkeypatch.setattr(image_limits, "MAX_MEMORY", 1_000_000)
-    with pytest.raises(ImageError, match="HEIC of 48 x 64 pixels needs about .* of memory"):
+    with pytest.raises(ImageError, match=r"HEIC of 48 x 64 pixels needs about .* of memory"):
         decode(PHOTO)
 
 

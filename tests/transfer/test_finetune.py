@@ -533,6 +533,19 @@ def test_how_the_images_are_used_is_said(tmp_path, caplog):
     assert "20 images (photos:train)" in line and "folder" not in line
 
 
+def test_it_is_said_before_training_that_nothing_will_be_tested(tmp_path, caplog):
+    (line,) = described(caplog, tmp_path, photos(tmp_path / "a", {"ant": 10, "bee": 10}) / "train", test="none")
+    assert "nothing will be tested: --train" in line
+
+
+def test_copies_on_both_sides_of_a_split_are_said(tmp_path, caplog):
+    folder = photos(tmp_path / "a", {"ant": 10, "bee": 10}) / "train"
+    held = open_source(folder, "test").key(0)
+    (folder / held).write_bytes((folder / open_source(folder, "train").key(3)).read_bytes())
+    said = described(caplog, tmp_path, folder)
+    assert any("1 of " in line and "?group=copies" in line for line in said)
+
+
 def test_classes_that_will_not_be_tested_are_named(tmp_path, caplog):
     folder = photos(tmp_path / "photos", {f"class {i}": 8 for i in range(8)})
     said = described(caplog, tmp_path, folder, train="train[:90%]", test="train[90%:]")

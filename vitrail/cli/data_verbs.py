@@ -41,6 +41,11 @@ def data_inspect(
         ["images", *(f"{split.images:,}" for split in inspected)],
         ["classes", *(f"{len(split.class_names):,}" for split in inspected)],
         ["images per class", *(" to ".join(f"{n:,}" for n in ends) for ends in ranges)],
+        *(
+            [["groups", *(f"{split.groups or 0:,}" for split in inspected)]]
+            if any(split.groups for split in inspected)
+            else []
+        ),
         ["imbalance", *("" if split.balance is None else f"{split.balance:.1f}" for split in inspected)],
         ["height", *(str(split.height or "") for split in inspected)],
         ["width", *(str(split.width or "") for split in inspected)],
@@ -61,6 +66,13 @@ def data_inspect(
         headings = ["copies in", "and in", ">same bytes", ">near", ">mirrored", ">different labels"]
         body.append(table(headings, copies))
     after = [f"- {problem}" for problem in report.problems] or ["No problems found."]
+    if refusals := report.refusals:
+        after += ["`vitrail finetune` would refuse this data:", *(f"- {refusal}" for refusal in refusals)]
+    elif not splits and not {"validation", "test"} & {split.name for split in inspected}:
+        after.append(
+            "`vitrail finetune` would test nothing: --train 'train[:90% per class]' --test 'train[90%: per class]' "
+            "holds out a part"
+        )
     after += [f"Contact sheet: {report.sheet}"] if report.sheet else []
     return Output(common, [], [], report.as_json(), body=Group(*body), after=after)
 

@@ -47,7 +47,7 @@ class Map:
 
     @property
     def errors(self) -> np.ndarray | None:
-        """Whether the prediction is not the label, bool (n,)."""
+        """Return which predictions are not the label, bool (n,)."""
         return None if self.predicted is None else self.predicted != self.labels
 
 

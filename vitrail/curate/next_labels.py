@@ -1,4 +1,4 @@
-"""What to label next: the unlabelled images whose labels would say most about all the others.
+"""Images to label next: the unlabelled ones whose labels would say most about all the others.
 
     labelled x, y ──► classifier in closed form (fewshot.py) ──► margin of each unlabelled image ──► weight w
     labelled, unlabelled x ──► variances of a linear classifier ──► greedy choice by weighted variance ──► Choice

@@ -5,11 +5,12 @@
 One pass over the files. For each split: images, classes and their balance (largest over smallest), sizes, how pixels
 are stored, files that cannot be read. For all splits together: files that are not used as images; copies, inside a
 split (they count twice) and across splits (the test set leaks into training); copies with different labels (one of
-them is wrong). `Report.problems` lists what is wrong in sentences.
+them is wrong). `Report.problems` lists what is wrong in sentences, `Report.refusals` what fine-tuning would refuse.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import asdict, dataclass
 from itertools import combinations_with_replacement
@@ -19,11 +20,14 @@ import numpy as np
 
 from vitrail.data.contact_sheet import check_sheet, class_sheet
 from vitrail.data.copies import Scan, find_pairs, scan
-from vitrail.data.readers.folder import describe_ignored
+from vitrail.data.readers.folder import FolderSource, describe_ignored
+from vitrail.data.settings import DataSettings
 from vitrail.data.sources import DataSet, Source
+from vitrail.data.splits import groups_of
 from vitrail.errors import ConfigError
 
 LISTED = 5  # examples of a problem that a sentence names
+MAX_BAD = DataSettings.max_bad  # share of broken images that training tolerates
 UNEVEN = 10.0  # balance from which it is a problem
 
 
@@ -61,6 +65,8 @@ class SplitReport:
     aspect: Range | None  # width over height
     modes: dict[str, int]  # how pixels are stored -> images
     unreadable: tuple[Unreadable, ...]
+    empty: tuple[str, ...] = ()  # class folders without an image
+    groups: int | None = None  # of images that stay on one side of a split; None: they have none
 
 
 @dataclass(frozen=True)
@@ -93,6 +99,43 @@ class Report:
     sheet: str | None  # path of the contact sheet
     ignored: dict[str, int]  # files that are not used as images: reason -> how many
     layout: str | None  # how a folder of images is read
+    cut: bool = False  # vitrail splits it
+    where: str = ""  # as it was named
+
+    @property
+    def refusals(self) -> list[str]:
+        """Sentences about what `vitrail finetune` refuses in these splits, each with what leaves it out."""
+        refusals, first = [], self.splits[0]
+        for split in self.splits:
+            if split.empty:
+                refusals.append(
+                    f"class folders without images in {split.name}: {_list_some(list(split.empty))}; "
+                    f"'{self.option('skip=empty')}' leaves such classes out"
+                )
+            broken, tolerated = len(split.unreadable), max(1, MAX_BAD * split.images)
+            if broken == split.images:
+                refusals.append(f"no image of {split.name} can be read")
+            elif broken > tolerated:
+                share = math.ceil(100 * broken / split.images) / 100
+                refusals.append(
+                    f"{broken:,} of {split.images:,} images of {split.name} cannot be read, more than the "
+                    f"{int(tolerated):,} that are tolerated; --max-bad {share:g} leaves them out"
+                )
+            if split.class_names != first.class_names:
+                flag = {"test": " --test none leaves it out", "validation": " --val none leaves it out"}
+                refusals.append(
+                    f"{split.name} and {first.name} have different classes;{flag.get(split.name, '')}".rstrip(
+                        ";"
+                    )
+                )
+        train = next((split for split in self.splits if split.name == "train"), first)
+        if sum(map(bool, train.counts)) < 2:
+            refusals.append(f"{train.name} has images of fewer than two classes: there is nothing to learn")
+        return refusals
+
+    def option(self, text: str) -> str:
+        """Return the data set's name with one more option."""
+        return f"{self.where}{'&' if '?' in self.where else '?'}{text}"
 
     @property
     def conflicts(self) -> tuple[Copy, ...]:
@@ -115,6 +158,8 @@ class Report:
             images = len({copy.other_key for copy in copies})
             total = next(split.images for split in self.splits if split.name == other)
             leaks = f"{images:,} of {total:,} images of {other} are also in {name}; pairs: {pairs}"
+            if self.cut and not any(split.groups for split in self.splits):
+                leaks += f"; '{self.option('group=copies')}' keeps copies on one side"
             problems.append(f"pairs of copies inside {name}: {pairs}" if name == other else leaks)
         if self.conflicts:
             named = [f"{copy} ({copy.class_name} / {copy.other_class_name})" for copy in self.conflicts]
@@ -143,7 +188,7 @@ class Report:
         return problems
 
     def as_json(self) -> dict[str, object]:
-        return {**asdict(self), "problems": self.problems}
+        return {**asdict(self), "problems": self.problems, "refusals": self.refusals}
 
 
 def inspect_data(
@@ -171,12 +216,13 @@ def inspect_data(
             two = (other, second.key(j), second.class_names[second.labels[j]])
             copies.append(Copy(*one, *two, score, how))
     drawn = None if sheet is None else str(class_sheet(next(iter(source_by_split.values())), sheet))
-    return Report(reports, tuple(copies), drawn, ignored, data.reader.layout or None)
+    layout, cut = data.reader.layout or None, data.reader.cut
+    return Report(reports, tuple(copies), drawn, ignored, layout, cut, str(where))
 
 
 def _report_split(name: str, source: Source, scanned: Scan) -> SplitReport:
     counts = np.bincount(source.labels, minlength=len(source.class_names))
-    present = counts[counts > 0]
+    present, groups = counts[counts > 0], groups_of(source)
     sizes = scanned.sizes[scanned.sizes[:, 0] > 0]
 
     def summarize(values: np.ndarray) -> Range | None:
@@ -195,6 +241,8 @@ def _report_split(name: str, source: Source, scanned: Scan) -> SplitReport:
         aspect=summarize(sizes[:, 1] / sizes[:, 0]),
         modes=dict(Counter(mode for mode in scanned.modes.tolist() if mode).most_common()),
         unreadable=tuple(Unreadable(source.key(index), reason) for index, reason in scanned.broken.items()),
+        empty=source.empty if isinstance(source, FolderSource) else (),
+        groups=None if groups is None else len(np.unique(groups)),
     )
 
 

@@ -2,8 +2,8 @@
 
     file bytes ──► size by the header ──► limits ──► pixels, turned as the file says ──► upright.py
 
-The size is known before a pixel is decoded, and what would take too much is refused, as for the other formats. libheif
-turns the picture itself; the orientation in its EXIF, which says the same once more, is not applied.
+The size is known before a pixel is decoded, and what would take too much is refused, as for the other formats.
+libheif turns the picture itself; the orientation in its EXIF, which says the same once more, is not applied.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ Each form has one rule:
 - a negative bound counts from the end; a bound beyond the split is an error, as TFDS has it;
 - `[a:b per class, seed s]` shuffles each class by (s, class) and takes that slice of it, so that `[:5 per class]`
   is inside `[:10 per class]`, `[:90% per class]` and `[90%: per class]` partition the split with every class in
-  proportion, whatever the order of the data; a class with fewer examples than a count asks for is an error;
+  proportion, whatever the order of the data; a class with fewer examples than a count asks for is an error; where
+  images have groups (groups.py), a percentage ends between two of them;
 - train, validation and test have one name each, however folders and files spell them: val means validation.
 
 Within a split the order of the source is kept; `+` puts parts one behind the other. Cuts are functions of a seed
@@ -110,18 +111,34 @@ class Part:
         """Return the indices of the examples of `source` that this part takes, int64 (m,), in order."""
         if not self.per_class:
             return np.arange(*self.bounds(len(source)), dtype=np.int64)
-        taken = []
-        for c, members in enumerate(shuffled_classes(source.labels, len(source.class_names), self.seed)):
+        taken, groups, classes = [], groups_of(source), len(source.class_names)
+        ordered: list[tuple[np.ndarray, np.ndarray | None]]
+        if groups is None:
+            ordered = [(members, None) for members in shuffled_classes(source.labels, classes, self.seed)]
+        else:
+            from vitrail.data.groups import shuffled_groups
+
+            ordered = [*shuffled_groups(source.labels, groups, classes, self.seed)]
+        for c, (members, ends) in enumerate(ordered):
             try:
                 start, stop = self.bounds(len(members))
             except DataError as error:
                 raise DataError(f"{self}: class {source.class_names[c]!r}: {error}") from error
+            if ends is not None:  # a percentage ends between two groups
+                start = start if self.start is None or not self.start.percent else nearest_end(ends, start)
+                stop = stop if self.stop is None or not self.stop.percent else nearest_end(ends, stop)
             taken.append(members[start:stop])
         return np.sort(np.concatenate(taken)).astype(np.int64)
 
     def bounds(self, n: int) -> tuple[int, int]:
         start = 0 if self.start is None else self.start.position(n)
         return start, n if self.stop is None else self.stop.position(n)
+
+
+def nearest_end(ends: np.ndarray, at: int) -> int:
+    """Return the end of a group that is nearest to a place; of those inside the class, if the place is."""
+    inside = ends[1:-1] if 0 < at < ends[-1] and len(ends) > 2 else ends
+    return int(inside[np.abs(inside - at).argmin()])
 
 
 _NUMBER = r"-?\d[\d_]*(\.\d+)?\s*%?"
@@ -172,6 +189,12 @@ def select_source(parts: Sequence[tuple[Source, Part]]) -> Source:
     return taken[0] if len(taken) == 1 else Joined(taken)
 
 
+def groups_of(source: Source) -> np.ndarray | None:
+    """Return the groups of its examples that stay on one side of a split, int64 (n,); None without any: groups.py."""
+    groups: np.ndarray | None = getattr(source, "together", None)
+    return groups
+
+
 class Subset:
     """Some examples of a source, in the order given; keys and class names stay."""
 
@@ -181,6 +204,8 @@ class Subset:
         self.name = base.name if name is None else name
         self.class_names = base.class_names
         self.labels = base.labels[self.indices]
+        groups = groups_of(base)
+        self.together = None if groups is None else groups[self.indices]
 
     def __len__(self) -> int:
         return len(self.indices)

@@ -25,8 +25,9 @@ from typing import Any, TypedDict
 from vitrail.checkpoints.json_files import Count, check_kind
 from vitrail.checkpoints.license import describe_license, stated_license
 from vitrail.checkpoints.run.state import fail_together
+from vitrail.data.groups import copies_across
 from vitrail.data.sources import TEST_SPLITS
-from vitrail.data.splits import parse_split
+from vitrail.data.splits import groups_of, parse_split
 from vitrail.errors import CheckpointError, ConfigError, DataError
 from vitrail.evaluators.score import mean_and_std
 from vitrail.objectives import objective_name
@@ -258,9 +259,13 @@ def describe_finetuning(finetuning: Finetuning, assembled: Assembled, inputs: In
     """Note how many images are used for what, what will not be tested, and the license of the weights."""
     settings, sources = finetuning.experiment, assembled.sources
     text = f"Training on {len(sources.train):,} images ({sources.train.name})"
-    text += (
-        ", no test" if sources.test is None else f", testing on {len(sources.test):,} ({sources.test.name})"
-    )
+    if sources.test is None:
+        text += (
+            "; nothing will be tested: --train 'train[:90% per class]' --test 'train[90%: per class]' would hold "
+            "out a part"
+        )
+    else:
+        text += f", testing on {len(sources.test):,} ({sources.test.name})"
     if (held_out := sources.calibrate) is not None and held_out is not sources.val:
         text += f", calibrating on {len(held_out):,} ({held_out.name})"
     # Those of validation and test that are there and of which nothing is used.
@@ -279,6 +284,13 @@ def describe_finetuning(finetuning: Finetuning, assembled: Assembled, inputs: In
     if settings.data.train == "train" and spare and not finetuning.sweep.sweep:
         text += " (train+validation would train on both)"
     note(text + ("; vitrail split the folder" if inputs.data.reader.cut else ""))
+    if inputs.data.reader.cut and sources.test is not None and groups_of(sources.train) is None:
+        copies = copies_across(sources.train, sources.test)
+        if copies:
+            note(
+                f"{copies:,} of {len(sources.test):,} test images are near-duplicates of training images, so the "
+                f"test is too easy: '{inputs.data.base}?group=copies' keeps copies on one side of the split"
+            )
     if missing := sources.untested():
         assert sources.test is not None
         note(

@@ -4,7 +4,8 @@
     root/seg_train/seg_train/cat/a.jpg   root/seg_test/..       the word within a name, and doubled folders
     root/dataset/train/cat/a.jpg                                a single folder around all others
     root/cat/a.jpg             root/dog/b.jpg                   no splits: class folders, split by a seed, class by
-        class: 80% train, 10% validation, 10% test; `photos?seed=1&validation=0.2&test=0` chooses other parts
+        class: 80% train, 10% validation, 10% test; `photos?seed=1&validation=0.2&test=0` chooses other parts, and
+        `photos?group={group}_{number}` keeps groups of images in one of them (groups.py)
 
 Splits
 - A folder is a split if its name is a split word and it contains folders; so a class may be called `train`, and a
@@ -41,6 +42,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -65,6 +67,7 @@ from vitrail.runtime.log import note
 
 DEFAULTS = {"seed": "0", "validation": "0.1", "test": "0.1"}  # how one folder is split
 ENDINGS = f"image files end in {', '.join(sorted(EXTENSIONS))}"
+LEFT_OUT = ("empty", "unknown")  # class folders: without images in train; in other splits alone
 MOST_AROUND = 16  # folders around folders that are looked through
 
 
@@ -80,6 +83,9 @@ class FolderSource(Source):
     # Files that are not used as images: reason -> how many.
     skipped: Counter[str] = field(default_factory=Counter)
     empty: tuple[str, ...] = ()  # class folders without an image, below root
+    together: np.ndarray | None = (
+        None  # groups, int64 (n,), of images that stay on one side of a split (groups.py)
+    )
 
     def key(self, index: int) -> str:
         return printable(self.files[index]).replace(os.sep, "/")
@@ -102,26 +108,33 @@ def find_folder(root: Path, options: dict[str, str]) -> Reader:
     if listing := find_listing(root, options):
         return listing
     options = {name: value for name, value in options.items() if name != "labels"}  # labels=none
-    fractions = read_split_options(str(root), options, "classes")
-    layout, outer = find_layout(root), "classes" in options
+    fractions = read_split_options(str(root), options, "classes", "group", "skip")
+    layout, outer, group = find_layout(root), "classes" in options, options.get("group")
+    skip = read_skipped(str(root), options.get("skip", ""))
     if options.get("classes", "outer") != "outer":
         raise ConfigError(f"{root}: option classes={options['classes']}; outer is allowed: see docs/data.md")
     if not layout.splits:
-        reader = cut_in_three(str(root), lambda: open_folder(layout, "", outer=outer), fractions)
+        reader = cut_in_three(
+            str(root), lambda: with_groups(open_folder(layout, "", outer=outer, skip=skip), group), fractions
+        )
         return reader._replace(layout=str(layout), ignored=lambda: ignored_files(layout))
     splits = list(layout.splits)
     if unused := {name: options[name] for name in DEFAULTS if name in options}:
         raise ConfigError(f"{root} has its own splits ({', '.join(splits)}): options {unused} do not apply")
     return Reader(
         splits,
-        lambda split: open_folder(layout, find_split(split, splits, str(root)), outer=outer),
+        lambda split: with_groups(
+            open_folder(layout, find_split(split, splits, str(root)), outer=outer, skip=skip), group
+        ),
         layout=str(layout),
         ignored=lambda: ignored_files(layout),
     )
 
 
-def open_folder(layout: Layout, split: str, *, outer: bool) -> FolderSource:
-    """List the images of one split, or of the whole folder if it has no splits ("")."""
+def open_folder(
+    layout: Layout, split: str, *, outer: bool, skip: frozenset[str] = frozenset()
+) -> FolderSource:
+    """List the images of one split, or of the whole folder if it has no splits (""). `skip`: of LEFT_OUT."""
     root, skipped = layout.root, Counter[str]()
     # split -> {class name: folder}; files are counted of the split that is opened
     classes = {
@@ -129,17 +142,31 @@ def open_folder(layout: Layout, split: str, *, outer: bool) -> FolderSource:
         for name, folder in (layout.splits or {split: layout.base}).items()
     }
     class_names = sorted(classes["train"] if "train" in classes else set().union(*classes.values()))
+    if "empty" in skip:
+        defining = [classes["train"]] if "train" in classes else [*classes.values()]
+        filled = {
+            name for by in defining for name, place in by.items() if walk_images(root, place, Counter())
+        }
+        if none := sorted(set(class_names) - filled):
+            skipped["a class folder without images, left out by skip=empty"] += len(none)
+            classes = {key: {n: f for n, f in by.items() if n not in none} for key, by in classes.items()}
+            class_names = sorted(filled)
+    if "unknown" in skip:
+        extra = {name for by in classes.values() for name in by} - set(class_names)
+        if extra:
+            skipped["a class folder that train does not have, left out by skip=unknown"] += len(extra)
+            classes = {key: {n: f for n, f in by.items() if n not in extra} for key, by in classes.items()}
     for name, folder in layout.splits.items():
-        if extra := sorted(set(classes[name]) - set(class_names)):
+        if unknown := sorted(set(classes[name]) - set(class_names)):
             raise DataError(
-                f"{root / folder}: classes that train does not have: {', '.join(extra[:8])}; images "
-                f"without labels do not belong in {root}"
+                f"{root / folder}: classes that train does not have: {', '.join(unknown[:8])}; images "
+                f"without labels do not belong in {root}; ?skip=unknown leaves these classes out"
             )
     number = {name: label for label, name in enumerate(class_names)}
     folders = [(number[name], folder) for name, folder in classes[split].items()]
     files, labels = list_images(root, folders, skipped, outer=outer)
     present = set(labels.tolist())
-    empty = tuple(folder for label, folder in folders if label not in present)
+    empty = () if "empty" in skip else tuple(folder for label, folder in folders if label not in present)
     count_beside(layout, skipped)
     name = f"{root.resolve().name}:{split}" if split else root.resolve().name
     titles = with_titles(class_names, root / layout.base)
@@ -156,11 +183,19 @@ def cut_in_three(
     def cut() -> dict[str, FolderSource]:
         whole = open_whole()
         files, splits = list(whole.files), {}
-        chosen = stratified(files, whole.labels, seed=seed, validation=validation, test=test)
+        shares: Any = {"seed": seed, "validation": validation, "test": test}
+        if whole.together is None:
+            chosen = stratified(files, whole.labels, **shares)
+        else:
+            from vitrail.data.groups import stratified_groups
+
+            chosen = stratified_groups(files, whole.labels, whole.together, **shares)
         for split, indices in chosen.items():
             names = Names([files[i] for i in indices])
             name = f"{whole.name}:{split}"
-            splits[split] = replace(whole, name=name, files=names, labels=whole.labels[indices])
+            groups = None if whole.together is None else whole.together[indices]
+            labels = whole.labels[indices]
+            splits[split] = replace(whole, name=name, files=names, labels=labels, together=groups)
         return splits
 
     def open_part(split: str) -> FolderSource:
@@ -176,6 +211,33 @@ def cut_in_three(
         return part
 
     return Reader(list(SPLITS), open_part, cut=True)
+
+
+def read_skipped(where: str, text: str) -> frozenset[str]:
+    """Return what the option `skip` names, of LEFT_OUT."""
+    words = frozenset(word.strip() for word in text.split(",") if word.strip())
+    if unknown := sorted(words - set(LEFT_OUT)):
+        raise ConfigError(
+            f"{where}: skip={unknown[0]}: of class folders, {' and '.join(LEFT_OUT)} are allowed"
+        )
+    return words
+
+
+def with_groups(source: FolderSource, how: str | None) -> FolderSource:
+    """Return a source whose images have groups, by the option `group`; without the option, the same."""
+    if how is None:
+        return source
+    from vitrail.data.groups import COPIES, groups_by_pattern, groups_of_copies, number_groups
+
+    if how == COPIES:
+        return replace(source, together=groups_of_copies(source))
+    if "{" not in how:
+        raise ConfigError(
+            f"{source.root}: group={how}: a pattern such as {{group}}_{{number}}, or {COPIES}; a column needs a file "
+            "of labels: ?labels=FILE"
+        )
+    keys = [source.key(i) for i in range(len(source))]
+    return replace(source, together=number_groups(groups_by_pattern(str(source.root), how, keys)))
 
 
 def read_split_options(where: str, options: dict[str, str], *others: str) -> tuple[int, float, float]:
@@ -204,7 +266,8 @@ def check_files(source: FolderSource) -> None:
     if source.empty:
         others = f" (and {len(source.empty) - 1} more)" if len(source.empty) > 1 else ""
         raise DataError(
-            f"{source.root / source.empty[0]}: a class without images{others}; fill it or remove it ({ENDINGS})"
+            f"{source.root / source.empty[0]}: a class without images{others}; fill it or remove it ({ENDINGS}), "
+            "or leave such classes out: ?skip=empty"
         )
     first_process = os.environ.get("RANK", "0") == "0"  # of those of torchrun
     if source.skipped and source.root not in _noted and first_process:

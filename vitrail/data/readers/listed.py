@@ -10,6 +10,7 @@ Columns of a file of labels
   is a path below the folder; its extension may be missing. What lies outside of the folder cannot be named, because
   names are looked up among the files that were found in it.
 - of labels: `?label=COLUMN`, else label, class, category, ..., else the only one that is left.
+- of groups that stay on one side of a split: `?group=COLUMN` (groups.py).
 - of splits: `?split=COLUMN`, else split or subset where all of it are words such as train and val. Without one the
   first folder of the paths is the split, where all of them are such words; else the images are split by a seed, as
   class folders are.
@@ -29,6 +30,7 @@ from pathlib import Path
 
 import numpy as np
 
+from vitrail.data.groups import COPIES, number_groups
 from vitrail.data.readers.class_names import check_names, read_class_names, with_titles
 from vitrail.data.readers.file_names import Names, is_image_name, printable, scan_folder, walk_images, why_not
 from vitrail.data.readers.folder import (
@@ -36,6 +38,7 @@ from vitrail.data.readers.folder import (
     FolderSource,
     cut_in_three,
     read_split_options,
+    with_groups,
 )
 from vitrail.data.readers.label_files import Cell, Table, read_table
 from vitrail.data.readers.name_patterns import parse_pattern
@@ -56,7 +59,7 @@ REASONS = {
     "unknown": "images of other splits whose class train does not have",
     "rare": "classes that have fewer than two images",
 }
-OPTIONS = ("labels", "pattern", "image", "label", "split", "skip")
+OPTIONS = ("labels", "pattern", "image", "label", "split", "skip", "group")
 NAMED = 4  # examples in a message
 
 
@@ -70,13 +73,16 @@ class Listing:
     labels: list[str]
     splits: list[str] | None = None
     skipped: Counter[str] = field(default_factory=Counter)
+    groups: list[str] | None = None  # "": in none
 
     def keep(self, kept: Sequence[int], reason: str) -> Listing:
         """Return the images of these places; the others count as skipped."""
         left_out = Counter({reason: len(self.files) - len(kept)})
         splits = None if self.splits is None else [self.splits[i] for i in kept]
+        groups = None if self.groups is None else [self.groups[i] for i in kept]
         files, labels = [self.files[i] for i in kept], [self.labels[i] for i in kept]
-        return replace(self, files=files, labels=labels, splits=splits, skipped=self.skipped + left_out)
+        kept_ones = replace(self, files=files, labels=labels, splits=splits, groups=groups)
+        return replace(kept_ones, skipped=self.skipped + left_out)
 
 
 def find_listing(root: Path, options: dict[str, str]) -> Reader | None:
@@ -84,7 +90,8 @@ def find_listing(root: Path, options: dict[str, str]) -> Reader | None:
     known = {name: options[name] for name in OPTIONS if name in options}
     rest = {name: value for name, value in options.items() if name not in known}
     labels, pattern = known.pop("labels", None), known.pop("pattern", None)
-    skip = read_reasons(str(root), known.pop("skip", ""))
+    skip, group = read_reasons(str(root), known.pop("skip", "")), known.pop("group", None)
+    column = group if group is not None and group != COPIES and "{" not in group else None
     if labels is not None and pattern is not None:
         raise ConfigError(
             f"{root}: labels={labels} and pattern={pattern}: only one of them can say the labels"
@@ -94,16 +101,23 @@ def find_listing(root: Path, options: dict[str, str]) -> Reader | None:
             raise ConfigError(
                 f"{root}: {', '.join(known)} name columns of a file of labels, not with pattern="
             )
-        return reader_of(list_by_pattern(root, pattern), rest, skip)
+        if column is not None:
+            raise ConfigError(f"{root}: group={column} names a column of a file of labels, not with pattern=")
+        return reader_of(list_by_pattern(root, pattern), rest, skip, group)
     found = (
         find_metadata(root) if labels is None else {} if labels == "none" else {"": find_file(root, labels)}
     )
     listings = []
     for split, file in found.items():
         table = read_table(file)
-        if labels is None and not known and find_column(table, "label", LABEL, None) is None:
+        if (
+            labels is None
+            and not known
+            and column is None
+            and find_column(table, "label", LABEL, None) is None
+        ):
             continue  # captions, say
-        one = list_by_table(root if labels else file.parent, root, table, known, skip)
+        one = list_by_table(root if labels else file.parent, root, table, known, skip, column)
         if split and one.splits is None:
             one = replace(one, splits=[split] * len(one.files))
         listings.append(one)
@@ -111,7 +125,7 @@ def find_listing(root: Path, options: dict[str, str]) -> Reader | None:
         if known:
             raise ConfigError(f"{root}: {', '.join(known)} name columns of a file of labels: --labels FILE")
         return None
-    return reader_of(joined(listings), rest, skip)
+    return reader_of(joined(listings), rest, skip, None if column else group)
 
 
 def read_reasons(where: str, text: str) -> set[str]:
@@ -146,12 +160,15 @@ def find_metadata(root: Path) -> dict[str, Path]:
 # --- the images and labels of a table ---
 
 
-def list_by_table(base: Path, root: Path, table: Table, options: dict[str, str], skip: set[str]) -> Listing:
-    """Look up each row's image among those in `base`, where the table's names begin."""
+def list_by_table(
+    base: Path, root: Path, table: Table, options: dict[str, str], skip: set[str], group: str | None = None
+) -> Listing:
+    """Look up each row's image among those in `base`, where the table's names begin; `group`: a column."""
     image = find_image_column(table, options.get("image"))
     chosen = options.get("label")
     label = find_column(table, "label", LABEL, chosen, but=image)
     split = None if options.get("split") == "none" else find_split_column(table, options.get("split"))
+    group = find_column(table, "group", (), group)
     if label is None:
         left = [name for name in table.columns if name not in (image, split)]
         if len(left) != 1:
@@ -196,7 +213,9 @@ def list_by_table(base: Path, root: Path, table: Table, options: dict[str, str],
     words = f"{table.path.name}, column {label}"
     skipped = +skipped
     splits = None if split is None else [canonical(rows[file][1]) for file in files]
-    return Listing(root, words, files, [rows[file][0] for file in files], splits, skipped)
+    cells = None if group is None else whole_numbers(table[group])
+    groups = None if cells is None else [cells[rows[file][2]] or "" for file in files]
+    return Listing(root, words, files, [rows[file][0] for file in files], splits, skipped, groups)
 
 
 def refuse(where: Path, reason: str, cases: list[str], skip: set[str], skipped: Counter[str]) -> None:
@@ -317,7 +336,7 @@ def list_by_pattern(root: Path, text: str) -> Listing:
     """Take labels, and splits where the pattern has them, from the names of all images."""
     pattern = parse_pattern(text, "label")
     skipped: Counter[str] = Counter()
-    files, labels, splits, others = [], [], [], []
+    files, labels, splits, groups, others = [], [], [], [], []
     for name, file in ImageNames(root, root, skipped).paths.items():
         fields = pattern.match(name)
         if fields is None:
@@ -326,6 +345,7 @@ def list_by_pattern(root: Path, text: str) -> Listing:
         files.append(file)
         labels.append(fields["label"])
         splits.append(canonical(fields.get("split", "")))
+        groups.append(fields.get("group", ""))
     if not files:
         example = f", such as {others[0]!r}" if others else ""
         raise DataError(
@@ -333,9 +353,9 @@ def list_by_pattern(root: Path, text: str) -> Listing:
         )
     if others:
         skipped[f"an image whose name is not of the form {text}, such as {others[0]}"] += len(others)
-    return Listing(
-        root, f"names by {text}", files, labels, splits if "split" in pattern.fields else None, skipped
-    )
+    own = splits if "split" in pattern.fields else None
+    together = groups if "group" in pattern.fields else None
+    return Listing(root, f"names by {text}", files, labels, own, skipped, together)
 
 
 # --- a listing as a data set ---
@@ -348,8 +368,10 @@ def joined(listings: list[Listing]) -> Listing:
         return first
     parts = [one.splits for one in listings if one.splits is not None]
     splits = [split for part in parts for split in part] if len(parts) == len(listings) else None
+    groups = [group for one in listings for group in one.groups or [""] * len(one.files)]
     return replace(
         first,
+        groups=groups if any(groups) else None,
         words=" and ".join(dict.fromkeys(one.words for one in listings)),
         files=[file for one in listings for file in one.files],
         labels=[label for one in listings for label in one.labels],
@@ -358,8 +380,11 @@ def joined(listings: list[Listing]) -> Listing:
     )
 
 
-def reader_of(listing: Listing, options: dict[str, str], skip: set[str]) -> Reader:
-    """Return the reader: of the listing's own splits, else those of its folders, else cut class by class."""
+def reader_of(listing: Listing, options: dict[str, str], skip: set[str], group: str | None = None) -> Reader:
+    """Return the reader: of the listing's own splits, else those of its folders, else cut class by class.
+
+    `group`: a pattern for groups, or copies; else those of the listing.
+    """
     root = listing.root
     fractions = read_split_options(str(root), options)
     if listing.splits is None:
@@ -367,10 +392,13 @@ def reader_of(listing: Listing, options: dict[str, str], skip: set[str]) -> Read
     listing = leave_out_classes(listing, skip)
     names, known = class_names(listing)
     labels = np.array([known[label] for label in listing.labels], np.int64)
+    numbers = None if listing.groups is None else number_groups(listing.groups)
 
     def part(name: str, chosen: np.ndarray) -> FolderSource:
         files = Names([listing.files[i] for i in chosen])
-        return FolderSource(name, root, files, labels[chosen], names, listing.skipped)
+        groups = None if numbers is None else numbers[chosen]
+        source = FolderSource(name, root, files, labels[chosen], names, listing.skipped, together=groups)
+        return with_groups(source, group)
 
     layout, title = f"labels from {listing.words}", root.resolve().name
     if listing.splits is None:
