@@ -3,8 +3,8 @@
     python -m benchmarks.calibration --data TRANSFER                     linear heads on the features of ti8-64
     python -m benchmarks.calibration --data TRANSFER --finetune 100      ti8-64 fine-tuned for 100 steps
 
-A linear head is logistic regression on 90% of the training images, drawn by the seed, with the l2 that is best on a
-held-out part of them. Its temperature is fitted in three ways, none of which needs a test image:
+A linear head is logistic regression on 90% of the training images, drawn by the seed, with the l2 that is best on
+held-out training images. Its temperature is fitted in three ways, none of which needs a test image:
 
     validation     on the validation split, which no head has seen
     out-of-fold    on the training images: the logits of each are of a head that was fitted to four other fifths
@@ -31,13 +31,14 @@ import vitrail
 from vitrail.data.sources import open_source
 from vitrail.data.splits import stratified
 from vitrail.evaluators.accuracy import BINS, evaluate, expected_calibration_error
-from vitrail.evaluators.linear import SWEEP, choose, fit
+from vitrail.evaluators.linear import choose, fit
 from vitrail.evaluators.temperature import fit_temperature
-from vitrail.inference.features import Features, extract_features
+from vitrail.inference.features import Extraction, Features, cache_folder, extract_features
 from vitrail.models.calibration import Calibration
 
 SETS = ("cifar10", "cifar100", "dtd10", "flowers102", "pets")
 SEEDS, FOLDS = 3, 5
+L2 = (0.1, 0.01, 0.001, 1e-4)
 ERRORS = 2.0  # standard errors by which the ECE may be worse
 Scores = dict[str, float]
 
@@ -53,20 +54,21 @@ def scores(y: Tensor, labels: Tensor, temperature: float) -> Scores:
 
 def heads(data: Path) -> Iterator[tuple[str, float, Scores, Scores]]:
     """Yield (way, temperature, scores before, scores after) for each way and seed."""
-    model = vitrail.load("ti8-64")
+    model, extraction = vitrail.load("ti8-64"), Extraction(cache=cache_folder())
     train, validation, test = (
-        extract_features(model, open_source(data, split)) for split in ("train", "validation", "test")
+        extract_features(model, open_source(data, split), extraction)
+        for split in ("train", "validation", "test")
     )
+    l2 = choose(*train.held_out(), L2, torch.device("cpu"))
     for seed in range(SEEDS):
         own = part(train, seed, 0.1)[0]
-        l2 = choose(*own.held_out(), SWEEP, torch.device("cpu"))
         head = fit(own, l2)
         y, labels = head.logits(test.x), torch.from_numpy(test.labels)
         rest, tenth = part(own, seed + 100, 0.1)
         ways: dict[str, Callable[[], tuple[Tensor, np.ndarray]]] = {
             "validation": lambda head=head: (head.logits(validation.x), validation.labels),
-            "out-of-fold": lambda own=own, l2=l2, seed=seed: out_of_fold(own, l2, seed),
-            "part": lambda rest=rest, tenth=tenth, l2=l2: (fit(rest, l2).logits(tenth.x), tenth.labels),
+            "out-of-fold": lambda own=own, seed=seed: out_of_fold(own, l2, seed),
+            "part": lambda rest=rest, tenth=tenth: (fit(rest, l2).logits(tenth.x), tenth.labels),
         }
         for way, held_out in ways.items():
             logits, of = held_out()

@@ -4,6 +4,7 @@ import vitrail
 from tests.evaluators.split import named, small_model
 from vitrail.checkpoints.checkpoint import from_model
 from vitrail.checkpoints.model_card import plain, write_card
+from vitrail.models.calibration import Calibration
 
 HOSTILE = "<script>alert(1)</script> [x](http://evil) | `a` **b**\n# heading\n---\x1b[31m"
 
@@ -46,13 +47,44 @@ def test_a_card_tells_what_the_model_knows():
     assert "secret" not in text and "non-commercial" in text
 
 
+def test_how_sure_it_may_be_and_its_limits():
+    model = small_model(class_names=named(7))
+    assert "no temperature was fitted" in card(model) and "It was not tested" in card(model)
+    fitted = {"data": "<b>photos", "n": 1200, "wanted_precision": 0.95}
+    fitted |= {"before": {"loss": 1.25, "ece": 0.2}, "after": {"loss": 1.0, "ece": 0.05}}
+    model.calibration = Calibration(1.75, (0.25, *[0.5] * 5, 0.75), fitted=fitted)
+    model.metrics = {"test": {"top1": 0.9, "n": 200, "interval": {"top1": [0.85, 0.938]}, "answered": 0.7}}
+    text = card(model)
+    for expected in (
+        "temperature 1.75, fitted on 1,200 held-out images",
+        "loss 1.25 without, 1 with it; ECE 0.2 without, 0.05 with it",
+        "from a probability of 0.25 to 0.75 on",
+        "for a precision of 95%",
+        "90.00% (85.0-93.8%)",
+        "70.00%",
+        "7 classes alone",
+        "16 x 16 pixels",
+    ):
+        assert expected in text, expected
+    assert "<b>" not in text and "not tested" not in text
+    model.calibration = Calibration(multi_label=True)
+    assert "a sigmoid of each output; no temperature" in card(model)
+
+
+def test_a_damaged_interval_is_left_out():
+    model = small_model(class_names=named(7))
+    for interval in ("x", {"top1": [1]}, {"top1": ["a", "b"]}, [1]):
+        model.metrics = {"test": {"top1": 0.9, "interval": interval}}
+        assert "| 90.00% |" in card(model)
+
+
 def test_what_a_model_does_not_know_is_left_out():
     model = vitrail.create("mu/8", classes=0, image_size=16)
     model.provenance = {}
     text = card(model)
     assert "license_name: unknown" in text or "license: unknown" in text
     assert "pipeline_tag: image-feature-extraction" in head(text) and "vitrail.features" in text
-    for left_out in ("Scores", "Origin", "Classes", "!["):
+    for left_out in ("Scores", "Confidence", "Limits", "Origin", "Classes", "!["):
         assert left_out not in text
 
 
@@ -69,5 +101,5 @@ def test_text_of_strangers_stays_text():
     assert head(text).count("\n") == 5 and "base_model" not in text
     body = text.split("---\n", 2)[2]
     assert "<script" not in body and "](http" not in body and "\x1b" not in body and "**b**" not in body
-    assert len(re.findall(r"^#+ ", body, re.MULTILINE)) == 6
+    assert len(re.findall(r"^#+ ", body, re.MULTILINE)) == 8
     assert plain("a|b\nc") == "a&#124;b c" and len(plain("x" * 500)) == 200

@@ -11,6 +11,7 @@ from tests.serve.asking import ask, multipart, picture
 from tests.serve.conftest import CLASSES
 from vitrail.inspection.attention import attention_maps, rollout
 from vitrail.inspection.occlusion import occlusion
+from vitrail.models.calibration import Calibration
 from vitrail.serve.app import create_app
 from vitrail.serve.openapi import PATHS
 from vitrail.serve.start import make_state
@@ -51,6 +52,21 @@ def test_all_forms_of_a_body_give_the_answers_of_the_engine(app, small_model):
     for reply in single:
         (result,) = reply.json["results"]
         agrees(result, images[0], small_model)
+
+
+def test_the_answer_is_what_the_model_is_sure_of(app, state):
+    model = state.models.get("small").model
+    (whole,) = ask(app, "POST", f"{PREDICT}?probabilities=1", picture(), **BYTES).json["results"]
+    assert whole["answer"] == [whole["top"][0]["name"]]
+    K = len(CLASSES)
+    model.calibration = Calibration(4.0, (1.0,) * K)
+    (unsure,) = ask(app, "POST", PREDICT, picture(), **BYTES).json["results"]
+    assert unsure["answer"] == []
+    assert [name for name, _ in top_of(unsure)] == [name for name, _ in top_of(whole)]
+    assert unsure["top"][0]["probability"] < whole["top"][0]["probability"]
+    model.calibration = Calibration(thresholds=(0.0,) * K, multi_label=True)
+    (many,) = ask(app, "POST", f"{PREDICT}?top=1", picture(), **BYTES).json["results"]
+    assert set(many["answer"]) == {name for name, _ in top_of(many)} == set(CLASSES)
 
 
 def test_options_of_predict(app):

@@ -66,7 +66,8 @@ def test_what_a_run_leaves_behind(whole):
     assert {p.name for p in (whole.folder / "figures").iterdir()} >= {"loss.png", "confusion.png"}
     model = whole.model()
     assert model.class_names == vitrail_source("test").class_names
-    assert model.metrics["test"] == whole.results["test"]
+    recorded = {**whole.results["test"], "n": whole.results["test_examples"]}
+    assert model.metrics["test"] == recorded | {"interval": whole.results["interval"]}
     assert [row["step"] for row in rows(whole.folder) if "loss" in row] == list(range(1, 13))
 
 

@@ -625,3 +625,47 @@ def test_where_results_go_when_nothing_is_said():
     assert place(DATA, "B/16").startswith("runs/shapes-")
     assert place("pets", "B/16") != place("pets", "L/16")
     assert place("pets", "runs/one/model") != place("pets", "runs/two/model")
+
+
+def test_a_temperature_is_fitted_on_images_that_are_neither_trained_nor_tested_on(pretrained, tmp_path):
+    """shapes has a validation split, which nothing else uses."""
+    run = tune(pretrained, tmp_path / "run", wanted_precision=0.2)
+    calibration = run.model().calibration
+    assert (
+        calibration.fitted["data"] == card(tmp_path / "run")["used"]["calibrate"] == "shapes:shape:validation"
+    )
+    assert calibration.temperature != 1 and len(calibration.thresholds) == len(run.model().class_names)
+    assert calibration.as_json() == run.results["calibration"]
+    before = run.model()
+    before.calibration = type(calibration)()
+    plain, measured = (vitrail.evaluate(one, DATA, split="test") for one in (before, run.model()))
+    assert plain.top1 == measured.top1 == run.results["test"]["top1"]
+    assert measured.loss == pytest.approx(run.results["test"]["loss"], rel=1e-6)
+    assert measured.loss != pytest.approx(plain.loss, rel=1e-6)
+    for page in ("README.md", "results.md"):
+        assert f"temperature {calibration.temperature:.3g}" in (tmp_path / "run" / page).read_text()
+    shutil.rmtree(tmp_path / "run" / "model")
+    again = tune(pretrained, tmp_path / "run", wanted_precision=0.2)
+    assert again.model().calibration == calibration and again.results == run.results
+
+
+def test_the_run_may_name_the_images_or_have_none(pretrained, tmp_path):
+    none = tune(pretrained, tmp_path / "none", calibrate="none")
+    assert none.results["calibration"] == {} and none.model().calibration.temperature == 1
+    named = {"train": "train[:75%]", "calibrate": "train[75%:]"}
+    run = tune(pretrained, tmp_path / "named", **named)
+    assert run.model().calibration.fitted["data"] == "shapes:shape:train[75%:]"
+    with pytest.raises(ConfigError, match="are in"):
+        tune(pretrained, tmp_path / "same", calibrate="train[:50%]")
+    with pytest.raises(ConfigError, match="are in"):
+        tune(pretrained, tmp_path / "tested", calibrate="test")
+    with pytest.raises(ConfigError, match=r"wanted_precision 1"):
+        tune(pretrained, tmp_path / "all", wanted_precision=1.0)
+
+
+def test_a_sweep_gives_its_temperature_where_no_images_are_left(pretrained, tmp_path):
+    run = tune(
+        pretrained, tmp_path / "run", sweep=True, lrs=(0.1,), dev=0.3, train="train", test="validation"
+    )
+    swept = vitrail.load(tmp_path / "run/sweep/0.1/model").calibration
+    assert swept.temperature != 1 and run.model().calibration == swept

@@ -1,6 +1,7 @@
 """The card of a model: a README.md for the Hugging Face hub or a run, made from what the model knows of itself.
 
-    Checkpoint  --write_card-->  metadata for the hub, then architecture, use, scores, training, classes, license
+    Checkpoint  --write_card-->  metadata for the hub, then architecture, use, scores, confidence, limits, training,
+                              classes, license
 
 Class names, licenses and provenance are strangers' text: all of it is escaped, so that it stays text.
 """
@@ -29,8 +30,10 @@ SHOWN = (
 )  # of the architecture
 LISTED = 1000  # classes that are named
 LONGEST = 200  # characters of a text from elsewhere
-SCORES = {"top1": "top-1", "top5": "top-5", "loss": "loss", "ece": "ECE", "n": "images"}
-SHARES = ("top1", "top5")
+SCORES = {"top1": "top-1", "top5": "top-5", "loss": "loss", "ece": "ECE",
+    "answered": "sure", "answered_top1": "top-1 where sure", "n": "images",
+}  # fmt: skip
+SHARES = ("top1", "top5", "answered", "answered_top1")
 MARKS = re.compile(r"([\\`*_{}\[\]()#+!|<>&~$@])")
 
 
@@ -78,7 +81,8 @@ def write_card(checkpoint: Checkpoint, title: str, *, load: str, picture: str = 
         "```",
         "",
     ]
-    lines += [*score_lines(checkpoint.metrics), *training_lines(checkpoint.provenance)]
+    lines += [*score_lines(checkpoint.metrics), *confidence_lines(checkpoint), *limit_lines(checkpoint)]
+    lines += training_lines(checkpoint.provenance)
     if checkpoint.class_names:
         names = ", ".join(map(plain, checkpoint.class_names[:LISTED]))
         more = (
@@ -115,13 +119,74 @@ def score_lines(metrics: Mapping[str, Any]) -> list[str]:
     headings = " | ".join(SCORES[name] for name in columns)
     lines = ["## Scores", "", f"| split | {headings} |", "|---" * (len(columns) + 1) + "|"]
     for split, row in rows.items():
-        cells = (format_score(name, row.get(name)) for name in columns)
+        intervals = metrics[split].get("interval")
+        intervals = intervals if isinstance(intervals, dict) else {}
+        cells = (format_score(name, row.get(name), intervals.get(name)) for name in columns)
         lines.append(f"| {plain(split)} | {' | '.join(cells)} |")
     return [*lines, ""]
 
 
-def format_score(name: str, value: float | None) -> str:
-    return "" if value is None else f"{value:.2%}" if name in SHARES else f"{value:,.4g}"
+def format_score(name: str, value: float | None, interval: Any = None) -> str:
+    """Return a score as text, with its 95% interval if that is known."""
+    if value is None:
+        return ""
+    if name not in SHARES:
+        return f"{value:,.4g}"
+    ends = interval if isinstance(interval, list | tuple) and len(interval) == 2 else ()
+    if not ends or not all(isinstance(end, int | float) for end in ends):
+        return f"{value:.2%}"
+    return f"{value:.2%} ({100 * ends[0]:.1f}-{ends[1]:.1%})"
+
+
+def confidence_lines(checkpoint: Checkpoint) -> list[str]:
+    """Return what the model's probabilities mean, and when it is unsure."""
+    c, fitted = checkpoint.calibration, checkpoint.calibration.fitted
+    if not checkpoint.config.classes:
+        return []
+    on = ""
+    if isinstance(fitted.get("n"), int):
+        on = f", fitted on {fitted['n']:,} held-out images ({plain(fitted.get('data', ''))})"
+    text = f"Probabilities are {'a sigmoid of each output' if c.multi_label else 'a softmax'}"
+    lines = [
+        f"{text} at temperature {c.temperature:.3g}{on}."
+        if c.temperature != 1 or on
+        else f"{text}; no temperature was fitted: they may be too high or too low."
+    ]
+    before, after = (fitted.get(name) for name in ("before", "after"))
+    if isinstance(before, dict) and isinstance(after, dict):
+        changes = [
+            f"{SCORES[name]} {format_score(name, before[name])} without, {format_score(name, after[name])} with it"
+            for name in ("loss", "ece")
+            if isinstance(before.get(name), float) and isinstance(after.get(name), float)
+        ]
+        lines += [f"On these images: {'; '.join(changes)}."] if changes else []
+    if any(c.thresholds):
+        low, high = min(c.thresholds), max(c.thresholds)
+        text = f"A class is an answer from a probability of {low:.2f} to {high:.2f} on, by its threshold"
+        if isinstance(wanted := fitted.get("wanted_precision"), float):
+            text += f", chosen for a precision of {wanted:.0%}"
+        lines.append(f"{text}; otherwise the model is unsure.")
+    return ["## Confidence", "", *(f"- {line}" for line in lines), ""]
+
+
+def limit_lines(checkpoint: Checkpoint) -> list[str]:
+    """Return what the scores do not say."""
+    c = checkpoint.config
+    if not c.classes:
+        return []
+    H, W = c.image_size
+    lines = [
+        f"It knows its {c.classes:,} classes alone: a picture of anything else gets one of them too.",
+        f"It sees {H} x {W} pixels of a picture: what is too small to be seen there is not seen.",
+    ]
+    test = checkpoint.metrics.get("test")
+    if isinstance(test, dict) and test:
+        lines.append(
+            "Scores are for pictures like those of the test split; of other cameras, places or times they differ."
+        )
+    else:
+        lines.append("It was not tested: how often it is right is not known.")
+    return ["## Limits", "", *(f"- {line}" for line in lines), ""]
 
 
 def numbers(scores: Mapping[str, Any], split: str) -> Iterator[tuple[str, float]]:

@@ -157,7 +157,7 @@ def scores(inspection: Inspection, evaluation: Evaluation | None) -> str:
     for name, value in flatten(inspection.metrics).items():
         *places, score = name.split(".")
         label = f"recorded: {' '.join([*places, score_label(score.removeprefix('val_'))])}"
-        if value not in (None, {}, []):
+        if value not in (None, {}, []) and "interval" not in places:
             rows[label] = format_score(score, value) if isinstance(value, float) else str(value)
     return table(rows)
 

@@ -20,6 +20,7 @@ MODEL: dict[str, Any] = {
         "patch_size": 8, "grid": [8, 8],
     },
     "preprocess": "resize_small(73)|central_crop(64)|uint8|to_range(-1, 1)",
+    "temperature": 1.0, "multi_label": False,
     "explain": ["rollout", "attention", "occlusion", "neighbours"], "metrics": {"test": {"top1": 0.5901}},
     "license": {"weights": "MIT", "data": "unknown"}, "opened": "2026-11-18T20:05:03+00:00", "refused": None,
 }  # fmt: skip
@@ -159,7 +160,8 @@ PATHS: dict[str, dict[str, Any]] = {
     NAMED: {"get": operation("One model", {**MODEL, "class_names": ["n01443537 goldfish"]}, (404,))},
     f"{NAMED}/predict": {
         "post": operation(
-            "The most probable classes", {"model": "ti8-64", "results": [{"top": [TOP]}]}, IMAGES, images=True,
+            "The most probable classes",
+            {"model": "ti8-64", "results": [{"top": [TOP], "answer": [TOP["name"]]}]}, IMAGES, images=True,
             parameters=TOP_QUERY,
         )
     },

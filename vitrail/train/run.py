@@ -89,6 +89,7 @@ class Results(Always, total=False):
     test_broken: Count
     per_class: list[ClassScore]
     wrong: Count
+    interval: dict[str, Any]  # 95%, of the accuracies
     calibration: dict[str, Any]  # what the bundle has, to write it again
 
 
@@ -237,7 +238,7 @@ def evaluate_and_publish(
         results["test"] = {s.name: s.value for s in evaluation.scores()}
         results |= {"test_split": test.name, "test_examples": evaluation.n, "test_broken": evaluation.broken}
         summary = evaluation.as_json()
-        results |= {name: summary[name] for name in ("per_class", "wrong")}
+        results |= {name: summary[name] for name in ("per_class", "wrong", "interval")}
     return publish(model, assembled, run, results)
 
 
@@ -294,7 +295,10 @@ def publish(model: Model, assembled: Assembled, run: Run, results: dict[str, Any
     model.provenance = provenance | ({"start": model.provenance} if assembled.from_weights else {})
     model.license = inherit_license(model.license)
     model.calibration = Calibration.from_json(results.get("calibration", {}))
-    model.metrics = replace_nonfinite({"val": results["val"], "test": results["test"]})
+    test = results["test"]
+    if test is not None:
+        test = {**test, "n": results["test_examples"], "interval": results.get("interval", {})}
+    model.metrics = replace_nonfinite({"val": results["val"], "test": test})
     own = whole_weights(backbone(assembled.objective)) if assembled.base else {}
     if rank() == 0:
         save(model, run.path / MODEL)

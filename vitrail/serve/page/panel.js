@@ -116,9 +116,9 @@ export class Panel {
         this.answer.replaceChildren(element("p", {}, "This model has no classifier. It shows what it looks at."));
         return null;
       }
-      const { results: [{ top }] } = await photo.ask(model, "predict?top=5");
-      if (photo === this.photo && model === this.model) this.answer.replaceChildren(...answerElements(top));
-      return top[0];
+      const { results: [{ top, answer }] } = await photo.ask(model, "predict?top=5");
+      if (photo === this.photo && model === this.model) this.answer.replaceChildren(...answerElements(top, answer));
+      return { ...top[0], label: answerWords(top, answer) };
     } catch (error) {
       // What cannot be read is said once, in the place of the picture.
       if (photo === this.photo && model === this.model) {
@@ -224,14 +224,20 @@ function slider(name, least, most) {
   return { input, label, say };
 }
 
-/** The first choice in large type, then bars of the first five. */
-export function answerElements(top) {
+/** The answer in large type, then bars of the most probable classes. */
+export function answerElements(top, answer) {
   const [first] = top;
+  const sure = answer.length === 1 ? [" ", element("span", { class: "sure" }, percent(first.probability))] : [];
   return [
-    element("p", { class: "first" },
-      element("span", { class: "label" }, first.label), " ", element("span", { class: "sure" }, percent(first.probability))),
+    element("p", { class: "first" }, element("span", { class: "label" }, answerWords(top, answer)), ...sure),
     bars(top),
   ];
+}
+
+/** The classes of an answer; "unsure, perhaps ..." if there are none. */
+export function answerWords(top, answer) {
+  const labels = top.filter((one) => answer.includes(one.name)).map((one) => one.label);
+  return labels.join(", ") || `unsure, perhaps ${top[0].label}`;
 }
 
 export function bars(top) {

@@ -2,7 +2,7 @@
 import { announce, button, element, percent, spoken } from "./element.js";
 import { curve } from "./curve.js";
 import { acceptDrops, cameraButton, chooser } from "./intake.js";
-import { answerElements, problem } from "./panel.js";
+import { answerElements, answerWords, problem } from "./panel.js";
 import { address, json, request, sendImage } from "./server.js";
 
 const PAUSE = 1000;  // milliseconds between two questions about a fine-tuning
@@ -226,10 +226,10 @@ class Trial {
     const { file, model } = this;
     if (!file || !model) return;
     try {
-      const { results: [{ top }] } = await sendImage(model, "predict?top=5", file);
+      const { results: [{ top, answer }] } = await sendImage(model, "predict?top=5", file);
       if (file !== this.file || model !== this.model) return;
-      this.answer.replaceChildren(...answerElements(top));
-      announce(`${top[0].label}, ${spoken(top[0].probability)}.`);
+      this.answer.replaceChildren(...answerElements(top, answer));
+      announce(`${answerWords(top, answer)}, ${spoken(top[0].probability)}.`);
     } catch (error) {
       this.answer.replaceChildren(problem(error));
     }
