@@ -71,15 +71,15 @@ def finetune(
     """Fine-tune `model`, a path, a name or a model, on `data`, with any setting of an experiment or a sweep by
     keyword.
 
-    Settings that are not given are chosen by `protocol` (default, paper, augreg, bit), or by a published `recipe`.
-    The same call again resumes.
+    Settings that are not given are chosen by `protocol` (default, plain, paper, augreg, bit), or by a published
+    `recipe`. The same call again resumes.
     """
     name = "model" if isinstance(model, Model) else str(model)
     folder = default_folder(str(data), name) if out is None else Path(out)
     if isinstance(model, Model):
         model = store_start(model, folder, device)
     chosen = find_finetuning_recipe(recipe).make if recipe else protocol
-    prepared = prepare(data, model, protocol=chosen, device=device, **settings)
+    prepared = prepare(data, model, protocol=chosen, device=device, out=folder, **settings)
     return run_finetuning(prepared, folder, device=device, figures=figures)
 
 

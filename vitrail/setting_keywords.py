@@ -118,3 +118,4 @@ class FinetuningSettings(ExperimentSettings, total=False):
     lrs: tuple[float, ...] | list[float]
     dev: float
     seeds: int
+    budget: str

@@ -5,7 +5,7 @@ import pytest
 from vitrail.objectives.classification import Classification
 from vitrail.objectives.masked_patches import MaskedPatches
 from vitrail.recipes.names import FINETUNING_RECIPES, RECIPES, find_finetuning_recipe, find_recipe
-from vitrail.transfer.protocols import Facts
+from vitrail.transfer.facts import Facts
 
 # models, data, epochs, lr, schedule, weight decay, dropout
 TABLE_3 = [

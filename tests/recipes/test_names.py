@@ -10,7 +10,7 @@ from vitrail.recipes.names import FINETUNING_RECIPES, RECIPES, find_finetuning_r
 from vitrail.train.assemble import build_model, model_config
 from vitrail.train.optim import lr_at
 from vitrail.train.settings import Experiment
-from vitrail.transfer.protocols import Facts
+from vitrail.transfer.facts import Facts
 
 DOCS = Path(__file__).parents[2] / "docs" / "recipes.md"
 

@@ -28,8 +28,8 @@ from vitrail.train.keywords import override
 from vitrail.train.optim import lr_at
 from vitrail.train.settings import Experiment
 from vitrail.transfer import finetune
+from vitrail.transfer.facts import gather_facts, sample_sizes
 from vitrail.transfer.finetune import prepare
-from vitrail.transfer.protocols import gather_facts, sample_sizes
 from vitrail.transfer.results_page import results_page
 
 DATA = "shapes?image_size=16&n=80"
@@ -669,3 +669,60 @@ def test_a_sweep_gives_its_temperature_where_no_images_are_left(pretrained, tmp_
     )
     swept = vitrail.load(tmp_path / "run/sweep/0.1/model").calibration
     assert swept.temperature != 1 and run.model().calibration == swept
+
+
+def test_a_run_with_a_budget_keeps_its_choices_whatever_the_machine_does_later(
+    pretrained, tmp_path, monkeypatch, caplog
+):
+    """Killed and resumed on a machine that became a thousand times slower: the same weights, nothing measured."""
+    settings = {"budget": "1h", "steps": 4}
+    whole = tune(pretrained, tmp_path / "whole", **settings)
+    chosen = card(whole.folder)["config"]
+    assert "Within 1h: training all layers at 16 px" in caplog.text
+    assert set(chosen["speed"]) == {"flops", "reading"} and chosen["sweep"]["budget"] == "1h"
+
+    def step(self, row):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    shutil.copytree(whole.folder, tmp_path / "run")
+    for name in ("checkpoints", "model", "metrics.jsonl"):  # as if it had just begun
+        place = tmp_path / "run" / name
+        shutil.rmtree(place) if place.is_dir() else place.unlink()
+    started = {k: v for k, v in card(whole.folder).items() if k not in ("results", "first_checkpoint")}
+    (tmp_path / "run" / "run.json").write_text(json.dumps(started))
+    monkeypatch.setattr("vitrail.transfer.speed.measure_speed", None)  # would fail
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        patch.setattr(training_display.TrainingDisplay, "step", step)
+        tune(pretrained, tmp_path / "run", **settings)
+    again = tune(pretrained, tmp_path / "run", **settings)
+    assert same(weights(again.folder), weights(whole.folder))
+    assert card(again.folder)["config"] == chosen
+    assert tune(pretrained, tmp_path / "run", **settings).results == again.results
+    monkeypatch.undo()
+    with pytest.raises(ConfigError, match="budget"):
+        tune(pretrained, tmp_path / "run", budget="2h", steps=4)
+
+
+def test_a_speed_in_a_damaged_run_json_is_refused(pretrained, tmp_path):
+    trained = tune(pretrained, tmp_path / "run", budget="1h", steps=1)
+    content = card(trained.folder)
+    content["config"]["speed"] = {"flops": "fast"}
+    (trained.folder / "run.json").write_text(json.dumps(content))
+    with pytest.raises(CheckpointError, match="speed"):
+        tune(pretrained, tmp_path / "run", budget="1h", steps=1)
+
+
+@pytest.mark.parametrize("protocol", ["plain", "paper"])
+def test_a_budget_is_for_the_default_protocol(pretrained, tmp_path, protocol):
+    with pytest.raises(ConfigError, match="budget 1h is for protocol default"):
+        tune(pretrained, tmp_path / "run", protocol=protocol, budget="1h")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_validation_split_is_watched_unless_splits_are_named():
+    data = "shapes?image_size=16&n=4000"
+    made = ask(data, "mu/8@16").experiment
+    assert made.data.val == "validation" and made.training.monitor == "val_top1"
+    for named in ({"val": "none"}, {"test": "validation"}, {"train": "train+validation"}):
+        other = ask(data, "mu/8@16", **named).experiment
+        assert other.training.monitor == "" and other.data.val == "none"

@@ -1,5 +1,7 @@
 """The published protocols as they are printed, and the one for a folder of photographs."""
 
+from functools import partial
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,10 +9,15 @@ from hypothesis import strategies as st
 from vitrail.data import preprocess as pp
 from vitrail.data.settings import DataSettings
 from vitrail.errors import ConfigError
+from vitrail.models.names import make_config
 from vitrail.train.optim import lr_at
-from vitrail.transfer.protocols import PROTOCOLS, Facts, augreg, bit, default, paper, round_to
+from vitrail.transfer.facts import Facts, Speed, training_flops
+from vitrail.transfer.plans import choose_plan, list_plans, round_to
+from vitrail.transfer.protocols import PROTOCOLS, Sweep, augreg, bit, default, paper, plain
 
 RANGE = "to_range(-1, 1)"
+TI8 = partial(training_flops, make_config("Ti/8", classes=10))
+SMALL_MODEL = {"examples": 800, "model_size": 64, "stride": 8, "short_side": 128, "gpu": False, "flops": TI8}
 
 
 def facts(examples=50_000, **more):
@@ -122,7 +129,7 @@ def test_every_protocol_is_complete_and_its_lines_make_the_size(
     assert pp.parse(line).image_size == (size, size)
     if made.data.evaluate_preprocess:
         assert pp.parse(made.data.evaluate_preprocess).image_size == (size, size)
-    assert int(made.training.steps) >= 200 and 0 < tuning.sweep.dev < 1 and tuning.sweep.sweep == sweep
+    assert int(made.training.steps) >= 100 and 0 < tuning.sweep.dev < 1 and tuning.sweep.sweep == sweep
     assert made.data.batch_size <= max(4, examples)
     assert made.optimizer.optimizer == (optimizer or "sgd") and made.optimizer.lr <= max(tuning.sweep.lrs)
     made.resolve(max(examples, 512), cuda=gpu)
@@ -138,18 +145,129 @@ def test_default_lengths(examples, batch_size, steps):
 
 
 @pytest.mark.parametrize(
-    ("fields", "size"),
+    ("fields", "size", "plain_size"),
     [
-        ({"gpu": False}, 224),  # a CPU stays at the checkpoint's own size
-        ({"short_side": 2000}, 384),
-        ({"short_side": 300}, 304),  # no larger than the images, in whole patches
-        ({"short_side": 50}, 224),
-        ({"model_size": 64, "stride": 8}, 112),
+        ({"gpu": False}, 224, 224),  # a large model stays at its own size on a CPU
+        ({"short_side": 2000}, 448, 384),
+        ({"short_side": 300}, 304, 304),  # no larger than the images, in whole patches
+        ({"short_side": 50}, 224, 224),
+        ({"short_side": 2000, "resizable": False}, 224, 384),
+        ({"model_size": 64, "stride": 8}, 128, 112),
+        (SMALL_MODEL, 128, 64),  # a small one does not
     ],
 )
-def test_default_sizes(fields, size):
+def test_sizes(fields, size, plain_size):
     assert default(facts(**fields)).experiment.model.image_size == size
-    assert size <= 2 * facts(**fields).model_size
+    assert plain(facts(**fields)).experiment.model.image_size == plain_size
+
+
+def test_on_a_cpu_a_larger_size_has_half_of_the_steps():
+    steps = {
+        gpu: default(facts(**SMALL_MODEL | {"gpu": gpu})).experiment.training.steps for gpu in (True, False)
+    }
+    assert steps == {True: 250, False: 125}
+
+
+@pytest.mark.parametrize(
+    ("fields", "balance"),
+    [
+        ({}, 0.0),
+        ({"imbalance": 1.9}, 0.0),
+        ({"imbalance": 10.0}, 1.0),
+        ({"imbalance": 10.0, "loss": "sigmoid"}, 0.0),
+    ],
+)
+def test_uneven_classes_are_evened_out(fields, balance):
+    assert default(facts(**fields)).experiment.objective.balance == balance
+    assert plain(facts(**fields)).experiment.objective.balance == 0.0
+
+
+@pytest.mark.parametrize(
+    ("val", "examples", "watched"),
+    [
+        ("validation", 99, ("none", "10%", "", 0)),
+        ("validation", 100, ("validation", "10%", "", 0)),
+        ("validation", 500, ("validation", "10%", "val_top1", 3)),
+        (
+            "validation",
+            10_000,
+            ("validation", "25%", "val_top1", 3),
+        ),  # else it would take longer than the training
+    ],
+)
+def test_a_run_is_watched_where_there_is_enough_to_watch_it_on(val, examples, watched):
+    made = default(facts(4_000, val=val, val_examples=examples)).experiment
+    training = made.training
+    assert (made.data.val, training.evaluate_every, training.monitor, training.patience) == watched
+
+
+def test_a_part_of_a_large_training_split_is_held_out():
+    made = default(facts(20_000, val="train[98%: per class]", val_examples=400)).experiment
+    assert (made.data.train, made.data.val) == ("train[:98% per class]", "train[98%: per class]")
+
+
+def test_the_head_alone_needs_features_only_once():
+    made = default(facts(tune="head")).experiment
+    assert (made.optimizer.tune, made.data.augment) == ("head", "none")
+    assert (made.model.dropout, made.model.drop_path, made.model.image_size) == (0.0, 0.0, 224)
+
+
+# ---- within a budget ----
+
+
+def within(budget, flops=50e9, **more):
+    return default(facts(**SMALL_MODEL | {"budget": budget, "speed": Speed(flops, 0.001)} | more))
+
+
+@pytest.mark.parametrize(
+    ("budget", "chosen"),
+    [
+        ("3h", (128, "all", 250)),
+        ("70m", (128, "all", 250)),
+        ("40m", (128, "all", 125)),
+        ("8m", (64, "all", 125)),
+        ("5m", (64, "last:4", 125)),
+        ("1m", (64, "head", 250)),
+        ("1s", (64, "head", 250)),  # nothing fits: the quickest
+    ],
+)
+def test_a_budget_buys_the_best_that_fits(budget, chosen):
+    made = within(budget).experiment
+    assert (made.model.image_size, made.optimizer.tune, made.training.steps) == chosen
+
+
+@given(seconds=st.integers(1, 10**5), flops=st.sampled_from([1e9, 5e10, 1e13]), runs=st.integers(1, 5))
+def test_what_is_chosen_fits_and_more_time_never_buys_less(seconds, flops, runs):
+    speed = Speed(flops, 0.001)
+    made = [facts(**SMALL_MODEL, budget=f"{s}s", speed=speed, runs=runs) for s in (seconds, 2 * seconds)]
+    plans = list_plans(made[0])
+    less, more = (choose_plan(one)[0] for one in made)
+    assert plans.index(more) <= plans.index(less)
+    if less != plans[-1]:
+        assert less.seconds(made[0], made[0].speed) <= seconds
+
+
+def test_what_more_time_would_bring_is_said():
+    said = within("8m").remarks
+    assert said[0].startswith("Within 8m: training all layers at 64 px for 125 steps, about ")
+    assert said[1].startswith("Next: training all layers at 64 px for 250 steps, with --budget ")
+    need = said[1].partition("--budget ")[2].partition("m")[0]
+    assert within(f"{need}m").experiment.training.steps == 250
+    assert within("1s").remarks[0].startswith("Nothing fits into 1s; the least: training the head")
+    assert "--image-size 256, " in within("9h", short_side=500).remarks[1]
+    assert within("9h").remarks[1:] == ()
+
+
+def test_what_is_set_limits_what_a_budget_chooses():
+    assert within("1m", image_size=96).experiment.model.image_size == 96
+    assert within("3h", tune="head").experiment.optimizer.tune == "head"
+    assert within("1m", tune="last:2").experiment.optimizer.tune == "last:2"
+
+
+@pytest.mark.parametrize("wrong", ["10", "m", "0m", "-1m", "10 minutes", "1d", "1e3m", "nan m"])
+def test_what_is_not_a_time(wrong):
+    with pytest.raises(ConfigError, match="is not a time such as 30s, 10m or 2h"):
+        Sweep(budget=wrong)
 
 
 def test_round_to():

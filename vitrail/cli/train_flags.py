@@ -44,9 +44,9 @@ class PretrainOptions:
 @dataclass(frozen=True)
 class FinetuneOptions:
     recipe: str = ""  # published fine-tuning to start from; `list` shows them
-    # what chooses the settings that are left unset: default is for photographs, paper is Table 4, augreg the preset
-    # of its checkpoints, bit is BiT-HyperRule
-    protocol: Literal["default", "paper", "augreg", "bit"] = "default"
+    # what chooses the settings that are left unset: default is for photographs, plain the same without looking at
+    # them, paper is Table 4, augreg the preset of its checkpoints, bit is BiT-HyperRule
+    protocol: Literal["default", "plain", "paper", "augreg", "bit"] = "default"
     out: str = ""  # folder of the run; if unset, runs/DATA-MODEL
 
 
@@ -91,7 +91,10 @@ def facts_in(words: list[str]) -> dict[str, Any]:
         "schedule": word_after("--schedule", words) or None,
         "preprocess": word_after("--preprocess", words) or None,
         "augment": word_after("--augment", words) or None,
+        "tune": word_after("--tune", words) or None,
+        "loss": word_after("--loss", words) or None,
         "sweep": "--sweep" in words,
+        "budget": word_after("--budget", words),
     }
 
 

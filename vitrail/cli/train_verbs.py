@@ -95,8 +95,9 @@ def finetune_command(words: list[str]) -> Output:
     from vitrail.inspection import figures
     from vitrail.recipes.names import find_finetuning_recipe
     from vitrail.train.assemble import default_folder
+    from vitrail.transfer.facts import Facts
     from vitrail.transfer.finetune import prepare, run_finetuning
-    from vitrail.transfer.protocols import PROTOCOLS, Facts
+    from vitrail.transfer.protocols import PROTOCOLS
 
     name = word_after("--recipe", words)
     if name == "list":
@@ -108,7 +109,7 @@ def finetune_command(words: list[str]) -> Output:
     named = word_after("--protocol", words) or "default"
     protocol = recipe.make if recipe is not None else PROTOCOLS.get(named, PROTOCOLS["default"])
     data, model = word_after("--data", words), word_after("--model", words)
-    facts = facts_in(words)
+    facts, sweep = facts_in(words), dict[str, Any]()
 
     def parse_over(finetuning: Finetuning) -> tuple[Any, Any, dict[str, Any], Common]:
         # A switch that is on by default has no flag to turn it on.
@@ -118,11 +119,14 @@ def finetune_command(words: list[str]) -> Output:
 
     if not (asks_for_help(words) and data and model):
         text += "\n\nThe values below are for 1,000 photographs; add --data and --model to see those for your data."
-        parse_over(protocol(Facts(**facts)))  # a wrong flag is refused before data and weights are read
+        # A wrong flag is refused before data and weights are read.
+        _, _, more, _ = parse_over(protocol(Facts(**facts)))
+        sweep = {"seeds": more["sweep"].seeds, "lrs": more["sweep"].lrs}
     device: Any = word_after("--device", words) or "auto"
-    train = {"train": split} if (split := word_after("--train", words)) else {}
-    known = {setting: value for setting, value in facts.items() if value}
-    prepared = prepare(data, model, protocol=protocol, device=device, **known, **train)
+    known = sweep | {setting: value for setting, value in facts.items() if value}
+    known |= {name: word for name in ("train", "val", "test") if (word := word_after(f"--{name}", words))}
+    folder = Path(word_after("--out", words) or default_folder(data, model))
+    prepared = prepare(data, model, protocol=protocol, device=device, out=folder, **known)
     if asks_for_help(words):
         experiment = show_architecture(prepared.finetuning.experiment, prepared.inputs.start)
         parse_over(replace(prepared.finetuning, experiment=experiment))

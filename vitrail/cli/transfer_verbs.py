@@ -46,7 +46,8 @@ def transfer_command(words: list[str]) -> Output:
     from vitrail.cli.transfer_flags import TaskSweep, TransferOptions, find_changes, hide_own
     from vitrail.inspection import figures
     from vitrail.train.assemble import default_folder
-    from vitrail.transfer.protocols import PROTOCOLS, Facts
+    from vitrail.transfer.facts import Facts
+    from vitrail.transfer.protocols import PROTOCOLS
     from vitrail.transfer.suite import SUITE, table, transfer
 
     protocol = PROTOCOLS.get(word_after("--protocol", words), PROTOCOLS["default"])

@@ -47,8 +47,8 @@ from vitrail.runtime.files import atomic_file
 from vitrail.runtime.interrupts import interruptible
 from vitrail.runtime.log import note
 from vitrail.train.run import lacks_model
+from vitrail.transfer.facts import check_counts
 from vitrail.transfer.finetune import prepare, run_finetuning
-from vitrail.transfer.protocols import check_counts
 
 # Pictures of things that the included model was trained to name, rendered to look like photographs.
 RENDERED = Path(__file__).parents[1] / "assets" / "pictures"

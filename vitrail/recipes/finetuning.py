@@ -19,7 +19,8 @@ from vitrail.models.cost import cost
 from vitrail.models.names import make_config
 from vitrail.recipes.recipe import hours_of_h200, rounded
 from vitrail.train.keywords import override
-from vitrail.transfer.protocols import GRID, IMAGENET_GRID, Facts, Finetuning, bit, paper
+from vitrail.transfer.facts import Facts
+from vitrail.transfer.protocols import GRID, IMAGENET_GRID, Finetuning, bit, paper
 from vitrail.transfer.protocols import augreg as augreg_protocol
 
 

@@ -41,11 +41,13 @@ from vitrail.train.estimate import advise
 from vitrail.train.keywords import override
 from vitrail.train.run import Figures, Results, Scores, Trained, finish, lacks_model, run
 from vitrail.train.settings import Experiment
-from vitrail.transfer.protocols import PROTOCOLS, Finetuning, Protocol, gather_facts
+from vitrail.transfer.facts import find_val, gather_facts
+from vitrail.transfer.protocols import PROTOCOLS, Finetuning, Protocol, Sweep
 from vitrail.transfer.results_page import describe_tie, results_page
+from vitrail.transfer.speed import find_speed
 
 # Settings of a person's that others depend on: fields of `Facts`.
-ASKED = ("image_size", "optimizer", "schedule", "preprocess", "augment")
+ASKED = ("image_size", "optimizer", "schedule", "preprocess", "augment", "tune", "loss")
 Start = Callable[[str, Experiment], Trained]  # train in a folder inside
 
 
@@ -87,9 +89,13 @@ def prepare(
     *,
     protocol: str | Protocol = "default",
     device: Device = "auto",
+    out: str | Path | None = None,
     **settings: Any,
 ) -> Prepared:
-    """Look at the data and the checkpoint, and complete the settings by a protocol, named or given."""
+    """Look at the data and the checkpoint, and complete the settings by a protocol, named or given.
+
+    With a budget the machine is measured, unless a run in `out` has begun with that budget: it keeps its choices.
+    """
     if isinstance(protocol, str):
         if protocol not in PROTOCOLS:
             raise ConfigError(f"protocol {protocol!r} is not one of {', '.join(PROTOCOLS)}")
@@ -103,8 +109,18 @@ def prepare(
     chosen: dict[str, Any] = {name: settings.get(name) for name in ASKED}
     start = {"data": data, "model": model, "image_size": chosen["image_size"], "train": train}
     inputs = Inputs.read(override(Experiment(), start))
-    chosen |= {"gpu": pick(device).type == "cuda", "sweep": bool(settings.get("sweep"))}
+    sweep = override(Sweep(), {k: v for k, v in settings.items() if k in vars(Sweep())})
+    chosen |= {"gpu": pick(device).type == "cuda", "sweep": sweep.sweep, "budget": sweep.budget}
     facts = gather_facts(inputs, str(model), train, **chosen)
+    facts = replace(facts, runs=sweep.seeds + len(sweep.lrs) * sweep.sweep)
+    if not {"train", "val", "test"} & set(settings):
+        facts = find_val(inputs.data, facts)
+    if sweep.budget:
+        if protocol is not PROTOCOLS["default"]:
+            raise ConfigError(
+                f"budget {sweep.budget} is for protocol default: others have steps of their own"
+            )
+        facts = replace(facts, speed=find_speed(out, sweep.budget, facts, inputs, str(model), device))
     finetuning = override(protocol(facts), {"data": data, "model": model, **settings})
     objective = finetuning.experiment.objective
     if not objective.needs_labels:
@@ -266,6 +282,8 @@ def describe_finetuning(finetuning: Finetuning, assembled: Assembled, inputs: In
         )
     else:
         text += f", testing on {len(sources.test):,} ({sources.test.name})"
+    if sources.val is not None:
+        text += f", watching {len(sources.val):,} ({sources.val.name})"
     if (held_out := sources.calibrate) is not None and held_out is not sources.val:
         text += f", calibrating on {len(held_out):,} ({held_out.name})"
     # Those of validation and test that are there and of which nothing is used.
@@ -291,6 +309,8 @@ def describe_finetuning(finetuning: Finetuning, assembled: Assembled, inputs: In
                 f"{copies:,} of {len(sources.test):,} test images are near-duplicates of training images, so the "
                 f"test is too easy: '{inputs.data.base}?group=copies' keeps copies on one side of the split"
             )
+    for remark in finetuning.remarks:
+        note(remark)
     if missing := sources.untested():
         assert sources.test is not None
         note(

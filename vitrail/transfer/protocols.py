@@ -4,8 +4,11 @@
     augreg    the published code's preset for AugReg's checkpoints: the paper's, but 500 steps at lr 0.03, whatever
               the size of the data
     bit       BiT-HyperRule: SGD, batch 512, lr dropping at milestones, image size by the size of the images
-    default   for a folder of photographs: a small batch, steps by the size of the data, no higher resolution
-              than the images and the machine allow
+    default   for a folder of photographs: a small batch, and by rules (docs/finetuning.md says why) the image size,
+              the steps, what is trained, the augmentation, and how uneven classes are evened out; within --budget,
+              the time that a person has
+    plain     what the default was before it looked at the images: steps by the size of the data, on a CPU the
+              checkpoint's own image size
 
 A fine-tuning is an experiment and a sweep: lr is chosen on a part held out of train, then all of train is used.
 """
@@ -13,23 +16,19 @@ A fine-tuning is an experiment and a sweep: lr is chosen on a part held out of t
 from __future__ import annotations
 
 import re
-import statistics
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from vitrail.data import preprocess as pp
-from vitrail.data.decode import decode
-from vitrail.data.sources import Source
-from vitrail.errors import ConfigError, DataError, ImageError
-from vitrail.models.names import make_config
-from vitrail.models.vit import ViTConfig
-from vitrail.train.assemble import Inputs
-from vitrail.train.data_splits import MEDIUM, SMALL, held_part
+from vitrail.errors import ConfigError
+from vitrail.train.data_splits import MEDIUM, held_part
 from vitrail.train.keywords import override
 from vitrail.train.settings import Experiment
+from vitrail.transfer.facts import Facts, Speed
+from vitrail.transfer.plans import EVALUATIONS, choose_plan, in_seconds, photo_batch, photo_steps, round_to
 
-LOOKED_AT = 20  # images, for their size
+UNEVEN = 2.0  # images of the largest class for one of the smallest, above which classes are evened out
+CURVE, CHOOSE_BY = 100, 500  # validation images to watch a run on; to choose by, which needs more
 GRID = (0.001, 0.003, 0.01, 0.03)
 IMAGENET_GRID = (0.003, 0.01, 0.03, 0.06)
 ADAMW_LR, ADAMW_GRID = 3e-4, (1e-4, 3e-4, 1e-3, 3e-3)  # the protocols have those of SGD
@@ -43,6 +42,8 @@ class Sweep:
     lrs: tuple[float, ...] = GRID  # learning rates that --sweep chooses from
     dev: float = 0.1  # fraction of train that --sweep holds out
     seeds: int = 1  # number of runs, for mean and spread; the first has --seed
+    # time for all of the training, such as 30s, 10m or 2h; protocol default chooses what fits
+    budget: str = ""
 
     def __post_init__(self) -> None:
         if self.seeds < 1:
@@ -53,6 +54,8 @@ class Sweep:
             )
         if self.sweep and not self.lrs:
             raise ConfigError("sweep without lrs to choose from: set lrs, such as --lrs 0.001 0.01")
+        if self.budget:
+            in_seconds(self.budget)
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,8 @@ class Finetuning:
 
     experiment: Experiment = field(default_factory=Experiment)
     sweep: Sweep = field(default_factory=Sweep)
+    speed: Speed | None = None  # of the machine, where there is a budget
+    remarks: tuple[str, ...] = ()  # to be said before training
 
     def __post_init__(self) -> None:
         train = self.experiment.data.train
@@ -71,97 +76,8 @@ class Finetuning:
 
     def identity(self) -> dict[str, Any]:
         """Return the settings that must be equal for a fine-tuning to be resumed, as run.json has them."""
-        return self.experiment.identity() | {"sweep": vars(self.sweep)}
-
-
-@dataclass(frozen=True)
-class Facts:
-    """Facts about the data and the checkpoint that a protocol looks at."""
-
-    examples: int = 1000  # to train on
-    classes: int = 10
-    short_side: int = 224  # of a typical image, in pixels
-    area: int = 224 * 224  # likewise
-    model_size: int = 224  # image size that the checkpoint was made for
-    stride: int = 16  # pixels from one patch to the next; 1 for ResNets
-    value_op: str = "to_range(-1, 1)"  # the end of the model's preprocessing line
-    gpu: bool = False
-    has_dropout: bool = True  # False: a ResNet
-    # What the person has set and other settings depend on; None: nothing.
-    image_size: int | Literal["any"] | None = None
-    optimizer: str | None = None
-    schedule: str | None = None
-    preprocess: str | None = None
-    augment: str | None = None
-    sweep: bool = False
-
-    @property
-    def pixels(self) -> int | None:
-        return None if self.image_size == "any" else self.image_size
-
-    @property
-    def small(self) -> bool:
-        return self.examples < SMALL
-
-
-def gather_facts(inputs: Inputs, model: str, train: str, *, gpu: bool, **asked: Any) -> Facts:
-    """Look at the data and the checkpoint. `asked`: what the person has set of the last fields of `Facts`."""
-    source = inputs.data.part("train" if train == "auto" else train)
-    check_counts(source)
-    if inputs.start is not None:
-        config, line = inputs.start.config, inputs.start.preprocess
-    else:
-        config, line = make_config(model), "to_range(-1, 1)"
-    height, width = config.image_size
-    if height != width and asked.get("image_size") is None:
-        raise ConfigError(
-            f"{model} is for images of {height} x {width} pixels, but fine-tuning crops squares: --image-size "
-            f"{min(height, width)} resamples its positions to a square"
-        )
-    sizes = sample_sizes(source)
-    return Facts(
-        examples=len(source),
-        classes=len(source.class_names),
-        short_side=int(statistics.median(min(size) for size in sizes)),
-        area=int(statistics.median(h * w for h, w in sizes)),
-        model_size=min(height, width),
-        stride=config.stride if isinstance(config, ViTConfig) else 1,
-        value_op=str(pp.Pipeline((), pp.parse(line).value_op)),
-        gpu=gpu,
-        has_dropout=isinstance(config, ViTConfig),
-        **asked,
-    )
-
-
-def sample_sizes(source: Source) -> list[tuple[int, int]]:
-    """Return (H, W) of a few images, evenly taken."""
-    sizes: list[tuple[int, int]] = []
-    for index in range(0, len(source), max(1, len(source) // LOOKED_AT)):
-        try:
-            image = source.read(index).image
-            height, width = (decode(image) if isinstance(image, bytes) else image).shape[:2]
-            sizes.append((height, width))
-        except (ImageError, DataError):
-            continue  # the loader reports broken files; they have no size
-    if not sizes:
-        raise DataError(f"{source.name}: none of the images that were sampled for their size can be read")
-    return sizes
-
-
-def check_counts(source: Source) -> None:
-    """Raise an error if a class has too few images, before anything is computed."""
-    if len(source.class_names) < 2:
-        raise DataError(
-            f"{source.name} has only one class, {', '.join(source.class_names)}: at least two are needed"
-        )
-    counts = dict.fromkeys(source.class_names, 0)
-    for label in source.labels.tolist():
-        counts[source.class_names[label]] += 1
-    if few := [name for name, n in counts.items() if n < 2]:
-        raise DataError(
-            f"{source.name}: {len(few)} classes have fewer than 2 images to train on: {', '.join(few[:5])}; "
-            "add images, or leave these classes out"
-        )
+        speed = {} if self.speed is None else {"speed": vars(self.speed)}
+        return self.experiment.identity() | {"sweep": vars(self.sweep), **speed}
 
 
 def paper(facts: Facts) -> Finetuning:
@@ -202,20 +118,48 @@ def bit(facts: Facts) -> Finetuning:
     return complete(facts, settings | published_length(facts) | no_dropout(facts))
 
 
-def default(facts: Facts) -> Finetuning:
-    n = facts.examples
-    size = facts.pixels or photo_size(facts)
-    batch_size = min(64, max(4, 2 ** ((n // 8).bit_length() - 1)))  # at least 8 steps in an epoch
-    epochs = 20 if n < 5_000 else 10 if n < 50_000 else 5
+def plain(facts: Facts) -> Finetuning:
+    size, batch_size = facts.pixels or photo_size(facts), photo_batch(facts)
     settings = {
         "image_size": size,
         "batch_size": batch_size,
         "lr": 0.01,
-        "steps": max(200, epochs * n // batch_size),
+        "steps": photo_steps(facts),
         "warmup": "10%",
         "augment": "light",
     }
     return complete(facts, settings)
+
+
+def default(facts: Facts) -> Finetuning:
+    plan, remarks = choose_plan(facts)
+    settings: dict[str, Any] = {
+        "image_size": plan.image_size,
+        "batch_size": photo_batch(facts),
+        "lr": 0.01,
+        "steps": plan.steps(facts),
+        "warmup": "10%",
+        "tune": plan.tune,
+        "augment": "none" if plan.tune == "head" else "light",
+        "balance": 1.0 if facts.imbalance > UNEVEN and facts.loss != "sigmoid" else 0.0,
+    }
+    if plan.tune == "head":
+        settings |= no_dropout(facts)  # so that features are computed once
+    settings |= watch(facts, plan.steps(facts) * photo_batch(facts))
+    return replace(complete(facts, settings), speed=facts.speed, remarks=remarks)
+
+
+def watch(facts: Facts, seen: int) -> dict[str, Any]:
+    """Measure scores during a run that sees so many images; with enough of them stop early, and keep the best."""
+    if facts.val_examples < CURVE:
+        return {}
+    often = "10%" if EVALUATIONS * facts.val_examples <= seen else "25%"
+    settings: dict[str, Any] = {"val": facts.val, "evaluate_every": often}
+    if facts.val.startswith("train["):
+        settings["train"] = facts.val.replace(": per", " per").replace("[", "[:")
+    if facts.val_examples >= CHOOSE_BY:
+        settings |= {"monitor": "val_top1", "patience": 3}
+    return settings
 
 
 def complete(facts: Facts, settings: dict[str, Any]) -> Finetuning:
@@ -259,10 +203,11 @@ def photo_size(facts: Facts) -> int:
     return round_to(limit, facts.stride)
 
 
-def round_to(size: int, stride: int) -> int:
-    """Return the nearest size that the patches divide."""
-    return max(1, round(size / stride)) * stride
-
-
 Protocol = Callable[[Facts], Finetuning]
-PROTOCOLS: dict[str, Protocol] = {"default": default, "paper": paper, "augreg": augreg, "bit": bit}
+PROTOCOLS: dict[str, Protocol] = {
+    "default": default,
+    "plain": plain,
+    "paper": paper,
+    "augreg": augreg,
+    "bit": bit,
+}

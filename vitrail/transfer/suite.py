@@ -46,9 +46,10 @@ from vitrail.train.keywords import override, override_known
 from vitrail.train.run import Figures, lacks_model
 from vitrail.train.settings import INCIDENTAL
 from vitrail.transfer import tables
+from vitrail.transfer.facts import check_counts
 from vitrail.transfer.finetune import Scored, prepare, run_finetuning
 from vitrail.transfer.paper_scores import paper_model, paper_score
-from vitrail.transfer.protocols import Finetuning, check_counts
+from vitrail.transfer.protocols import Finetuning
 
 Method = Literal["fewshot", "linear", "knn", "finetune"]
 METHODS = get_args(Method)
@@ -76,7 +77,7 @@ class SuiteSettings:
     train_split: str = "train"  # split to learn from
     test_split: str | None = None  # split to test on; if unset, test or else validation
     # what chooses the settings of fine-tuning that are left unset
-    protocol: Literal["default", "paper", "augreg", "bit"] = "default"
+    protocol: Literal["default", "plain", "paper", "augreg", "bit"] = "default"
 
 
 SUITE = SuiteSettings()
@@ -278,7 +279,7 @@ def run_finetune(
     settings = data.settings
     changes = {"train": settings.train_split, "test": data.test_split, "seeds": settings.seeds}
     changes |= data.finetuning
-    prepared = prepare(data.where, model, protocol=settings.protocol, device=device, **changes)
+    prepared = prepare(data.where, model, protocol=settings.protocol, device=device, out=folder, **changes)
     results = run_finetuning(prepared, folder, device=device, figures=figures).results
     check_kind(results["scores"], Top1, f"{folder}: scores")
     top1 = results["scores"]["top1"]

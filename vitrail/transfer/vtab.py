@@ -38,7 +38,7 @@ from vitrail.train.keywords import override
 from vitrail.train.run import MODEL, Figures, lacks_model, run
 from vitrail.train.settings import Experiment, OptimizerSettings, TrainingSettings
 from vitrail.transfer import tables, vtab_data
-from vitrail.transfer.protocols import round_to
+from vitrail.transfer.plans import round_to
 from vitrail.transfer.vtab_tasks import GROUPS, TASKS, paper_accuracies, select_tasks
 
 
