@@ -18,7 +18,8 @@ class DataSettings:
     # split to fit the temperature on at the end, or none; auto: val, else an unused validation split
     calibrate: str = "auto"
     preprocess: str = ""  # training line; if unset, inception crop and flip, to the model's size
-    # a training line by its strength: the evaluation line, crops and flips, and with random distortions
+    # a training line by its strength: the evaluation line, crops and flips, more with random distortions; if unset,
+    # preprocess says
     augment: Literal["none", "light", "medium", "strong"] | None = None
     evaluate_preprocess: str = ""  # evaluation line, stored with the model; if unset, the model's own
     batch_size: int = 256  # examples per step, over all processes

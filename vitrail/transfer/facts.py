@@ -18,7 +18,7 @@ from vitrail.errors import ConfigError, DataError, ImageError
 from vitrail.models.names import Config, make_config
 from vitrail.models.vit import ViTConfig
 from vitrail.train.assemble import Inputs
-from vitrail.train.data_splits import SMALL, held_part
+from vitrail.train.data_splits import NOTHING, SMALL, held_part
 from vitrail.train.tuning import training_cost
 
 LOOKED_AT = 20  # images, for their size
@@ -54,6 +54,7 @@ class Facts:
     imbalance: float = 1.0  # images of the largest class for one of the smallest
     val: str = "none"  # split that the run can be watched on
     val_examples: int = 0
+    test_examples: int = 0
     speed: Speed | None = None
     runs: int = 1  # that share the time
     # What the person has set and other settings depend on; None: nothing.
@@ -128,6 +129,12 @@ def find_val(data: DataSet, facts: Facts) -> Facts:
         part = f"train[{100 * (1 - held):g}%: per class]"
         return replace(facts, val=part, val_examples=round(held * facts.examples))
     return facts
+
+
+def count_tested(data: DataSet, train: str, test: str) -> int:
+    """Return the number of images that a run will be tested on."""
+    test = (data.unseen_split(train) or "none") if test == "auto" else test
+    return 0 if test in NOTHING else len(data.part(test))
 
 
 def sample_sizes(source: Source) -> list[tuple[int, int]]:

@@ -41,7 +41,7 @@ from vitrail.train.estimate import advise
 from vitrail.train.keywords import override
 from vitrail.train.run import Figures, Results, Scores, Trained, finish, lacks_model, run
 from vitrail.train.settings import Experiment
-from vitrail.transfer.facts import find_val, gather_facts
+from vitrail.transfer.facts import count_tested, find_val, gather_facts
 from vitrail.transfer.protocols import PROTOCOLS, Finetuning, Protocol, Sweep
 from vitrail.transfer.results_page import describe_tie, results_page
 from vitrail.transfer.speed import find_speed
@@ -120,6 +120,7 @@ def prepare(
             raise ConfigError(
                 f"budget {sweep.budget} is for protocol default: others have steps of their own"
             )
+        facts = replace(facts, test_examples=count_tested(inputs.data, train, settings.get("test", "auto")))
         facts = replace(facts, speed=find_speed(out, sweep.budget, facts, inputs, str(model), device))
     finetuning = override(protocol(facts), {"data": data, "model": model, **settings})
     objective = finetuning.experiment.objective

@@ -16,7 +16,7 @@ from vitrail.transfer.facts import Facts, Speed
 LARGEST = 2  # times the checkpoint's image size; beyond, nothing was measured
 CHEAP = 12e9  # training FLOPs of an image, up to which a CPU takes the larger size without a budget: ti8-64 at 128 px
 EVALUATIONS = 10  # of a run
-START = 15.0  # seconds until the first step, and from the last one to the end
+START = {False: 15.0, True: 90.0}  # seconds apart from steps and evaluations, on a GPU with compilation
 WITHIN = 0.8  # share of a budget that may be planned: an estimate is not exact
 GAIN = "brought 5 points on textures (docs/finetuning.md)"
 
@@ -47,7 +47,8 @@ class Plan:
             compute = facts.flops(self.image_size, tune) / speed.flops
             return max(compute, speed.reading) if facts.gpu else compute + speed.reading
 
-        return facts.runs * (seen * cost(self.tune) + EVALUATIONS * facts.val_examples * cost("head"))
+        evaluated = EVALUATIONS * facts.val_examples + facts.test_examples
+        return facts.runs * (seen * cost(self.tune) + evaluated * cost("head")) + START[facts.gpu]
 
 
 def choose_plan(facts: Facts) -> tuple[Plan, tuple[str, ...]]:
@@ -83,20 +84,21 @@ def fit_budget(facts: Facts, plans: list[Plan], speed: Speed) -> tuple[Plan, tup
     """Return the first plan that fits into the budget, else the quickest, and what the one before it would take."""
     budget = in_seconds(facts.budget)
     times = [plan.seconds(facts, speed) for plan in plans]
-    fitting = [i for i, time in enumerate(times) if time + START <= WITHIN * budget]
+    fitting = [i for i, time in enumerate(times) if time <= WITHIN * budget]
     chosen = fitting[0] if fitting else times.index(min(times))
     plan = plans[chosen]
     begins = f"Within {facts.budget}" if fitting else f"Nothing fits into {facts.budget}; the least"
     said = f"{begins}: {describe_plan(plan, facts)}, about {describe_seconds(times[chosen])}"
     if not chosen:
         return plan, (said, *beyond(facts, plan.image_size))
-    better, need = plans[chosen - 1], math.ceil((times[chosen - 1] + START) / WITHIN / 60)
+    better, need = plans[chosen - 1], math.ceil(times[chosen - 1] / WITHIN / 60)
     gain = f"; twice the size {GAIN}" if better.image_size > plan.image_size else ""
     return plan, (said, f"Next: {describe_plan(better, facts)}, with --budget {need}m{gain}")
 
 
 def describe_plan(plan: Plan, facts: Facts) -> str:
-    what = {"all": "all layers", "head": "the head"}.get(plan.tune, plan.tune)
+    names = {"all": "all layers", "head": "the head", "last": f"the last {plan.tune[5:]} layers"}
+    what = names.get(plan.tune.partition(":")[0], plan.tune)
     return f"training {what} at {plan.image_size} px for {plan.steps(facts):,} steps"
 
 
