@@ -28,7 +28,7 @@ from vitrail.train.keywords import override
 from vitrail.train.optim import lr_at
 from vitrail.train.settings import Experiment
 from vitrail.transfer import finetune
-from vitrail.transfer.facts import gather_facts, sample_sizes
+from vitrail.transfer.facts import Speed, gather_facts, sample_sizes
 from vitrail.transfer.finetune import prepare
 from vitrail.transfer.results_page import results_page
 
@@ -726,3 +726,24 @@ def test_a_validation_split_is_watched_unless_splits_are_named():
     for named in ({"val": "none"}, {"test": "validation"}, {"train": "train+validation"}):
         other = ask(data, "mu/8@16", **named).experiment
         assert other.training.monitor == "" and other.data.val == "none"
+
+
+@pytest.mark.parametrize(
+    "fields", [{"image_size": "any"}, {"tune": "lora:2"}, {"sweep": True}, {"train": "train[:50%]"}]
+)
+def test_a_budget_together_with_other_settings(fields):
+    made = ask(budget="1h", **fields)
+    assert made.speed.flops > 0 and made.speed.reading > 0
+    assert made.remarks[0].startswith("Within 1h: training ")
+
+
+def test_all_runs_share_the_budget(monkeypatch):
+    """The four of a sweep and three seeds take seven times as long as one."""
+    seen = []
+    monkeypatch.setattr(
+        finetune, "find_speed", lambda out, budget, facts, *more: seen.append(facts) or Speed(1e9, 0.0)
+    )
+    ask(budget="1h")
+    ask(budget="1h", sweep=True, seeds=3)
+    assert [facts.runs for facts in seen] == [1, 7]
+    assert [facts.test_examples for facts in seen] == [20, 20]

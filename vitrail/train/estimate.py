@@ -118,7 +118,8 @@ def advise(assembled: Assembled, *, runs: int) -> float:
     if device.type == "cpu" and seconds > LONG_SECONDS:
         note(
             "That is long on a CPU. A linear probe on frozen features needs one pass over the images: "
-            f"vitrail linear {experiment.model.model} {experiment.data.data}; or train only the head: --tune head"
+            f"vitrail linear {experiment.model.model} {experiment.data.data}; or train only the head: --tune head; "
+            "or give the time that you have: --budget 20m"
         )
     return seconds
 
