@@ -187,11 +187,11 @@ def test_uneven_classes_are_evened_out(fields, balance):
     [
         ("validation", 99, ("none", "10%", "", 0)),
         ("validation", 100, ("validation", "10%", "", 0)),
-        ("validation", 500, ("validation", "10%", "val_top1", 3)),
+        ("validation", 500, ("validation", "10%", "val_top1", 5)),
         (
             "validation",
             10_000,
-            ("validation", "25%", "val_top1", 3),
+            ("validation", "25%", "val_top1", 5),
         ),  # else it would take longer than the training
     ],
 )

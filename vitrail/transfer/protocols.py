@@ -29,6 +29,9 @@ from vitrail.transfer.plans import EVALUATIONS, choose_plan, in_seconds, photo_b
 
 UNEVEN = 2.0  # images of the largest class for one of the smallest, above which classes are evened out
 CURVE, CHOOSE_BY = 100, 500  # validation images to watch a run on; to choose by, which needs more
+PATIENCE = (
+    5  # evaluations, half of a run: scores fluctuate as long as lr is high, and rise again when it falls
+)
 GRID = (0.001, 0.003, 0.01, 0.03)
 IMAGENET_GRID = (0.003, 0.01, 0.03, 0.06)
 ADAMW_LR, ADAMW_GRID = 3e-4, (1e-4, 3e-4, 1e-3, 3e-3)  # the protocols have those of SGD
@@ -158,7 +161,7 @@ def watch(facts: Facts, seen: int) -> dict[str, Any]:
     if facts.val.startswith("train["):
         settings["train"] = facts.val.replace(": per", " per").replace("[", "[:")
     if facts.val_examples >= CHOOSE_BY:
-        settings |= {"monitor": "val_top1", "patience": 3}
+        settings |= {"monitor": "val_top1", "patience": PATIENCE}
     return settings
 
 
