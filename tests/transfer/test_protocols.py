@@ -148,7 +148,9 @@ def test_default_lengths(examples, batch_size, steps):
     ("fields", "size", "plain_size"),
     [
         ({"gpu": False}, 224, 224),  # a large model stays at its own size on a CPU
-        ({"short_side": 2000}, 448, 384),
+        ({"short_side": 2000}, 384, 384),
+        ({"short_side": 2000, "model_size": 384}, 384, 656),
+        ({"short_side": 2000, "model_size": 128}, 256, 224),
         ({"short_side": 300}, 304, 304),  # no larger than the images, in whole patches
         ({"short_side": 50}, 224, 224),
         ({"short_side": 2000, "resizable": False}, 224, 384),

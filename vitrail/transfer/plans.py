@@ -13,7 +13,10 @@ from vitrail.errors import ConfigError
 from vitrail.train.estimate import describe_seconds
 from vitrail.transfer.facts import Facts, Speed
 
-LARGEST = 2  # times the checkpoint's image size; beyond, nothing was measured
+LARGEST, PAPERS = (
+    2,
+    384,
+)  # times the checkpoint's image size, beyond which nothing was measured; the paper's own size
 CHEAP = 12e9  # training FLOPs of an image, up to which a CPU takes the larger size without a budget: ti8-64 at 128 px
 EVALUATIONS = 10  # of a run
 START = {False: 15.0, True: 90.0}  # seconds apart from steps and evaluations, on a GPU with compilation
@@ -112,11 +115,12 @@ def beyond(facts: Facts, size: int) -> tuple[str, ...]:
 
 
 def largest_size(facts: Facts) -> int:
-    """Return up to twice the checkpoint's image size, no larger than the images, and no smaller than its own."""
+    """Return up to twice the checkpoint's image size, no larger than the images or the paper's, no smaller than its
+    own."""
     if not facts.resizable:
         return facts.model_size
-    limit = min(LARGEST * facts.model_size, max(facts.model_size, facts.short_side))
-    return max(facts.model_size, round_to(int(limit), facts.stride))
+    limit = min(LARGEST * facts.model_size, facts.short_side, PAPERS)
+    return max(facts.model_size, round_to(limit, facts.stride))
 
 
 def photo_batch(facts: Facts) -> int:
