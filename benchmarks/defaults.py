@@ -69,7 +69,8 @@ def run_one(options: argparse.Namespace) -> dict[str, Any]:
     settings = json.loads(options.keywords)
     folder = Path(options.out) / "runs" / f"{case}-{name}-{seed}"
     began = time.perf_counter()
-    prepared = prepare(options.cases / case, MODEL, device=options.device, seed=int(seed), **settings)
+    where = {"device": options.device, "out": folder}
+    prepared = prepare(options.cases / case, MODEL, **where, seed=int(seed), **settings)
     results = run_finetuning(prepared, folder, device=options.device).results
     seconds = time.perf_counter() - began
     experiment = prepared.finetuning.experiment
