@@ -534,7 +534,9 @@ def test_how_the_images_are_used_is_said(tmp_path, caplog):
 
 
 def test_it_is_said_before_training_that_nothing_will_be_tested(tmp_path, caplog):
-    (line,) = described(caplog, tmp_path, photos(tmp_path / "a", {"ant": 10, "bee": 10}) / "train", test="none")
+    (line,) = described(
+        caplog, tmp_path, photos(tmp_path / "a", {"ant": 10, "bee": 10}) / "train", test="none"
+    )
     assert "nothing will be tested: --train" in line
 
 
