@@ -20,7 +20,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +37,7 @@ from vitrail.inference.features import Extraction, Features, cache_folder, extra
 from vitrail.models.calibration import Calibration
 
 SETS = ("cifar10", "cifar100", "dtd10", "flowers102", "pets")
+WAYS = ("validation", "out-of-fold", "part")
 SEEDS, FOLDS = 3, 5
 L2 = (0.1, 0.01, 0.001, 1e-4)
 ERRORS = 2.0  # standard errors by which the ECE may be worse
@@ -52,7 +53,7 @@ def scores(y: Tensor, labels: Tensor, temperature: float) -> Scores:
     return {"top1": float((predicted == labels).double().mean()), "loss": loss, "ece": ece}
 
 
-def heads(data: Path) -> Iterator[tuple[str, float, Scores, Scores]]:
+def heads(data: Path, chosen: Sequence[str]) -> Iterator[tuple[str, float, Scores, Scores]]:
     """Yield (way, temperature, scores before, scores after) for each way and seed."""
     model, extraction = vitrail.load("ti8-64"), Extraction(cache=cache_folder())
     train, validation, test = (
@@ -70,8 +71,8 @@ def heads(data: Path) -> Iterator[tuple[str, float, Scores, Scores]]:
             "out-of-fold": lambda own=own, seed=seed: out_of_fold(own, l2, seed),
             "part": lambda rest=rest, tenth=tenth: (fit(rest, l2).logits(tenth.x), tenth.labels),
         }
-        for way, held_out in ways.items():
-            logits, of = held_out()
+        for way in chosen:
+            logits, of = ways[way]()
             T = fit_temperature(logits, torch.from_numpy(of))
             yield way, T, scores(y, labels, 1.0), scores(y, labels, T)
 
@@ -110,7 +111,7 @@ def finetuned(data: Path, steps: int) -> Iterator[tuple[str, float, Scores, Scor
             yield "finetune", T, {name: getattr(before, name) for name in ("top1", "loss", "ece")}, after
 
 
-def main(data: Path, steps: int = 0) -> None:
+def main(data: Path, steps: int = 0, sets: Sequence[str] = SETS, ways: Sequence[str] = WAYS) -> None:
     columns = (
         "data set",
         "temperature",
@@ -124,9 +125,9 @@ def main(data: Path, steps: int = 0) -> None:
     rows: dict[str, list[str]] = {}
     lower: dict[str, int] = {}
     worse: dict[str, int] = {}
-    for name in SETS:
+    for name in sets:
         results: dict[str, list[tuple[float, Scores, Scores]]] = {}
-        for way, T, before, after in finetuned(data / name, steps) if steps else heads(data / name):
+        for way, T, before, after in finetuned(data / name, steps) if steps else heads(data / name, ways):
             assert before["top1"] == after["top1"], "a prediction changed"
             results.setdefault(way, []).append((T, before, after))
         for way, runs in results.items():
@@ -144,7 +145,7 @@ def main(data: Path, steps: int = 0) -> None:
             print(way, rows[way][-1], flush=True)
     for way, lines in rows.items():
         print(
-            f"\n{way}: loss lower on {lower[way]} of {len(SETS)}, ECE ({BINS} bins) worse by more than {ERRORS:g} "
+            f"\n{way}: loss lower on {lower[way]} of {len(sets)}, ECE ({BINS} bins) worse by more than {ERRORS:g} "
             f"standard errors on {worse[way]}\n"
         )
         print(f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|", *lines, sep="\n")
@@ -156,5 +157,7 @@ if __name__ == "__main__":
     )
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--finetune", type=int, default=0, metavar="STEPS")
+    parser.add_argument("--sets", nargs="+", default=SETS, choices=SETS)
+    parser.add_argument("--ways", nargs="+", default=WAYS, choices=WAYS)
     arguments = parser.parse_args()
-    main(arguments.data, arguments.finetune)
+    main(arguments.data, arguments.finetune, arguments.sets, arguments.ways)

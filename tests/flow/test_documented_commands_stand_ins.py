@@ -29,7 +29,7 @@ def write_stand_ins(folder):
         (folder / name).write_bytes(picture(len(name), "JPEG"))
     for name in ("photos", "pets", "flowers102"):
         photographs(folder / name, seed=len(name))
-    parquet(folder / "tiny-imagenet", tiny[:8], {"train": 120, "validation": 16})
+    parquet(folder / "tiny-imagenet", tiny[:8], {"train": 120, "validation": 48})
     parquet(folder / "imagenet", [f"class {k}" for k in range(1000)], {"validation": 30})
     parquet(folder / "imagenet21k", [f"class {k}" for k in range(8)], {"train": 120})
     (folder / "real.json").write_text(json.dumps([[k] for k in range(30)]))
