@@ -129,6 +129,9 @@ def test_other_folders_are_refused(photos, model, tmp_path):
     (tmp_path / "other" / "findings.json").write_text("{}")
     with pytest.raises(DataError, match="vitrail findings"):
         check_data(model, photos, tmp_path / "other")
+    with pytest.raises(ConfigError, match="inside of the data"):
+        check_data(model, photos, photos / "checked")
+    assert not (photos / "checked").exists()
     with pytest.raises(ConfigError, match="max_findings"):
         check_data(model, photos, tmp_path / "new", max_findings=0)
     assert not (tmp_path / "new").exists()
@@ -189,6 +192,6 @@ def test_the_command(vitrail_command, photos, model, tmp_path, monkeypatch):
     code, out, err = vitrail_command(
         "data", "check", photos, "--model", "m", "--out", photos, "--device", "cpu"
     )
-    assert code == 2 and "choose a new folder" in err
+    assert code == 2 and "inside of the data" in err
     code, _, err = vitrail_command("data", "check", photos, "--model", "m", "--out", "o", "--split", "extra")
     assert code == 2 and "no split 'extra'" in err

@@ -77,9 +77,8 @@ def check_data(
     """
     if max_findings < 1:
         raise ConfigError(f"max_findings must be at least 1, not {max_findings}")
-    folder = Path(out)
-    check_folder(folder)
-    data_set = DataSet(data)
+    folder, data_set = Path(out), DataSet(data)
+    check_folder(folder, data_set)
     split = split or usual_split(data_set)
     source = data_set.part(split)
 
@@ -143,8 +142,11 @@ def usual_split(data_set: DataSet) -> str:
     return "train" if "train" in splits else splits[0]
 
 
-def check_folder(folder: Path) -> None:
-    """Raise ConfigError unless the folder is new, empty, or one that an earlier check wrote."""
+def check_folder(folder: Path, data_set: DataSet) -> None:
+    """Raise ConfigError unless the folder is outside of the data, and new, empty, or written by an earlier check."""
+    base = Path(data_set.base).expanduser()
+    if base.is_dir() and folder.resolve().is_relative_to(base.resolve()):
+        raise ConfigError(f"{folder} is inside of the data, which is not changed: choose a place outside")
     check_writable(folder)
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     if names and NAME not in names:
