@@ -8,7 +8,7 @@ from PIL import Image
 
 import vitrail
 from tests.evaluators.split import small_model
-from vitrail.curate.check_data import check_data
+from vitrail.curate.check_data import check_data, source_groups
 from vitrail.curate.findings import read_findings
 from vitrail.data.sources import DataSet
 from vitrail.errors import ConfigError, DataError
@@ -119,6 +119,22 @@ def test_groups_stay_together(photos, model, checked, tmp_path):
     extraction = Extraction(cache=folder.parent / "cache")
     findings = check_data(model, photos, tmp_path / "out", groups=groups, extraction=extraction)
     assert not [one for one in findings["findings"] if one["kind"] == "label" and one["label"] == "red"]
+
+
+def test_groups_are_those_of_the_data(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        for i in range(12):
+            picture(COLOURS["red"], ord(name) * 99 + i).save(tmp_path / name / f"{i // 4}_{i}.png")
+    data = DataSet(f"{tmp_path}?group={{group}}_{{number}}")
+    together = source_groups(data.part("train+validation+test"))
+    keys = [data.part("train+validation+test").key(i).rpartition("_")[0] for i in range(24)]
+    assert len(np.unique(together)) == 6
+    assert (
+        len({*zip(keys, together.tolist(), strict=True)}) == 6
+    )  # each group has one number, and no other has it
+    assert source_groups(DataSet(tmp_path).part("train+validation+test")) is None
+    assert len(np.unique(source_groups(data.part("train")))) < 6
 
 
 def test_other_folders_are_refused(photos, model, tmp_path):

@@ -42,7 +42,7 @@ from vitrail.data.decode import decode
 from vitrail.data.map_images import map_images
 from vitrail.data.readers.class_names import readable
 from vitrail.data.sources import DataSet, Source
-from vitrail.data.splits import Subset, parse_split
+from vitrail.data.splits import Joined, Subset, groups_of, parse_split
 from vitrail.errors import ConfigError, DataError
 from vitrail.inference.exported import Runnable
 from vitrail.inference.features import EXTRACTION, Extraction, cache_folder, cached_rows
@@ -72,8 +72,9 @@ def check_data(
 ) -> Findings:
     """Check a part of a data set; write the findings to the folder `out`, and return them.
 
-    `split`: if unset, see `usual_split`. `name`: of the model, for people. `groups` (images,): numbers of those
-    that belong together, as the pictures of one series; copies always do. `max_findings`: of a kind.
+    `split`: if unset, see `usual_split`. `name`: of the model, for people. `groups` (images,): numbers of those that
+    belong together, as the pictures of one series; if unset, those of the data. Copies always do. `max_findings`: of
+    a kind.
     """
     if max_findings < 1:
         raise ConfigError(f"max_findings must be at least 1, not {max_findings}")
@@ -88,6 +89,7 @@ def check_data(
         reason = next(iter(scanned.broken.values()))
         raise DataError(f"{source.name}: none of its {len(source):,} images can be read: {reason}")
     pairs = find_pairs(scanned)
+    groups = source_groups(source) if groups is None else groups
     joined = connected(len(source), [pair[:2] for pair in pairs], groups)
     x, index = read_features(model, source, readable_images, extraction)
     checks = check_features(source, x, index, joined[index], max_findings)
@@ -140,6 +142,20 @@ def usual_split(data_set: DataSet) -> str:
     if len(splits) > 1 and "train" not in splits:
         raise ConfigError(f"{data_set.where} has the splits {', '.join(splits)}: name one with --split")
     return "train" if "train" in splits else splits[0]
+
+
+def source_groups(source: Source) -> np.ndarray | None:
+    """Return the groups of a source, or of several that are joined, int64 (n,); None without any."""
+    if not isinstance(source, Joined):
+        return groups_of(source)
+    parts = [source_groups(part) for part in source.parts]
+    if all(part is None for part in parts):
+        return None
+    numbered = [
+        np.arange(len(one)) if part is None else part for one, part in zip(source.parts, parts, strict=True)
+    ]
+    shifts = np.cumsum([0, *(int(part.max()) + 1 for part in numbered)])  # groups of two parts are two
+    return np.concatenate([part + shift for part, shift in zip(numbered, shifts[:-1], strict=True)])
 
 
 def check_folder(folder: Path, data_set: DataSet) -> None:
