@@ -158,6 +158,18 @@ def test_what_finetune_would_refuse_and_what_leaves_it_out(tracks):
         open_source(f"{tracks}?skip=rare")
 
 
+def test_a_folder_that_is_too_small_to_be_split_is_inspected(tracks):
+    for path in tracks.rglob("*.png"):
+        if path.name not in ("0_0.png", "1_0.png", "2_0.png"):
+            path.unlink()
+    report = inspect_data(tracks)
+    assert [split.images for split in report.splits] == [6]
+    assert ["'validation'" in report.refusals[0], "'test'" in report.refusals[1]] == [True, True]
+    assert all("?validation=0.2&test=0.2" in refusal for refusal in report.refusals)
+    with pytest.raises(DataError, match="no images for 'test'"):
+        inspect_data(tracks, splits=["test"])
+
+
 def test_classes_that_train_does_not_have(tracks, tmp_path):
     for split in ("train", "test"):
         shutil.copytree(tracks, tmp_path / "split" / split)

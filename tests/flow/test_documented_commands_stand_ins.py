@@ -29,6 +29,12 @@ def write_stand_ins(folder):
         (folder / name).write_bytes(picture(len(name), "JPEG"))
     for name in ("photos", "pets", "flowers102"):
         photographs(folder / name, seed=len(name))
+    labels = [f"{name}/{i}.jpg,{name}" for name in PHOTOS for i in range(10)]
+    (folder / "labels.csv").write_text("\n".join(["file_name,label", *labels]))
+    (folder / "flat").mkdir()
+    for name in PHOTOS:
+        for i in range(10):
+            (folder / "flat" / f"{name}_{i}.jpg").write_bytes(picture((len(name), i, 7), "JPEG"))
     parquet(folder / "tiny-imagenet", tiny[:8], {"train": 120, "validation": 48})
     parquet(folder / "imagenet", [f"class {k}" for k in range(1000)], {"validation": 30})
     parquet(folder / "imagenet21k", [f"class {k}" for k in range(8)], {"train": 120})

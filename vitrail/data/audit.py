@@ -24,7 +24,7 @@ from vitrail.data.readers.folder import FolderSource, describe_ignored
 from vitrail.data.settings import DataSettings
 from vitrail.data.sources import DataSet, Source
 from vitrail.data.splits import groups_of
-from vitrail.errors import ConfigError
+from vitrail.errors import ConfigError, DataError
 
 LISTED = 5  # examples of a problem that a sentence names
 MAX_BAD = DataSettings.max_bad  # share of broken images that training tolerates
@@ -101,11 +101,12 @@ class Report:
     layout: str | None  # how a folder of images is read
     cut: bool = False  # vitrail splits it
     where: str = ""  # as it was named
+    missing: tuple[str, ...] = ()  # why splits that vitrail makes have no images
 
     @property
     def refusals(self) -> list[str]:
         """Sentences about what `vitrail finetune` refuses in these splits, each with what leaves it out."""
-        refusals, first = [], self.splits[0]
+        refusals, first = list(self.missing), self.splits[0]
         for split in self.splits:
             if split.empty:
                 refusals.append(
@@ -202,7 +203,15 @@ def inspect_data(
     names = data.splits if splits is None else splits
     if not names:
         raise ConfigError("no split to inspect: name at least one")
-    source_by_split = {name: data.part(name) for name in names}
+    source_by_split: dict[str, Source] = {}
+    missing = []
+    for name in names:
+        try:
+            source_by_split[name] = data.part(name)
+        except DataError as error:
+            if splits is not None or not data.reader.cut or not source_by_split:
+                raise
+            missing.append(str(error))  # a folder too small to be split
     ignored = dict(data.reader.ignored().most_common())
     if sheet is not None:
         check_sheet(sheet)
@@ -217,7 +226,7 @@ def inspect_data(
             copies.append(Copy(*one, *two, score, how))
     drawn = None if sheet is None else str(class_sheet(next(iter(source_by_split.values())), sheet))
     layout, cut = data.reader.layout or None, data.reader.cut
-    return Report(reports, tuple(copies), drawn, ignored, layout, cut, str(where))
+    return Report(reports, tuple(copies), drawn, ignored, layout, cut, str(where), tuple(missing))
 
 
 def _report_split(name: str, source: Source, scanned: Scan) -> SplitReport:
