@@ -44,6 +44,7 @@ from vitrail.evaluators.knn import (
     unit,
 )
 from vitrail.inference.exported import Runnable
+from vitrail.runtime.threads import in_order
 
 NAME, FORMAT, VERSION = "index.json", "vitrail index", 1
 MAX_CARD = 64 << 20  # bytes of index.json, which names all classes
@@ -150,7 +151,8 @@ class Index:
             return packed_product(block.to(dtype).div_(lengths[rows, None]))
 
         bound = (queries.shape[1] + 12) * torch.finfo(dtype).eps / 2  # lengths are rounded too
-        return QuickScores(unit(queries, CPU, dtype), product, bound, KEYS)
+        block = KEYS if len(queries) >= PACKED else 16 * KEYS
+        return QuickScores(unit(queries, CPU, dtype), product, bound, block)
 
     def code_scores(self, queries: np.ndarray) -> QuickScores:
         """Return cosines by products of 8-bit numbers, each divided by the scale of its query."""
@@ -285,10 +287,21 @@ def code_product(q: Tensor, codes: Tensor) -> Tensor:
 
 
 def converted_product(q: Tensor, keys: Tensor) -> Tensor:
-    """Return q keys^T (b, N) of (b, D) and keys (N, D) of a smaller type, which are converted little by little."""
-    y = q.new_empty(len(q), len(keys))
-    for i in range(0, len(keys), FEW):
-        torch.mm(q, keys[i : i + FEW].to(q.dtype).T, out=y[:, i : i + FEW])
+    """Return q keys^T (b, N) of (b, D) and keys (N, D) of a smaller type, which are converted little by little.
+
+    Each thread has keys of its own: threads that share every small product wait for each other.
+    """
+    y, threads = q.new_empty(len(q), len(keys)), torch.get_num_threads()
+
+    def fill(begin: int) -> None:
+        end = min(begin + size, len(keys))
+        for i in range(begin, end, FEW):
+            rows = slice(i, min(i + FEW, end))
+            torch.mm(q, keys[rows].to(q.dtype).T, out=y[:, rows])
+
+    size = -(-len(keys) // (threads * FEW)) * FEW
+    for _ in in_order(fill, range(0, len(keys), size), threads):
+        pass
     return y
 
 
