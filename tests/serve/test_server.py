@@ -188,7 +188,7 @@ def test_sigterm_finishes_what_is_under_way(small_model):
     """Requests that were accepted are answered, later ones find no server, and the exit code is 0."""
     server = Running(f"small={small_model}")
     answers, failures, sent = [], [], threading.Barrier(17)
-    image = picture(size=(1500, 1500))  # takes a while
+    image = picture(size=(1000, 1000))  # takes a while
 
     def ask():
         with server.connect() as connection:

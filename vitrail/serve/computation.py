@@ -84,18 +84,19 @@ class ModelComputation:
                 self.recorded[B] = Recorded(lambda inputs: self.forward(inputs["image"]))
                 with COMPUTING, EXPLAINING:
                     self.recorded[B]({"image": x.expand(B, -1, -1, -1)})
+            y = self.forward(x)
         else:
             with ThreadPoolExecutor(1) as pool:  # with as many threads as a batch will have
-                pool.submit(self.compute_sizes, x).result()
-        check_finite(self.forward(x), "outputs on a grey image")
+                y = pool.submit(self.compute_sizes, x).result()
+        check_finite(y, "outputs on a grey image")
 
-    def compute_sizes(self, x: Tensor) -> None:
+    def compute_sizes(self, x: Tensor) -> Tensor:
+        """Return the outputs of one image, after those of larger batches: smaller ones fit into their memory."""
         if self.threads > 1:
             torch.set_num_threads(1)
-        for B in reversed(
-            batch_sizes(self.batch_size)
-        ):  # the largest first: smaller ones fit into its memory
+        for B in reversed(batch_sizes(self.batch_size)[1:]):
             self.forward(x.expand(B, -1, -1, -1).contiguous())
+        return self.forward(x)  # (1, D + K)
 
     def load(self, image: bytes, name: str) -> Tensor:
         return self.pipeline.load(image, name=name)  # (3, h, w)

@@ -155,7 +155,7 @@ export class Panel {
       if (turn === this.turn) {
         this.canvas.width = this.canvas.height;  // empty
         this.canvas.setAttribute("aria-label", "Nothing to see");
-        this.frame.classList.toggle("unreadable", error.status === UNREADABLE);
+        this.frame.classList.toggle("unreadable", error.status === UNREADABLE || !photo.bitmap);
         const what = error.status === UNREADABLE ? error.message.replace(/^the image: /, `${photo.name}: `) : error.message;
         this.caption.replaceChildren(element("span", { class: "problem" }, what));
       }

@@ -79,6 +79,7 @@ export function peakOf(map) {
 }
 
 async function modelPicture(photo, model) {
+  if (!model.explain.includes("occlusion")) throw new Error(`${photo.name}: the browser cannot show this file.`);
   return opened((await photo.ask(model, questionOf("occlusion", model))).picture);
 }
 
