@@ -13,10 +13,13 @@ let opened = null;  // {collection, classes, training}
 /** Set up the view. `changed()`: other models are served; `use(name)`: look at photographs with a model. */
 export async function startLearn(session, served, given) {
   hooks = given;
-  models = served.filter((model) => model.kind === "model");
+  models = served.filter((model) => model.kind === "model" && model.architecture.family !== "exported");
   const heading = element("h1", {}, "Teach it your own classes");
-  if (!session.learn) {
-    at("learn").append(heading, element("p", { class: "lead" }, "This server does not learn. Start it with a folder for what it learns:"),
+  if (!session.learn || !models.length) {
+    const why = session.learn
+      ? "An exported file cannot learn. Start the server with a model:"
+      : "This server does not learn. Start it with a folder for what it learns:";
+    at("learn").append(heading, element("p", { class: "lead" }, why),
       element("pre", {}, `vitrail serve ${models[0]?.name ?? "MODEL"} --learn classifiers`));
     return;
   }

@@ -119,6 +119,7 @@ function updateViews() {
     how.view = "photograph";
     at("views").querySelector("[value=photograph]").checked = true;
   }
+  at("views").hidden = has.size < 2;
   at("overlay").hidden = ["photograph", "patches"].includes(how.view);
 }
 
