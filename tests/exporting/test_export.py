@@ -12,6 +12,7 @@ from PIL import Image
 import vitrail
 from tests.cli.test_model_verbs import one_line, small_files
 from tests.exporting.small import KINDS, photographs, small_model
+from vitrail.checkpoints.checkpoint import from_model, to_model
 from vitrail.errors import CheckFailed, CheckpointError, ConfigError
 from vitrail.exporting import verify
 
@@ -92,11 +93,12 @@ def test_every_kind_of_model(kind, tmp_path):
     vitrail.export(small_model(kind), tmp_path / "out", input="tensor", timing=False)
 
 
-def test_a_fixed_batch(model, tmp_path):
-    vitrail.export(model, tmp_path / "out", batch=2, input="tensor", timing=False)
-    images = photographs(5)
+def test_a_fixed_batch_and_another_image_size(model, tmp_path):
+    vitrail.export(model, tmp_path / "out", batch=2, image_size=(40, 48), input="tensor", timing=False)
+    assert model.config.image_size == (32, 32)
+    images, larger = photographs(5), to_model(from_model(model), image_size=(40, 48))
     for one, other in zip(
-        vitrail.predict(tmp_path / "out", images), vitrail.predict(model, images), strict=True
+        vitrail.predict(tmp_path / "out", images), vitrail.predict(larger, images), strict=True
     ):
         assert dict(one) == pytest.approx(dict(other), abs=1e-3)
 

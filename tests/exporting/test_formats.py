@@ -33,6 +33,18 @@ def test_formats_of_other_models(kind, to, tmp_path):
     check_format(to, "float32", kind, tmp_path)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "kind", ["ViT", "attention pool, sincos", "mean pool, 2d, hidden layer", "hybrid", "BiT"]
+)
+def test_openvino_takes_images_of_any_size(kind, tmp_path):
+    """Compared at three sizes by the export itself."""
+    pytest.importorskip("openvino")
+    vitrail.export(
+        small_model(kind), tmp_path / "out", "openvino", input="tensor", image_size="dynamic", timing=False
+    )
+
+
 def check_format(to, precision, kind, tmp_path):
     pytest.importorskip("openvino" if to == "openvino" else "onnx")
     model, images = small_model(kind), photographs(24)
