@@ -1,7 +1,7 @@
 """All benchmarks that need nothing but the package and its peers: `make bench`, or `python -m benchmarks`.
 
-Another needs pictures: `python -m benchmarks.dedup --data TINY_IMAGENET`. Training, inference and loading beside timm
-and torchvision: `vitrail bench --peers`.
+Others need pictures: `python -m benchmarks.dedup --data TINY_IMAGENET`, and `python -m benchmarks.export`. Training,
+inference and loading beside timm and torchvision: `vitrail bench --peers`.
 """
 
 from benchmarks import load, memory
