@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from vitrail.evaluators.accuracy import Evaluation
     from vitrail.evaluators.fewshot import FewShot
     from vitrail.evaluators.knn import KNN
+    from vitrail.evaluators.label_scores import LabelEvaluation
     from vitrail.evaluators.linear import LinearProbe
     from vitrail.evaluators.score import Score
     from vitrail.inference.exported import Runnable
@@ -64,8 +65,10 @@ def evaluate(
         out: a new JSON file for the whole result, with every class and the mistakes
         precision: of the computation; auto: bf16 on a GPU, else float32; fp8 needs `vitrail calibrate` first
     """
+    from vitrail.data.several_labels import targets_of
     from vitrail.evaluators.accuracy import evaluate as run
     from vitrail.evaluators.accuracy import open_split
+    from vitrail.evaluators.label_scores import evaluate_labels
     from vitrail.inference.exported import Exported, open_model
     from vitrail.inference.precision import choose_precision
     from vitrail.runtime.device import pick
@@ -75,6 +78,16 @@ def evaluate(
     if out is not None and Path(out).exists():
         raise ConfigError(f"--out {out} exists; nothing is overwritten")
     source = open_split(data, split)
+    if targets_of(source) is not None:
+        if [mapping, real, text_embeddings] != [None, None, None]:
+            raise ConfigError(
+                f"{source.name} has several labels for an image: no mapping, real, text_embeddings"
+            )
+        loaded = open_model(model, **reading.arguments()).to(pick(common.device))
+        labels = evaluate_labels(
+            loaded, source, precision=precision, task=f"evaluate {source.name}", **vars(passing)
+        )
+        return show_labels(model, labels, out, common)
     with group(pick(common.device)) as device:
         loaded = open_model(model, **reading.arguments()).to(device)
         settings: dict[str, Any] = {"mapping": mapping, "real": real, "text_embeddings": text_embeddings}
@@ -95,6 +108,30 @@ def evaluate(
             file.write_text(json.dumps(whole, allow_nan=False, indent=1) + "\n", encoding="utf-8")
         named = f" (the {len(mistakes):,} most confident by name)" if len(mistakes) < result["wrong"] else ""
         output.after.append(f"Whole result, with {result['wrong']:,} mistakes{named}: {out}")
+    return output
+
+
+def show_labels(model: str, e: LabelEvaluation, out: str | None, common: Common) -> Output:
+    """Return the table of a model for several labels, and write the whole result."""
+    from vitrail.data.readers.class_names import readable
+    from vitrail.runtime.files import atomic_file
+
+    rows = [
+        ["mAP", f"{e.map:.4f}"],
+        ["F1, all classes together", f"{e.f1:.4f}"],
+        ["F1, mean over classes", f"{e.f1_macro:.4f}"],
+        ["loss", f"{e.loss:.4f}"],
+        ["images", f"{e.n:,}"],
+        ["broken", f"{e.broken:,}"],
+    ]
+    known = sorted((one.ap, one.name, one.n) for one in e.per_class if one.ap is not None)
+    worst = (f"{readable(name)} {ap:.3f} (n = {n:,})" for ap, name, n in known[:SHOWN])
+    result = {"model": model, **e.as_json()}
+    output = Output(common, ["", f">{e.data}"], rows, result, after=[f"Lowest AP: {', '.join(worst)}"])
+    if out is not None:
+        with atomic_file(Path(out)) as file:
+            file.write_text(json.dumps(result, allow_nan=False, indent=1) + "\n", encoding="utf-8")
+        output.after.append(f"Whole result: {out}")
     return output
 
 

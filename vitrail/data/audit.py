@@ -22,6 +22,7 @@ from vitrail.data.contact_sheet import check_sheet, class_sheet
 from vitrail.data.copies import Scan, find_pairs, scan
 from vitrail.data.readers.folder import FolderSource, describe_ignored
 from vitrail.data.settings import DataSettings
+from vitrail.data.several_labels import class_counts
 from vitrail.data.sources import DataSet, Source
 from vitrail.data.splits import groups_of
 from vitrail.errors import ConfigError, DataError
@@ -230,7 +231,7 @@ def inspect_data(
 
 
 def _report_split(name: str, source: Source, scanned: Scan) -> SplitReport:
-    counts = np.bincount(source.labels, minlength=len(source.class_names))
+    counts = class_counts(source)
     present, groups = counts[counts > 0], groups_of(source)
     sizes = scanned.sizes[scanned.sizes[:, 0] > 0]
 

@@ -283,6 +283,8 @@ class Stream(Dataset[Step]):
                 images[name].append(draw)
         index = np.array([index for _, index in places], np.int64)
         batch: Arrays = {"label": label, "weight": weight, "index": index, **self._masks(places[: self.own])}
+        if (targets := getattr(self.source, "targets", None)) is not None and not self.evaluation:
+            batch["targets"] = targets[np.maximum(index, 0)].astype(np.float32)  # (b, K)
         # (b, 3, h, w); in a worker, made in the memory that is shared
         return {name: default_collate(each) for name, each in images.items()}, batch, bad
 

@@ -35,6 +35,7 @@ from vitrail.data.bounded_files import parse_object, read_text, wrong_fields
 from vitrail.data.decode import decode
 from vitrail.data.map_images import map_images
 from vitrail.data.readers.fingerprint import digest
+from vitrail.data.several_labels import refuse_several
 from vitrail.data.sources import Source, open_source, split_options
 from vitrail.data.splits import parse_split
 from vitrail.errors import ConfigError, DataError
@@ -92,6 +93,7 @@ def shard(
                 f"{folder} is inside {source}: the shards would become part of it; choose another"
             )
         source = open_source(source, split)
+    refuse_several(source, "a shard")
     folder.mkdir(parents=True, exist_ok=True)
     _check_contents(folder)
     remove_unfinished(folder, WRITTEN, HOUR)

@@ -206,6 +206,8 @@ class Subset:
         self.labels = base.labels[self.indices]
         groups = groups_of(base)
         self.together = None if groups is None else groups[self.indices]
+        targets = getattr(base, "targets", None)  # of several labels for an image
+        self.targets = None if targets is None else targets[self.indices]
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -231,6 +233,11 @@ class Joined:
         self.name = "+".join(part.name for part in parts)
         self.class_names = parts[0].class_names
         self.labels = np.concatenate([part.labels for part in parts])
+        every = [getattr(part, "targets", None) for part in parts]
+        targets = [one for one in every if one is not None]
+        if len(targets) not in (0, len(parts)):
+            raise DataError(f"{self.name}: only some of them have several labels for an image")
+        self.targets = np.concatenate(targets) if targets else None
         self.ends = np.cumsum([len(part) for part in parts])
 
     def __len__(self) -> int:

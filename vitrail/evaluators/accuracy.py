@@ -32,6 +32,7 @@ from torch import Tensor, nn
 
 from vitrail.data.bad_files import BadExample, BadFiles
 from vitrail.data.loader import Loader
+from vitrail.data.several_labels import refuse_several
 from vitrail.data.sources import Source, find_test_split, open_source
 from vitrail.data.splits import Subset
 from vitrail.errors import ConfigError, DataError
@@ -205,6 +206,7 @@ def evaluate(
     device and in its mode; one from a path goes to the GPU if there is one.
     """
     source = open_split(data, split)
+    refuse_several(source, "this evaluation: evaluate_labels does")
     model = as_runnable(model)
     model = model if text_embeddings is None else with_texts(model, text_embeddings)
     pipeline, classes = evaluation_pipeline(model, any_shape=True), map_classes(model, source, mapping)

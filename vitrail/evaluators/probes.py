@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from vitrail.checkpoints.formats import save
+from vitrail.data.several_labels import refuse_several
 from vitrail.data.sources import Source, find_test_split, open_source
 from vitrail.data.splits import check_apart
 from vitrail.evaluators.classifier import check_writable, with_classifier
@@ -135,5 +136,6 @@ def open_probe_splits(data: str | Path, train_split: str, test_split: str | None
     """Open the training split and the test split; the latter is by default test, else validation."""
     train = open_source(data, train_split)
     test = open_source(data, test_split or find_test_split(data, train_split))
+    refuse_several(train, "a probe of frozen features")
     check_apart(train, test)
     return train, test

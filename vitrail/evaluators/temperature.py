@@ -15,7 +15,8 @@ A threshold t for a wanted precision is, for each class, the smallest probabilit
     (right_c(t) + STRENGTH q(t)) / (n_c(t) + STRENGTH) >= wanted        q(t) = (right(t) + 1) / (n(t) + 2)
 
 n_c(t), right_c(t): answers c with probability t or more, and those of them that are right; n(t), right(t): of all
-classes. So a class with few answers has about the threshold of all together. Where none is enough, it is 1.
+classes. So a class with few answers has about the threshold of all together. Where none is enough, it is 1. Of
+several labels, a threshold is chosen alike for a wanted precision, else so that the F1 of the class is highest.
 """
 
 from __future__ import annotations
@@ -29,10 +30,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitrail.data.several_labels import targets_of
 from vitrail.data.sources import Source
 from vitrail.data.splits import Subset
 from vitrail.errors import ConfigError, DataError
 from vitrail.evaluators.accuracy import expected_calibration_error
+from vitrail.evaluators.label_scores import match_classes
 from vitrail.evaluators.right_answers import map_classes
 from vitrail.inference.engine import evaluation_loader, evaluation_pipeline, outputs
 from vitrail.models.calibration import Calibration
@@ -41,6 +44,7 @@ from vitrail.runtime.distributed import gather
 
 SPREAD = 0.5  # of the guess of log T
 STRENGTH = 5  # answers that the guess of a class's precision counts as
+RARE = 5  # images of a class
 LEAST = 20  # held-out images below which nothing is fitted
 MOST = 20_000  # images that are used
 MOST_NUMBERS = 1 << 26  # logits that are held
@@ -65,6 +69,8 @@ def calibrate_model(
     """
     if not 0 <= wanted_precision < 1:
         raise ConfigError(f"wanted_precision {wanted_precision}: must be 0, or a share below 1 such as 0.95")
+    if targets_of(held_out) is not None:
+        return calibrate_several(model, held_out, wanted_precision, batch_size, num_workers, max_bad, task)
     classes = map_classes(model, held_out, mapping)
     if classes.right.shape[1] > 1:
         raise ConfigError(f"{mapping}: a class of the data may have only one right class here")
@@ -80,6 +86,66 @@ def calibrate_model(
         raise DataError(f"{held_out.name}: {len(y)} images could be read, too few: {LEAST} are needed")
     labels = torch.from_numpy(classes.right[classes.row[source.labels[index]], 0])  # (n,)
     fitted = fit_calibration(y, labels, wanted_precision)
+    return store(model, held_out, fitted)
+
+
+def calibrate_several(
+    model: Model,
+    held_out: Source,
+    wanted_precision: float,
+    batch_size: int,
+    num_workers: int | None,
+    max_bad: float,
+    task: str,
+) -> Calibration:
+    """Do the same for a model for several labels; it always gets thresholds."""
+    targets, order = targets_of(held_out), match_classes(model, held_out)
+    assert targets is not None
+    y, index = held_out_logits(model, held_out, batch_size, num_workers, max_bad, task)
+    if len(y) < LEAST:
+        raise DataError(f"{held_out.name}: {len(y)} held-out images are too few: {LEAST} are needed")
+    truth = torch.from_numpy(targets[index][:, order])  # (n, K)
+    T = fit_temperature(y, truth)
+    p = Calibration(T, multi_label=True).probabilities(y).numpy()  # (n, K)
+    thresholds = choose_label_thresholds(p, truth.numpy() > 0, wanted_precision)
+    scores = {}
+    for name, one in (
+        ("before", Calibration(multi_label=True)),
+        ("after", Calibration(T, thresholds, multi_label=True)),
+    ):
+        loss = F.binary_cross_entropy_with_logits(one.scaled(y).double(), truth.double())
+        scores[name] = {"loss": float(loss)}
+    fitted: dict[str, Any] = {"n": len(y), **scores}
+    fitted |= {"wanted_precision": wanted_precision} if wanted_precision else {}
+    return store(model, held_out, Calibration(T, thresholds, True, fitted))
+
+
+def choose_label_thresholds(p: np.ndarray, truth: np.ndarray, wanted: float) -> tuple[float, ...]:
+    """Return the threshold of each class, for probabilities (n, K) and truth, bool (n, K): that of the wanted
+    precision, else that with the highest F1; of a class with fewer than RARE images, that of all classes together."""
+    K = p.shape[1]
+    if wanted:
+        taken = np.tile(np.arange(K), len(p))  # (n K,): each probability is that of an answer
+        return choose_thresholds(p.ravel(), taken, truth.ravel(), K, wanted)
+    common = best_f1(p.ravel(), truth.ravel())
+    return tuple(best_f1(p[:, k], truth[:, k]) if truth[:, k].sum() >= RARE else common for k in range(K))
+
+
+def best_f1(p: np.ndarray, truth: np.ndarray) -> float:
+    """Return the threshold of p (n,) with the highest F1; 0.5 if nothing is true."""
+    if not truth.any():
+        return 0.5
+    order = np.argsort(-p, kind="stable")
+    t, right = p[order], np.cumsum(truth[order])
+    f1 = 2 * right / (np.arange(1, len(t) + 1) + truth.sum())
+    last = np.append(t[1:] != t[:-1], True)  # equal ones come together
+    best = int(np.argmax(np.where(last, f1, -1.0)))
+    below = t[best + 1] if best + 1 < len(t) else t[best]
+    return float((t[best] + below) / 2)
+
+
+def store(model: Model, held_out: Source, fitted: Calibration) -> Calibration:
+    """Set the calibration of a model; leave out its scores that were measured with other probabilities."""
     model.calibration = Calibration(
         fitted.temperature, fitted.thresholds, fitted.multi_label, {"data": held_out.name, **fitted.fitted}
     )

@@ -94,6 +94,13 @@ def read_numpy(path: Path) -> tuple[dict[str, Tensor], object]:
     return tensors, names.tolist() if names.ndim == 1 and names.dtype.kind == "U" else None
 
 
+class EachByItself(Calibration):
+    """Probabilities of a model with a bias: a sigmoid for each class; the most probable one is still the answer."""
+
+    def probabilities(self, y: Tensor) -> Tensor:
+        return y.sigmoid()
+
+
 class TextHead(nn.Module):
     """y (B, D) -> logits (B, K)."""
 
@@ -129,5 +136,5 @@ def with_texts(model: Runnable, texts: str | Path | Texts) -> Model:
     vars(classifier)["_modules"]["head"] = head.to(next(model.parameters()).device)
     classifier.config = replace(config, classes=len(texts.class_names))
     classifier.class_names, classifier.metrics = texts.class_names, {}
-    classifier.calibration = Calibration(multi_label=texts.bias is not None)
+    classifier.calibration = Calibration() if texts.bias is None else EachByItself()
     return classifier

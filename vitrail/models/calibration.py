@@ -27,9 +27,8 @@ UNSURE = "unsure"  # instead of a class, where there is no answer
 @dataclass(frozen=True)
 class Calibration:
     temperature: float = 1.0
-    thresholds: tuple[
-        float, ...
-    ] = ()  # (K,), probabilities; none: the most probable class is always an answer
+    # (K,), probabilities; none: the most probable class is always an answer, of several labels all from 0.5 on
+    thresholds: tuple[float, ...] = ()
     multi_label: bool = False
     fitted: dict[str, Any] = field(default_factory=dict)  # on which images, and with what result
 
@@ -59,7 +58,8 @@ class Calibration:
 
     def floors(self, y: Tensor, least: float = 0.0) -> Tensor:
         """Return the probability (K,) from which on each class is an answer, for logits (B, K)."""
-        floors = y.new_full(y.shape[1:], least)
+        usual = 0.5 if self.multi_label and not self.thresholds else 0.0
+        floors = y.new_full(y.shape[1:], max(least, usual))
         return floors.maximum(y.new_tensor(self.thresholds)) if self.thresholds else floors
 
     @property

@@ -5,7 +5,8 @@
     softmax  -sum_k y_k log softmax(logits)_k
     sigmoid  -sum_k [y_k log sigma(logits_k) + (1 - y_k) log(1 - sigma(logits_k))]       sum over the K classes
 
-The loss is a mean over the batch with the examples' weights, 0 for broken ones.
+An image with several labels has a y of several ones, and the sigmoid loss; `top1` is then how often the most probable
+class is one of them. The loss is a mean over the batch with the examples' weights, 0 for broken ones.
 
     balanced  logits_k + t log(n_k / n)        in the softmax loss alone; n_k of n training images are of class k
 
@@ -23,9 +24,11 @@ from torch import Tensor, nn
 
 from vitrail.data.loader import View
 from vitrail.data.settings import DataSettings
+from vitrail.data.several_labels import targets_of
 from vitrail.data.sources import Source
 from vitrail.errors import ConfigError
 from vitrail.evaluators.accuracy import Accuracy
+from vitrail.evaluators.label_scores import Labels
 from vitrail.evaluators.score import Evaluator
 from vitrail.models.names import Model
 from vitrail.objectives.objective import Batch, mean, training_view
@@ -58,6 +61,8 @@ class Classification:
         return CrossEntropy(model, self)
 
     def evaluators(self, module: Any, val: Source, data: DataSettings) -> list[Evaluator]:
+        if targets_of(val) is not None:
+            return [Labels(val, data.batch_size, data.num_workers, data.max_bad)]
         return [Accuracy(val, data.batch_size, data.num_workers, data.max_bad)]
 
 
@@ -82,6 +87,11 @@ class CrossEntropy(nn.Module):
         if "share" in batch:
             partner = self.against(logits, batch["partner_label"])
             each = batch["share"] * each + (1 - batch["share"]) * partner
+        if "targets" in batch:  # (B, K): several labels for an image
+            right = batch["targets"].gather(1, logits.argmax(dim=1, keepdim=True))[:, 0]  # (B,)
+            return mean(self.against_several(logits, batch["targets"]), batch["weight"]), {
+                "top1": mean(right, batch["weight"]).detach()
+            }
         right = (logits.argmax(dim=1) == batch["label"]).float()
         return mean(each, batch["weight"]), {"top1": mean(right, batch["weight"]).detach()}
 
@@ -103,3 +113,9 @@ class CrossEntropy(nn.Module):
         if s:
             at_target = (1 - s) * at_target + s * logits.mean(dim=1)
         return F.softplus(logits).sum(dim=1) - at_target
+
+    def against_several(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return the sigmoid loss of each example (B,) for targets (B, K)."""
+        s, K = self.settings.label_smoothing, logits.shape[1]
+        targets = (1 - s) * targets + s / K
+        return F.binary_cross_entropy_with_logits(logits, targets, reduction="none").sum(dim=1)

@@ -30,10 +30,12 @@ from vitrail.data import preprocess as pp
 from vitrail.data.bad_files import BadFiles
 from vitrail.data.loader import Loader
 from vitrail.data.resident import ResidentLoader
+from vitrail.data.several_labels import targets_of
 from vitrail.data.sources import DataSet, Source
 from vitrail.errors import ConfigError, DataError
 from vitrail.evaluators.fewshot import FewShot
 from vitrail.evaluators.score import Evaluator
+from vitrail.models.calibration import Calibration
 from vitrail.models.names import Config, Model, make_config
 from vitrail.models.vit import ViT
 from vitrail.runtime.distributed import launched, local_world, rank, world
@@ -149,8 +151,20 @@ def check_fits(experiment: Experiment, train: Source, processes: int) -> None:
         raise ConfigError(f"batch_size {batch_size} is larger than the {len(train)} examples of {train.name}")
     check_processes(training, batch_size, processes)
     check_mixing(experiment)
+    if targets_of(train) is not None:
+        check_several(experiment, train)
     if training.tensorboard:
         summary_writer()  # an error where it is not installed
+
+
+def check_several(experiment: Experiment, train: Source) -> None:
+    """Refuse settings that mean nothing where an image has several labels."""
+    data, objective = experiment.data, experiment.objective
+    if objective.needs_labels and (loss := getattr(objective, "loss", "sigmoid")) != "sigmoid":
+        raise ConfigError(f"{train.name} has several labels for an image: set loss to sigmoid, not {loss}")
+    for name in ("mixup", "cutmix", "resident", "fewshot"):
+        if getattr(data, name):
+            raise ConfigError(f"{train.name} has several labels for an image, which {name} does not take")
 
 
 def check_mixing(experiment: Experiment) -> None:
@@ -183,6 +197,7 @@ def build_model(experiment: Experiment, train: Source, start: Checkpoint | None)
     if experiment.data.evaluate_preprocess:
         model.preprocess = str(pp.parse(experiment.data.evaluate_preprocess))
     model.class_names = list(names) if classes else None
+    model.calibration = Calibration(multi_label=bool(classes) and targets_of(train) is not None)
     return model
 
 

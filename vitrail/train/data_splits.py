@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from vitrail.data.settings import DataSettings
+from vitrail.data.several_labels import class_counts
 from vitrail.data.sources import DataSet, Source
 from vitrail.data.splits import check_apart, parse_split
 from vitrail.errors import ConfigError, DataError
@@ -94,8 +95,7 @@ def open_data(settings: DataSettings) -> DataSet:
 
 def without_images(source: Source) -> list[str]:
     """Return the classes without examples."""
-    there = set(source.labels.tolist())
-    return [name for label, name in enumerate(source.class_names) if label not in there]
+    return [name for name, n in zip(source.class_names, class_counts(source), strict=True) if not n]
 
 
 def list_some(names: list[str]) -> str:

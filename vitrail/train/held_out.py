@@ -6,10 +6,12 @@ and has no such images, takes the temperature of the sweep's run with the same l
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from vitrail.checkpoints import bundle
+from vitrail.data.several_labels import targets_of
 from vitrail.errors import CheckpointError, DataError
 from vitrail.evaluators.temperature import calibrate_model
 from vitrail.models.calibration import Calibration
@@ -24,8 +26,10 @@ def calibrate_run(model: Model, assembled: Assembled, folder: Path) -> None:
     experiment, held_out = assembled.experiment, assembled.sources.calibrate
     if not model.config.classes or not experiment.objective.needs_labels:
         return
+    several = targets_of(assembled.sources.train) is not None
+    model.calibration = Calibration(multi_label=several)
     if held_out is None:
-        model.calibration = swept_calibration(folder, experiment.optimizer.lr)
+        model.calibration = replace(swept_calibration(folder, experiment.optimizer.lr), multi_label=several)
         return
     try:
         calibrate_model(
@@ -59,7 +63,7 @@ def describe_calibration(entries: dict[str, Any]) -> str:
     if "n" not in c.fitted:
         return ""
     text = f"Calibrated on {c.fitted['n']:,} images ({c.fitted['data']}): temperature {c.temperature:.3g}"
-    if "before" in c.fitted:
+    if "ece" in c.fitted.get("before", {}):
         before, after = (c.fitted[name]["ece"] for name in ("before", "after"))
         text += f", ECE there {before:.4f} before, {after:.4f} after"
     if c.fitted.get("precision") is not None:

@@ -31,9 +31,11 @@ from vitrail.checkpoints.run import Run
 from vitrail.checkpoints.run.records import RUN_JSON, read_results, replace_nonfinite
 from vitrail.checkpoints.run.state import fingerprint
 from vitrail.checkpoints.torch_files import check_own_folder
+from vitrail.data.several_labels import targets_of
 from vitrail.data.sources import Source
 from vitrail.errors import CheckpointError, Interrupted
 from vitrail.evaluators.accuracy import Evaluation, evaluate
+from vitrail.evaluators.label_scores import evaluate_labels
 from vitrail.evaluators.score import Gallery
 from vitrail.models.adapters import is_adapted, merge
 from vitrail.models.calibration import Calibration
@@ -90,6 +92,7 @@ class Results(Always, total=False):
     per_class: list[ClassScore]
     wrong: Count
     interval: dict[str, Any]  # 95%, of the accuracies
+    labels: list[dict[str, Any]]  # of a model for several labels: the scores of each class
     calibration: dict[str, Any]  # what the bundle has, to write it again
 
 
@@ -225,7 +228,13 @@ def evaluate_and_publish(
         "license": complete_license(inherit_license(model.license)),
         "calibration": model.calibration.as_json(),
     }
-    if test is not None and model.config.classes:
+    if test is not None and model.config.classes and targets_of(test) is not None:
+        each, workers = evaluation_batch(assembled.experiment), assembled.experiment.data.num_workers
+        labels = evaluate_labels(model, test, batch_size=each, num_workers=workers, max_bad=1.0)
+        results["test"] = {s.name: s.value for s in labels.scores()}
+        results |= {"test_split": test.name, "test_examples": labels.n, "test_broken": labels.broken}
+        results["labels"] = [vars(one) for one in labels.per_class]
+    elif test is not None and model.config.classes:
         # Training is over: broken test images are counted, and do not undo it.
         each, workers = evaluation_batch(assembled.experiment), assembled.experiment.data.num_workers
         evaluation = evaluate(model, test, batch_size=each, num_workers=workers, max_bad=1.0)

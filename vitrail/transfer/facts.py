@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, Literal
 
-import numpy as np
-
 from vitrail.data import preprocess as pp
 from vitrail.data.decode import decode
+from vitrail.data.several_labels import class_counts, targets_of
 from vitrail.data.sources import DataSet, Source
 from vitrail.errors import ConfigError, DataError, ImageError
 from vitrail.models.names import Config, make_config
@@ -52,6 +51,7 @@ class Facts:
     # training FLOPs of an image, by its size and what is trained
     flops: Callable[[int, str], float] = lambda size, tune: 2.1e6 * size**2 / (3 if tune == "head" else 1)
     imbalance: float = 1.0  # images of the largest class for one of the smallest
+    several: bool = False  # an image may have several labels
     val: str = "none"  # split that the run can be watched on
     val_examples: int = 0
     test_examples: int = 0
@@ -92,7 +92,7 @@ def gather_facts(inputs: Inputs, model: str, train: str, *, gpu: bool, **asked: 
             f"{min(height, width)} resamples its positions to a square"
         )
     sizes = sample_sizes(source)
-    counts = np.bincount(source.labels, minlength=len(source.class_names))
+    counts = class_counts(source)
     return Facts(
         examples=len(source),
         classes=len(source.class_names),
@@ -107,6 +107,7 @@ def gather_facts(inputs: Inputs, model: str, train: str, *, gpu: bool, **asked: 
         layers=config.depth if isinstance(config, ViTConfig) else 0,
         flops=partial(training_flops, replace(config, classes=len(source.class_names))),
         imbalance=float(counts.max() / counts.min()),
+        several=targets_of(source) is not None,
         **asked,
     )
 
@@ -158,9 +159,7 @@ def check_counts(source: Source) -> None:
         raise DataError(
             f"{source.name} has only one class, {', '.join(source.class_names)}: at least two are needed"
         )
-    counts = dict.fromkeys(source.class_names, 0)
-    for label in source.labels.tolist():
-        counts[source.class_names[label]] += 1
+    counts = dict(zip(source.class_names, class_counts(source).tolist(), strict=True))
     if few := [name for name, n in counts.items() if n < 2]:
         raise DataError(
             f"{source.name}: {len(few)} classes have fewer than 2 images to train on: {', '.join(few[:5])}; "

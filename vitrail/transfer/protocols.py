@@ -144,7 +144,7 @@ def default(facts: Facts) -> Finetuning:
         "warmup": "10%",
         "tune": plan.tune,
         "augment": "none" if plan.tune == "head" else "light",
-        "balance": 1.0 if facts.imbalance > UNEVEN and facts.loss != "sigmoid" else 0.0,
+        "balance": 1.0 if facts.imbalance > UNEVEN and facts.loss != "sigmoid" and not facts.several else 0.0,
     }
     if plan.tune == "head":
         settings |= no_dropout(facts)  # so that features are computed once
@@ -161,7 +161,7 @@ def watch(facts: Facts, seen: int) -> dict[str, Any]:
     if facts.val.startswith("train["):
         settings["train"] = facts.val.replace(": per", " per").replace("[", "[:")
     if facts.val_examples >= CHOOSE_BY:
-        settings |= {"monitor": "val_top1", "patience": PATIENCE}
+        settings |= {"monitor": "val_map" if facts.several else "val_top1", "patience": PATIENCE}
     return settings
 
 
@@ -180,6 +180,10 @@ def complete(facts: Facts, settings: dict[str, Any]) -> Finetuning:
     for asked, other in (("augment", "preprocess"), ("preprocess", "augment")):  # one of them names the line
         if getattr(facts, asked):
             settings.pop(other, None)
+    if facts.several:
+        if facts.sweep:
+            raise ConfigError("the images have several labels, which a sweep does not take: set lr")
+        settings |= {"loss": "sigmoid", "mixup": 0.0}
     optimizer = "adamw" if facts.optimizer == "adamw" else "sgd"
     shared = {"train": "train", "val": "none", "optimizer": optimizer, "save_every": "25%"}
     return override(Finetuning(), {**shared, "sweep": facts.sweep, "dev": dev, **settings})

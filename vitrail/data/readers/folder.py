@@ -86,6 +86,10 @@ class FolderSource(Source):
     together: np.ndarray | None = (
         None  # groups, int64 (n,), of images that stay on one side of a split (groups.py)
     )
+    targets: np.ndarray | None = None  # uint8 (n, K), of several labels for an image: several_labels.py
+
+    def __post_init__(self) -> None:
+        assert self.targets is None or self.targets.shape == (len(self.labels), len(self.class_names))
 
     def key(self, index: int) -> str:
         return printable(self.files[index]).replace(os.sep, "/")
@@ -98,7 +102,8 @@ class FolderSource(Source):
     def fingerprint(self) -> str:
         root = os.fsencode(self.root) + os.fsencode(os.sep)
         files = digest_files((name, root + name) for name in self.files)
-        return digest(files, self.labels, *self.class_names)
+        several = () if self.targets is None else (self.targets,)
+        return digest(files, self.labels, *several, *self.class_names)
 
 
 def find_folder(root: Path, options: dict[str, str]) -> Reader:
@@ -194,8 +199,10 @@ def cut_in_three(
             names = Names([files[i] for i in indices])
             name = f"{whole.name}:{split}"
             groups = None if whole.together is None else whole.together[indices]
-            labels = whole.labels[indices]
-            splits[split] = replace(whole, name=name, files=names, labels=labels, together=groups)
+            targets = None if whole.targets is None else whole.targets[indices]
+            splits[split] = replace(
+                whole, name=name, files=names, labels=whole.labels[indices], together=groups, targets=targets
+            )
         return splits
 
     def open_part(split: str) -> FolderSource:

@@ -11,6 +11,9 @@ Columns of a file of labels
   names are looked up among the files that were found in it.
 - of labels: `?label=COLUMN`, else label, class, category, ..., else the only one that is left.
 - of groups that stay on one side of a split: `?group=COLUMN` (groups.py).
+- of several labels: `?several=|` where this mark stands between them, `?several=rows` where an image has a row for
+  each, `?several=columns` with a column of 0 and 1 for each class: those of `?label=a,b,c`, else all that are left.
+  Lists, in JSON lines and Parquet, are several labels by themselves.
 - of splits: `?split=COLUMN`, else split or subset where all of it are words such as train and val. Without one the
   first folder of the paths is the split, where all of them are such words; else the images are split by a seed, as
   class folders are.
@@ -59,7 +62,10 @@ REASONS = {
     "unknown": "images of other splits whose class train does not have",
     "rare": "classes that have fewer than two images",
 }
-OPTIONS = ("labels", "pattern", "image", "label", "split", "skip", "group")
+OPTIONS = ("labels", "pattern", "image", "label", "split", "several", "skip", "group")
+JOINT = "\x1f"  # between several labels of an image
+SEVERAL = "labels of the columns"
+BITS = {"0": False, "1": True, "false": False, "true": True, "0.0": False, "1.0": True}
 NAMED = 4  # examples in a message
 
 
@@ -74,6 +80,7 @@ class Listing:
     splits: list[str] | None = None
     skipped: Counter[str] = field(default_factory=Counter)
     groups: list[str] | None = None  # "": in none
+    several: bool = False  # each label is any number of them, joined by JOINT
 
     def keep(self, kept: Sequence[int], reason: str) -> Listing:
         """Return the images of these places; the others count as skipped."""
@@ -165,6 +172,10 @@ def list_by_table(
 ) -> Listing:
     """Look up each row's image among those in `base`, where the table's names begin; `group`: a column."""
     image = find_image_column(table, options.get("image"))
+    several = options.get("several", "")
+    if several == "columns":
+        table, several = one_column(table, options, but={image, group}), JOINT
+        options = options | {"label": SEVERAL}
     chosen = options.get("label")
     label = find_column(table, "label", LABEL, chosen, but=image)
     split = None if options.get("split") == "none" else find_split_column(table, options.get("split"))
@@ -179,7 +190,10 @@ def list_by_table(
         label = left[0]
     skipped: Counter[str] = Counter()
     there = ImageNames(base, root, skipped)
-    texts = whole_numbers(table[label])
+    listed = bool(several) or any(isinstance(cell, tuple) for cell in table[label])
+    texts = label_sets(table[label], several) if listed else whole_numbers(table[label])
+    if several == "rows":
+        table, texts = one_row(table, image, texts)
     rows: dict[bytes, tuple[str, str, int]] = {}
     missing, unlabelled, conflicts = [], [], set()
     for row, cell in enumerate(table[image]):
@@ -215,7 +229,54 @@ def list_by_table(
     splits = None if split is None else [canonical(rows[file][1]) for file in files]
     cells = None if group is None else whole_numbers(table[group])
     groups = None if cells is None else [cells[rows[file][2]] or "" for file in files]
-    return Listing(root, words, files, [rows[file][0] for file in files], splits, skipped, groups)
+    return Listing(root, words, files, [rows[file][0] for file in files], splits, skipped, groups, listed)
+
+
+def label_sets(cells: list[Cell], mark: str) -> list[str | None]:
+    """Return the labels of each cell, sorted and joined by JOINT; a text is cut at the mark."""
+    texts: list[str | None] = []
+    for cell in cells:
+        parts: Sequence[str] = cell if isinstance(cell, tuple) else [cell or ""]
+        if isinstance(cell, str) and mark not in ("", "rows"):
+            parts = cell.split(mark)
+        each = sorted({part.strip() for part in parts} - {""})
+        texts.append(None if cell is None else JOINT.join(each))
+    return texts
+
+
+def one_column(table: Table, options: dict[str, str], but: set[str | None]) -> Table:
+    """Return the table with the names of the columns that have a 1, in a column of their own."""
+    asked = [name.strip() for name in options.get("label", "").split(",") if name.strip()]
+    split = find_split_column(table, options.get("split") if options.get("split") != "none" else None)
+    names = asked or [name for name in table.columns if name not in but | {split}]
+    for name in names:
+        if name not in table.columns:
+            raise ConfigError(
+                f"{table.path}: no column {name!r} (label); columns: {', '.join(table.columns)}"
+            )
+    sets: list[Cell] = []
+    for row in range(len(table)):
+        cells = {name: str(table[name][row] or "0").lower() for name in names}
+        if wrong := [name for name, text in cells.items() if text not in BITS]:
+            raise DataError(
+                f"{table.place(row)}: {wrong[0]!r} is {cells[wrong[0]]!r:.40}, not 0 or 1; name the columns of the "
+                "classes: ?label=a,b,c"
+            )
+        sets.append(tuple(name for name, text in cells.items() if BITS[text]))
+    return Table(table.path, table.columns | {SEVERAL: sets}, table.lines)
+
+
+def one_row(table: Table, image: str, texts: list[str | None]) -> tuple[Table, list[str | None]]:
+    """Return the table with the first row of each image, and the labels of all of its rows."""
+    sets: dict[Cell, set[str]] = {}
+    first: dict[Cell, int] = {}
+    for row, (cell, text) in enumerate(zip(table[image], texts, strict=True)):
+        first.setdefault(cell, row)
+        sets.setdefault(cell, set()).update(text.split(JOINT) if text else ())
+    kept = list(first.values())
+    columns = {name: [cells[row] for row in kept] for name, cells in table.columns.items()}
+    merged: list[str | None] = [JOINT.join(sorted(sets[cell])) or None for cell in first]
+    return Table(table.path, columns, [table.lines[row] for row in kept]), merged
 
 
 def refuse(where: Path, reason: str, cases: list[str], skip: set[str], skipped: Counter[str]) -> None:
@@ -377,6 +438,7 @@ def joined(listings: list[Listing]) -> Listing:
         labels=[label for one in listings for label in one.labels],
         splits=splits,
         skipped=sum((one.skipped for one in listings), Counter()),
+        several=any(one.several for one in listings),
     )
 
 
@@ -391,13 +453,23 @@ def reader_of(listing: Listing, options: dict[str, str], skip: set[str], group: 
         listing = replace(listing, splits=splits_by_folders(listing.files))
     listing = leave_out_classes(listing, skip)
     names, known = class_names(listing)
-    labels = np.array([known[label] for label in listing.labels], np.int64)
     numbers = None if listing.groups is None else number_groups(listing.groups)
+    targets = None
+    if listing.several:
+        from vitrail.data.several_labels import make_targets
+
+        sets = [[known[label] for label in labels_of(text)] for text in listing.labels]
+        targets, labels = make_targets(sets, len(names), str(root))
+    else:
+        labels = np.array([known[label] for label in listing.labels], np.int64)
 
     def part(name: str, chosen: np.ndarray) -> FolderSource:
         files = Names([listing.files[i] for i in chosen])
         groups = None if numbers is None else numbers[chosen]
-        source = FolderSource(name, root, files, labels[chosen], names, listing.skipped, together=groups)
+        several = None if targets is None else targets[chosen]
+        source = FolderSource(
+            name, root, files, labels[chosen], names, listing.skipped, together=groups, targets=several
+        )
         return with_groups(source, group)
 
     layout, title = f"labels from {listing.words}", root.resolve().name
@@ -427,24 +499,37 @@ def splits_by_folders(files: list[bytes]) -> list[str] | None:
 def leave_out_classes(listing: Listing, skip: set[str]) -> Listing:
     """Refuse classes that train does not have, or leave them out; leave out rare ones where that is asked for."""
     splits = listing.splits or ["train"] * len(listing.labels)
-    counts = Counter(label for label, split in zip(listing.labels, splits, strict=True) if split == "train")
+    sets = [labels_of(text) if listing.several else (text,) for text in listing.labels]
+    counts = Counter(
+        label for labels, split in zip(sets, splits, strict=True) if split == "train" for label in labels
+    )
     if "rare" in skip:
         rare = {label for label, count in counts.items() if count < 2}
-        kept = [i for i, label in enumerate(listing.labels) if label not in rare]
+        kept = [i for i, labels in enumerate(sets) if not rare.intersection(labels)]
         listing = listing.keep(kept, f"of {len(rare):,} classes, left out by skip=rare") if rare else listing
-    if "train" in splits and (unknown := sorted(set(listing.labels) - set(counts))):
+        sets = [sets[i] for i in kept]
+    if "train" in splits and (
+        unknown := sorted({label for labels in sets for label in labels} - set(counts))
+    ):
         skipped: Counter[str] = Counter()
         refuse(listing.root, "unknown", unknown, skip, skipped)
-        kept = [i for i, label in enumerate(listing.labels) if label in counts]
+        kept = [i for i, labels in enumerate(sets) if all(label in counts for label in labels)]
         listing = listing.keep(kept, "left out by skip=unknown")
     if not listing.labels:
         raise DataError(f"{listing.root}: {listing.words}: no image is left")
     return listing
 
 
+def labels_of(text: str) -> tuple[str, ...]:
+    """Return several labels that were joined."""
+    return tuple(text.split(JOINT)) if text else ()
+
+
 def class_names(listing: Listing) -> tuple[list[str], dict[str, int]]:
     """Return the names of the classes in order, and {label as it is stored: its number}."""
-    stored = set(listing.labels)
+    stored = {label for text in listing.labels for label in (labels_of(text) if listing.several else (text,))}
+    if not stored:
+        raise DataError(f"{listing.root}: {listing.words}: no image has a label")
     if all(re.fullmatch(r"\d{1,9}", label) for label in stored):
         ids = sorted(stored, key=int)
         named = read_class_names(listing.root)  # in the order of the labels
