@@ -116,7 +116,7 @@ def speed(options: argparse.Namespace) -> None:
             Image.fromarray(decode_example(source, i)).save(files[-1], quality=90)
         model = vitrail.load(options.model).eval()
         ways = {"eager PyTorch": eager(model, files), "vitrail.predict": lambda: top(model, files)}
-        for to in ("onnx", "openvino"):
+        for to in options.formats:
             for input in ("tensor", "pixels"):
                 out = Path(folder) / f"{to} {input}"
                 report = vitrail.export(
@@ -163,6 +163,7 @@ if __name__ == "__main__":
     two.add_argument("--calibrate", required=True, help="the training set")
     two.add_argument("--split", default="validation", help="of which images are predicted")
     two.add_argument("--model", default="ti8-64")
+    two.add_argument("--formats", nargs="+", default=["onnx", "openvino"], choices=["onnx", "openvino"])
     two.add_argument("--count", type=int, default=1024)
     two.add_argument("--rounds", type=int, default=7)
     chosen = parser.parse_args()
