@@ -263,7 +263,7 @@ def run_engine(model: str, files: list[str], seconds: float) -> dict[str, Any]:
 
 
 def serve_command(model: str) -> list[str]:
-    return [sys.executable, "-m", "vitrail", "serve", f"m={model}", "--port", "0"]
+    return [sys.executable, "-m", "vitrail", "serve", f"m={model}", "--port", "0", "--deadline", "60"]
 
 
 def run_litserve(
