@@ -43,7 +43,7 @@ def test_runs_are_listed_and_compared(two_runs):
         in lines
     )
     assert (
-        "second finished, step 500 Ti/8 [pets] 0.1 1.2500 0.5000 at 500 top-1 62.5% (52.7-71.4%, n = 100) 0:01:01"
+        "second finished, step 500 Ti/8 [pets] 0.1 1.2500 0.5000 at 500 top-1 62.5% (52.3-72.0%, n = 100) 0:01:01"
         in lines
     )
     assert lines[-2:] == ["first lr 0.03", "second lr 0.1"]

@@ -3,6 +3,7 @@
 import inspect
 import io
 import json
+import math
 from typing import get_args
 
 import pytest
@@ -14,7 +15,7 @@ from vitrail.checkpoints.formats import FORMATS
 from vitrail.cli import evaluate_verbs, model_verbs
 from vitrail.cli.verb import Common, Device, Format, Output, show
 from vitrail.data.bad_files import BadFiles
-from vitrail.evaluators import accuracy, fewshot, knn, linear
+from vitrail.evaluators import accuracy, fewshot, knn
 from vitrail.inference.features import Extraction
 from vitrail.runtime import device
 from vitrail.train import estimate
@@ -80,10 +81,9 @@ def default(function, name):
     return inspect.signature(function).parameters[name].default
 
 
-PENALTIES = (10.0, 1.0, 0.1, 0.01, 1e-3, 1e-4, 1e-5, 1e-6)
 # the value: where else it is written
 TWICE = {
-    "l2 of fewshot": ((1024.0,), default(evaluate_verbs.fewshot, "l2"), (fewshot.L2,)),
+    "l2 of fewshot": ("2^10", f"2^{math.log2(fewshot.L2):g}"),  # as --help says
     "seeds of fewshot": (3, default(evaluate_verbs.fewshot, "seeds"), default(fewshot.FewShot, "seeds")),
     "draws": (
         get_args(fewshot.Draws),
@@ -91,7 +91,7 @@ TWICE = {
     ),
     "k": ((20,), default(evaluate_verbs.knn, "k"), default(knn.KNN, "k")),
     "temperature": (0.07, default(evaluate_verbs.knn, "temperature"), knn.TEMPERATURE),
-    "l2 of linear": (PENALTIES, default(evaluate_verbs.linear, "l2"), linear.SWEEP, suite.SUITE.l2),
+    "l2 of linear": ((), default(evaluate_verbs.linear, "l2"), suite.SUITE.l2),
     "peak": (61.5e12, default(model_verbs.cost, "peak_tflops") * 1e12, estimate.TPU_V3_CORE),
     "utilisation": (0.4, default(model_verbs.cost, "utilisation"), estimate.UTILISATION),
     "broken images": (
@@ -106,7 +106,7 @@ TWICE = {
     "formats": (("bundle", "npz", "timm", "huggingface", "torchvision"), get_args(Format), tuple(FORMATS)),
     "methods": (("fewshot", "linear", "knn", "finetune"), get_args(suite.Method), tuple(suite.FIELDS)),
     "protocols": (
-        ("default", "paper", "augreg", "bit"),
+        ("default", "plain", "paper", "augreg", "bit"),
         get_args(inspect.get_annotations(suite.SuiteSettings, eval_str=True)["protocol"]),
         tuple(protocols.PROTOCOLS),
     ),

@@ -27,6 +27,7 @@ from vitrail.evaluators.accuracy import (
     score_logits,
 )
 from vitrail.evaluators.right_answers import by_order
+from vitrail.models.calibration import Calibration
 
 MODEL = small_model()
 
@@ -331,7 +332,8 @@ def test_against_sorting_and_sums(given_):
     m = max(map(len, right)) + 1
     padded = torch.tensor([row + [-1] * (m - len(row)) for row in right])
     made = {
-        name: t.tolist() for name, t in score_logits(torch.tensor(y, dtype=torch.float32), padded).items()
+        name: t.tolist()
+        for name, t in score_logits(torch.tensor(y, dtype=torch.float32), padded, Calibration()).items()
     }
     for e, (row, answers) in enumerate(zip(y, right, strict=True)):
         ranked = sorted(range(len(row)), key=lambda k: (-row[k], k))
@@ -344,7 +346,9 @@ def test_against_sorting_and_sums(given_):
 
 
 def test_large_logits_do_not_overflow():
-    made = score_logits(torch.tensor([[1000.0, 0.0], [-1000.0, 0.0]]), torch.tensor([[1], [1]]))
+    made = score_logits(
+        torch.tensor([[1000.0, 0.0], [-1000.0, 0.0]]), torch.tensor([[1], [1]]), Calibration()
+    )
     assert made["loss"].tolist() == [1000.0, 0.0]
 
 
