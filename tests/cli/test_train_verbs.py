@@ -227,7 +227,8 @@ def test_without_a_test_split_finetune_says_so_and_names_only_what_is_there(tmp_
     said = finetune_command([str(word) for word in words]).after
     assert "4,000 images for 1 steps" in said[0]
     assert "Not tested" in said[1] and "--test 'train[90%: per class]'" in said[1]
-    assert f"Pictures: {tmp_path / 'run' / 'figures'} (loss)" in said
+    assert said[2].startswith("Calibrated on 1,000 images")
+    assert said[3] == f"Pictures: {tmp_path / 'run' / 'figures'} (loss)"
     assert [file.name for file in (tmp_path / "run" / "figures").iterdir()] == ["loss.png"]
 
 
@@ -345,4 +346,4 @@ def test_whatever_pretrain_can_set_finetune_can_set(capsys, monkeypatch):
         flags.append(set(help_texts(capsys.readouterr().out)))
     apart = {"--objective", "--dry-run", "--processes", "--peak-tflops", "--utilisation"}
     assert flags[0] - flags[1] == apart
-    assert flags[1] - flags[0] == {"--protocol", "--sweep", "--lrs", "--dev", "--seeds", "--budget"}
+    assert flags[1] - flags[0] == {"--protocol", "--sweep", "--lrs", "--dev", "--seeds"}

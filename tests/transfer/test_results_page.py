@@ -33,7 +33,7 @@ def test_each_class_the_worst_first_and_where_the_mistakes_are():
 
 
 def test_one_seed_has_an_interval_and_several_have_a_spread():
-    assert lines()[:3] == ["| score | value |", "| --- | --- |", "| top-1 | 50.0% (21.5-78.5%, n = 8) |"]
+    assert lines()[:3] == ["| score | value |", "| --- | --- |", "| top-1 | 50.0% (15.7-84.3%, n = 8) |"]
     scores = {
         "top1": {"mean": 0.5, "std": 0.125, "values": [0.375, 0.625]},
         "loss": {"mean": None, "std": None},
