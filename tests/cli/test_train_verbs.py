@@ -346,4 +346,4 @@ def test_whatever_pretrain_can_set_finetune_can_set(capsys, monkeypatch):
         flags.append(set(help_texts(capsys.readouterr().out)))
     apart = {"--objective", "--dry-run", "--processes", "--peak-tflops", "--utilisation"}
     assert flags[0] - flags[1] == apart
-    assert flags[1] - flags[0] == {"--protocol", "--sweep", "--lrs", "--dev", "--seeds"}
+    assert flags[1] - flags[0] == {"--protocol", "--sweep", "--lrs", "--dev", "--seeds", "--budget"}
