@@ -24,7 +24,7 @@ from vitrail.data.sources import Source, open_source
 from vitrail.errors import ConfigError
 from vitrail.evaluators.accuracy import open_split
 from vitrail.exporting import verify
-from vitrail.exporting.calibration import training_images
+from vitrail.exporting.calibration_images import training_images
 from vitrail.exporting.card import write_readme
 from vitrail.exporting.settings import ExportSettings, Input, Precision, Target
 from vitrail.exporting.write import check_packages, write

@@ -18,7 +18,7 @@ from vitrail.checkpoints.checkpoint import model_digest
 from vitrail.data.sources import Source
 from vitrail.errors import ConfigError
 from vitrail.exporting import programs
-from vitrail.exporting.calibration import calibration_inputs
+from vitrail.exporting.calibration_images import calibration_inputs
 from vitrail.exporting.card import make_card
 from vitrail.exporting.graph import example, trace, traceable
 from vitrail.exporting.settings import ExportSettings

@@ -8,7 +8,7 @@ import vitrail
 from tests.exporting.small import small_model
 from vitrail.data.sources import DataSet
 from vitrail.errors import ConfigError
-from vitrail.exporting.calibration import calibration_inputs, training_images
+from vitrail.exporting.calibration_images import calibration_inputs, training_images
 from vitrail.exporting.settings import ExportSettings
 
 SPLIT = "train[:80% per class, seed 0]"
