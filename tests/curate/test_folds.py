@@ -1,18 +1,13 @@
 import numpy as np
 
-from vitrail.curate.folds import assign_folds, connected
-
-
-def test_pairs_and_groups_are_joined():
-    groups = connected(7, [(4, 2), (2, 5), (1, 6)], np.array([0, 1, 2, 3, 4, 5, 3]))
-    assert groups.tolist() == [0, 1, 2, 1, 2, 2, 1]  # 1-6 by a pair, 6-3 by their group
-    assert connected(3, []).tolist() == [0, 1, 2]
+from vitrail.curate.folds import assign_folds
+from vitrail.data.groups import connect
 
 
 def test_each_class_is_spread_evenly_and_no_group_is_cut():
     rng = np.random.default_rng(0)
     labels = np.repeat([0, 1, 2], [40, 20, 7])
-    groups = connected(67, [(0, 1), (1, 45), (20, 21)])
+    groups = connect(67, [(0, 1), (1, 45), (20, 21)])
     folds = assign_folds(labels, groups, 5)
     assert set(folds.tolist()) == set(range(5))
     assert folds[0] == folds[1] == folds[45] and folds[20] == folds[21]

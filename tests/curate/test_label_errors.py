@@ -1,9 +1,10 @@
 import numpy as np
 
 from tests.curate.clusters import clusters
-from vitrail.curate.folds import assign_folds, connected
+from vitrail.curate.folds import assign_folds
 from vitrail.curate.label_errors import ambiguous_pairs, suspect
 from vitrail.curate.out_of_fold import predict_out_of_fold
+from vitrail.data.groups import connect
 
 
 def test_wrong_labels_come_first_with_the_right_suggestion():
@@ -22,7 +23,7 @@ def test_copies_do_not_vouch_for_each_other():
     x, labels, _ = clusters(wrong=0)
     x, labels = np.concatenate([x, x[:1].repeat(8, axis=0)]), np.concatenate([labels, np.full(8, 2)])
     alone = assign_folds(labels, np.arange(128), 20)
-    together = assign_folds(labels, connected(128, [(120, i) for i in range(121, 128)]), 20)
+    together = assign_folds(labels, connect(128, [(120, i) for i in range(121, 128)]), 20)
     ranks = []
     for folds in (alone, together):
         score = suspect(predict_out_of_fold(x, labels, folds, 4).log_p, labels, folds).score

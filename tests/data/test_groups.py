@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from vitrail.data.audit import inspect_data
-from vitrail.data.copies import Pair
 from vitrail.data.groups import connect, copies_across, shuffled_groups, stratified_groups
 from vitrail.data.sources import DataSet, open_source
 from vitrail.data.splits import SPLITS, stratified
@@ -68,8 +67,17 @@ def test_a_class_has_its_groups_one_after_the_other(both, seed):
 
 
 def test_pairs_connect_at_several_removes():
-    pairs = [Pair(3, 5, 1.0, "bytes"), Pair(1, 5, 1.0, "near"), Pair(0, 4, 1.0, "near")]
-    assert connect(7, pairs).tolist() == [0, 1, 2, 1, 0, 1, 6]
+    assert connect(7, [(3, 5), (1, 5), (0, 4)]).tolist() == [0, 1, 2, 1, 0, 1, 6]
+    groups = np.array([0, 1, 2, 3, 4, 5, 3])
+    assert connect(7, [(4, 2), (2, 5), (1, 6)], groups).tolist() == [
+        0,
+        1,
+        2,
+        1,
+        2,
+        2,
+        1,
+    ]  # 6 and 3 by their group
     assert connect(3, []).tolist() == [0, 1, 2]
 
 

@@ -31,7 +31,6 @@ from vitrail.curate.findings import (
     thumbnail_name,
     write_findings,
 )
-from vitrail.curate.folds import connected
 from vitrail.curate.measures import measure
 from vitrail.curate.odd_images import Odd, find_blurred, find_bright, find_dark, find_odd_sizes
 from vitrail.curate.shortcuts import find_shortcuts
@@ -39,6 +38,7 @@ from vitrail.curate.thumbnails import small_jpeg
 from vitrail.data.bad_files import BadExample
 from vitrail.data.copies import Pair, Scan, find_pairs, scan
 from vitrail.data.decode import decode
+from vitrail.data.groups import connect
 from vitrail.data.map_images import map_images
 from vitrail.data.readers.class_names import readable
 from vitrail.data.sources import DataSet, Source
@@ -90,7 +90,7 @@ def check_data(
         raise DataError(f"{source.name}: none of its {len(source):,} images can be read: {reason}")
     pairs = find_pairs(scanned)
     groups = source_groups(source) if groups is None else groups
-    joined = connected(len(source), [pair[:2] for pair in pairs], groups)
+    joined = connect(len(source), [pair[:2] for pair in pairs], groups)
     x, index = read_features(model, source, readable_images, extraction)
     checks = check_features(source, x, index, joined[index], max_findings)
     shortcuts = find_shortcuts(

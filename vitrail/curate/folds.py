@@ -1,6 +1,6 @@
 """Folds for predictions of images by a classifier that has not seen them, nor a copy of them.
 
-    pairs of copies, groups that are given ──► connected ──► groups (n,) ──► assign_folds ──► folds (n,)
+    pairs of copies, groups that are given ──► connect ──► groups (n,) ──► assign_folds ──► folds (n,)
 
 Each class is spread over the folds as evenly as its groups allow; a group is in one fold, so that copies, or the
 pictures of one series, do not vouch for each other's labels.
@@ -8,35 +8,7 @@ pictures of one series, do not vouch for each other's labels.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
-
-
-def connected(n: int, pairs: Iterable[tuple[int, int]], groups: np.ndarray | None = None) -> np.ndarray:
-    """Return a group for each of n images, int64 (n,): the least index of all that are connected by pairs.
-
-    `groups` (n,): numbers of groups that stay together anyway.
-    """
-    parent = list(range(n))
-
-    def root(i: int) -> int:
-        while parent[i] != i:
-            parent[i] = parent[parent[i]]
-            i = parent[i]
-        return i
-
-    def join(i: int, j: int) -> None:
-        first, second = sorted((root(i), root(j)))
-        parent[second] = first
-
-    for i, j in pairs:
-        join(i, j)
-    if groups is not None:
-        firsts: dict[int, int] = {}
-        for i, group in enumerate(groups.tolist()):
-            join(firsts.setdefault(group, i), i)
-    return np.array([root(i) for i in range(n)], np.int64)
 
 
 def assign_folds(labels: np.ndarray, groups: np.ndarray, folds: int, seed: int = 0) -> np.ndarray:

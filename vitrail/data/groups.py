@@ -12,9 +12,8 @@ and test as nearly as its groups allow; parts by percent of a class (`train[:90%
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,9 +21,6 @@ from vitrail.data.readers.name_patterns import parse_pattern
 from vitrail.data.sources import Source
 from vitrail.data.splits import pieces
 from vitrail.errors import ConfigError
-
-if TYPE_CHECKING:
-    from vitrail.data.copies import Pair
 
 COPIES = "copies"
 MOST_COMPARED, MOST_BYTES = 3000, 64 << 20  # images, and bytes, that are looked at unasked: a few seconds
@@ -57,7 +53,7 @@ def groups_of_copies(source: Source) -> np.ndarray:
     """Return the least index of the images that each is a copy of, at one or several removes, int64 (n,)."""
     from vitrail.data.copies import find_pairs, scan
 
-    return connect(len(source), find_pairs(scan(source)))
+    return connect(len(source), [pair[:2] for pair in find_pairs(scan(source))])
 
 
 def copies_across(train: Source, other: Source) -> int | None:
@@ -85,10 +81,13 @@ def file_paths(source: Source) -> list[Path]:
     return paths
 
 
-def connect(n: int, pairs: Sequence[Pair]) -> np.ndarray:
-    """Return for each of n images the least index of those that pairs connect it with."""
+def connect(n: int, pairs: Iterable[tuple[int, int]], groups: np.ndarray | None = None) -> np.ndarray:
+    """Return for each of n images the least index of those that pairs, or its group (n,), connect it with."""
     least = np.arange(n)
-    i, j = np.array([[pair.i, pair.j] for pair in pairs], np.int64).reshape(-1, 2).T
+    i, j = np.array([*pairs], np.int64).reshape(-1, 2).T
+    if groups is not None:
+        _, first, place = np.unique(groups, return_index=True, return_inverse=True)
+        i, j = np.append(i, first[place]), np.append(j, least)
     while True:
         before = least.copy()
         np.minimum.at(least, i, least[j])
