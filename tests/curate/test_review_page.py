@@ -127,9 +127,10 @@ def test_a_review_by_keyboard(tmp_path, photos, vitrail_command, monkeypatch):
         press(window, "c", *"a", DOWN, DOWN, ENTER)
         assert "2 relabelled" in state(window)
         press(window, "c", *"duk", ESCAPE)
-        window.wait("!document.querySelector('dialog[open]')")
+        window.wait("!document.querySelector('dialog[open]') && !document.activeElement.matches('input')")
         press(window, "d")
-        assert "4 of 8 reviewed 1 kept, 2 relabelled, 1 dropped" in state(window)
+        window.wait("document.getElementById('state').textContent.includes('4 of 8')")
+        assert "1 kept, 2 relabelled, 1 dropped" in state(window)
         taken = window.run("return JSON.parse(localStorage[Object.keys(localStorage)[0]]).decisions")[2][
             "label"
         ]

@@ -126,7 +126,8 @@ const KEYS = {
 
 addEventListener("keydown", (event) => {
   const deed = KEYS[event.key.length === 1 ? event.key.toLowerCase() : event.key];
-  const typing = event.target.closest?.("input, select, textarea, pre, .strip");
+  // The field of a dialog that was just closed keeps the focus until the page is drawn again.
+  const typing = !event.target.closest?.("dialog") && event.target.closest?.("input, select, textarea, pre, .strip");
   const letter = event.key.length === 1;
   if (!deed || event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
   if ((typing && !(letter && typing.matches("pre, .strip"))) || (letter && !at("single-keys").checked)) return;
