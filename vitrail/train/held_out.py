@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from vitrail.checkpoints import bundle
+from vitrail.checkpoints.json_files import Count, Number
 from vitrail.data.several_labels import targets_of
 from vitrail.errors import CheckpointError, DataError
 from vitrail.evaluators.temperature import calibrate_model
@@ -19,6 +20,27 @@ from vitrail.models.names import Model
 from vitrail.runtime.distributed import rank
 from vitrail.runtime.log import note
 from vitrail.train.assemble import Assembled, evaluation_batch
+
+
+class Fitted(TypedDict, total=False):
+    """The images that a calibration was fitted on, and its scores there."""
+
+    data: str
+    n: Count
+    before: dict[str, Number]
+    after: dict[str, Number]
+    wanted_precision: Number
+    answered: Number
+    precision: Number | None
+
+
+class CalibrationEntries(TypedDict, total=False):
+    """A calibration in run.json, as `Calibration.as_json` returns it."""
+
+    temperature: Number
+    thresholds: list[Number]
+    multi_label: bool
+    fitted: Fitted
 
 
 def calibrate_run(model: Model, assembled: Assembled, folder: Path) -> None:
@@ -57,17 +79,16 @@ def swept_calibration(folder: Path, lr: float) -> Calibration:
         return Calibration()
 
 
-def describe_calibration(entries: dict[str, Any]) -> str:
-    """Return a sentence on a calibration as `Calibration.as_json` returns it; nothing where there is none."""
-    c = Calibration.from_json(entries)
-    if "n" not in c.fitted:
+def describe_calibration(entries: CalibrationEntries) -> str:
+    """Return a sentence on a calibration; nothing where there is none."""
+    fitted = entries.get("fitted", {})
+    if "n" not in fitted:
         return ""
-    text = f"Calibrated on {c.fitted['n']:,} images ({c.fitted['data']}): temperature {c.temperature:.3g}"
-    if "ece" in c.fitted.get("before", {}):
-        before, after = (c.fitted[name]["ece"] for name in ("before", "after"))
+    data, temperature = fitted.get("data", ""), entries.get("temperature", 1.0)
+    text = f"Calibrated on {fitted['n']:,} images ({data}): temperature {temperature:.3g}"
+    before, after = fitted.get("before", {}).get("ece"), fitted.get("after", {}).get("ece")
+    if before is not None and after is not None:
         text += f", ECE there {before:.4f} before, {after:.4f} after"
-    if c.fitted.get("precision") is not None:
-        text += (
-            f"; sure of {c.fitted['answered']:.1%} of them, of which {c.fitted['precision']:.1%} are right"
-        )
+    if (precision := fitted.get("precision")) is not None:
+        text += f"; sure of {fitted.get('answered', 0.0):.1%} of them, of which {precision:.1%} are right"
     return text

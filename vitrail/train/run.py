@@ -49,7 +49,7 @@ from vitrail.runtime.memory import exhausted_memory
 from vitrail.runtime.training_display import TrainingDisplay, Work
 from vitrail.train.assemble import Assembled, Inputs, assemble, evaluation_batch, remarks
 from vitrail.train.fit import Loop, Outcome
-from vitrail.train.held_out import calibrate_run
+from vitrail.train.held_out import CalibrationEntries, calibrate_run
 from vitrail.train.parallel import distribute, gather_tensor
 from vitrail.train.settings import Experiment
 from vitrail.train.state import TrainState
@@ -93,7 +93,7 @@ class Results(Always, total=False):
     wrong: Count
     interval: dict[str, Any]  # 95%, of the accuracies
     labels: list[dict[str, Any]]  # of a model for several labels: the scores of each class
-    calibration: dict[str, Any]  # what the bundle has, to write it again
+    calibration: CalibrationEntries  # what the bundle has, to write it again
 
 
 class Figures(Protocol):
