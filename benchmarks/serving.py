@@ -206,6 +206,8 @@ class Running:
 
     async def wait(self) -> None:
         while True:
+            if self.process.poll() is not None:
+                raise SystemExit(f"{self.process.args} ended with exit code {self.process.returncode}")
             try:
                 reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
                 writer.write(b"GET /health HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
