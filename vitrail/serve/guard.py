@@ -70,7 +70,7 @@ class Refused(Exception):  # noqa: N818
 
 @dataclass(frozen=True)
 class Access:
-    """Who may use the server."""
+    """Rules of access to the server."""
 
     hosts: frozenset[str] = LOOPBACK  # names in Host, without ports
     addresses: bool = (
