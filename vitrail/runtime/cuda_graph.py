@@ -51,7 +51,8 @@ class Recorded:
                 self.function(dict(self.inputs))
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        # Other threads, such as one that pins batches, may allocate while this one records.
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             self.result = self.function(dict(self.inputs))
         with torch.no_grad():
             for name, t in self.changed().items():
