@@ -135,3 +135,26 @@ def test_models_that_need_one_grid_are_refused(fields):
     _, batched, grids = batch()
     with pytest.raises(ConfigError, match="any shape need"):
         model(**fields)(batched, grids)
+
+
+def test_a_compiler_compiles_once_for_all_grids():
+    net = model()
+    _, x, grids = batch()
+    graphs = []
+
+    def count(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    compiled = torch.compile(lambda x, grids: net(x, grids), backend=count)
+    try:
+        with torch.no_grad():
+            got = compiled(x, grids)
+            once = len(graphs)
+            torch.testing.assert_close(got, net(x, grids))
+            for _ in range(3):
+                compiled(x, grids.flip(1).roll(1, 0))
+                grids = grids.clamp(max=2).flip(0)
+    finally:
+        torch.compiler.reset()
+    assert len(graphs) == once

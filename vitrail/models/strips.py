@@ -41,7 +41,7 @@ def strip_features(vit: ViT, x: Tensor, grids: Tensor) -> Tensor:
         if before is not None:
             z = torch.cat([before.to(z.dtype).expand(B, -1, -1), z], dim=1)  # (B, T, D)
     if vit.positions is not None:
-        z = z + strip_positions(vit, [(h, w) for h, w in grids.tolist()], N).to(z.dtype)
+        z = z + strip_positions(vit, grids, N).to(z.dtype)
     z = vit.dropout(z)
     z = z if vit.pre_norm is None else vit.pre_norm(z)
     if is_packable(vit, z):
@@ -64,14 +64,16 @@ def is_packable(vit: ViT, z: Tensor) -> bool:
     return z.is_cuda and z.dtype in HALVES and vit.config.width // vit.config.heads % 8 == 0
 
 
-def strip_positions(vit: ViT, grids: list[Grid], N: int) -> Tensor:
-    """Return E_pos of each grid, zeros for the padding: (B, T, D)."""
+@torch.compiler.disable(reason="compiled, it would be so for every set of grids")  # type: ignore[untyped-decorator]
+def strip_positions(vit: ViT, grids: Tensor, N: int) -> Tensor:
+    """Return E_pos of each grid (B, 2), zeros for the padding: (B, T, D)."""
     assert vit.positions is not None
-    tables = {}
-    for grid in dict.fromkeys(grids):
+    tables: dict[Grid, Tensor] = {}
+    each: list[Grid] = [(h, w) for h, w in grids.tolist()]
+    for grid in dict.fromkeys(each):
         E_pos = vit.positions(grid)[0]  # (prefix + n, D)
         tables[grid] = F.pad(E_pos, (0, 0, 0, vit.config.prefix + N - len(E_pos)))  # (T, D)
-    return torch.stack([tables[grid] for grid in grids])  # (B, T, D)
+    return torch.stack([tables[grid] for grid in each])  # (B, T, D)
 
 
 def check_any_shape(c: ViTConfig) -> None:
