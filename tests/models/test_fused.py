@@ -26,15 +26,44 @@ def test_gelu_backward(M, N):
     torch.testing.assert_close(sums, dh.float().sum(0), rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.parametrize("layout", ["heads first", "tokens first", "with gaps"])
 @pytest.mark.parametrize("shape", [(1, 1, 1, 8), (3, 5, 197, 64), (2, 3, 17, 80)])
-def test_pack(shape):
+def test_pack(shape, layout):
     from vitrail.models import kernels
 
-    dq, dk, dv = (torch.randn(shape, device="cuda").bfloat16() for _ in range(3))
+    def gradient():
+        B, h, T, d = shape
+        if layout == "heads first":
+            return torch.randn(B, h, T, d, device="cuda").bfloat16()
+        gaps = torch.randn(B, T, 3, h, d, device="cuda").bfloat16()
+        return (gaps[:, :, 1] if layout == "with gaps" else gaps[:, :, 1].contiguous()).transpose(1, 2)
+
+    dq, dk, dv = (gradient() for _ in range(3))
     packed, sums = kernels.pack(dq, dk, dv)
     wanted = torch.stack([t.transpose(1, 2) for t in (dq, dk, dv)], dim=2).flatten(0, 1).flatten(1)
     assert torch.equal(packed, wanted)
     torch.testing.assert_close(sums, wanted.float().sum(0), rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_gelu_inside_the_product(monkeypatch, compiled):
+    torch.manual_seed(0)
+    model = vitrail.create("Ti/16", classes=7, image_size=64, depth=2).cuda().bfloat16()
+    torch.nn.init.normal_(model.head.classifier.weight, std=0.1)
+    x = torch.randn(5, 3, 64, 64, device="cuda").bfloat16()
+    used = []
+
+    def logits(fusible):
+        torch._dynamo.reset()
+        monkeypatch.setattr(encoder, "is_gelu_fusible", fusible)
+        with torch.no_grad():
+            return (torch.compile(model) if compiled else model)(x).float()
+
+    own = encoder.is_gelu_fusible
+    fast = logits(lambda z, layer: used.append(own(z, layer)) or own(z, layer))
+    plain = logits(lambda z, layer: False)
+    assert compiled or all(used)
+    assert (fast - plain).norm() < 2e-2 * plain.norm()
 
 
 @pytest.mark.parametrize("pool", ["token", "mean"])

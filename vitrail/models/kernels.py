@@ -46,21 +46,21 @@ def gelu_backward_kernel(
 
 @triton.jit
 def pack_kernel(
-    dq_at, dk_at, dv_at, packed_at, sums_at, M, T, D,
+    dq_at, dk_at, dv_at, packed_at, sums_at, M, T, D, per_example, per_head, per_token,
     HEAD: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, AT_ONCE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """dq, dk, dv (B, h, T, d) -> (B T, 3 h d)."""
+    """dq, dk, dv (B, h, T, d) -> (B T, 3 h d). `per_...`: their strides; that of d is 1."""
     which = tl.program_id(2)
     source = dq_at if which == 0 else (dk_at if which == 1 else dv_at)
     first = tl.program_id(0) * ROWS
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)  # of one of the three
-    place = (column // HEAD) * (T * HEAD) + column % HEAD
+    place = (column // HEAD) * per_head + column % HEAD
     base = first.to(tl.int64) * (3 * D) + which * D
     total = tl.zeros((AT_ONCE, COLUMNS), tl.float32)
     for start in tl.range(0, ROWS, AT_ONCE, num_stages=STAGES):
         row = start + tl.arange(0, AT_ONCE)
         inside = (first + row < M)[:, None] & (column < D)[None, :]
-        token = ((first + row) // T) * (D * T) + ((first + row) % T) * HEAD
+        token = ((first + row) // T) * per_example + ((first + row) % T) * per_token
         x = tl.load(source + token[:, None] + place[None, :], inside, 0.0)
         tl.store(packed_at + base + row[:, None] * (3 * D) + column[None, :], x, inside)
         total += x.to(tl.float32)
@@ -78,14 +78,23 @@ def gelu_backward(h: Tensor, dy: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def pack(dq: Tensor, dk: Tensor, dv: Tensor) -> tuple[Tensor, Tensor]:
-    """dq, dk, dv (B, h, T, d), contiguous -> (B T, 3 h d) and its sums by column (3 h d,), float32."""
+    """dq, dk, dv (B, h, T, d) -> (B T, 3 h d) and its sums by column (3 h d,), float32."""
     B, heads, T, d = dq.shape
     M, D = B * T, heads * d
     if M * D >= 1 << 31:
         packed = torch.stack([t.transpose(1, 2) for t in (dq, dk, dv)], dim=2).reshape(M, 3 * D)
         return packed, packed.sum(0, dtype=torch.float32)
+    if not dq.stride() == dk.stride() == dv.stride() or not is_dense(dq):
+        dq, dk, dv = (t.contiguous() for t in (dq, dk, dv))
     programs = triton.cdiv(M, ROWS)
     packed, sums = dq.new_empty(M, 3 * D), torch.empty(programs, 3 * D, device=dq.device)
     grid = (programs, triton.cdiv(D, COLUMNS), 3)
-    pack_kernel[grid](dq, dk, dv, packed, sums, M, T, D, d, ROWS, COLUMNS, AT_ONCE, STAGES, num_warps=WARPS)
+    sizes = (M, T, D, *dq.stride()[:3], d, ROWS, COLUMNS, AT_ONCE, STAGES)
+    pack_kernel[grid](dq, dk, dv, packed, sums, *sizes, num_warps=WARPS)
     return packed, sums.sum(0)
+
+
+def is_dense(t: Tensor) -> bool:
+    """Return True for (B, h, T, d) whose memory is that of (B, h, T, d) or of (B, T, h, d), without gaps."""
+    _, h, T, d = t.shape
+    return t.stride() in ((h * T * d, T * d, d, 1), (T * h * d, d, h * d, 1))
