@@ -163,7 +163,7 @@ class Loop:
                 self.state.update()
             if callable(after_update := getattr(self.objective, "after_update", None)):
                 after_update(step, self.steps)
-        self.state.optimizer.zero_grad(set_to_none=True)
+        self.state.forget_gradients()
         return measured
 
     def compute(self, batch: Batch, interrupted: str = "") -> Tensor:

@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from vitrail.train.settings import OptimizerSettings
 from vitrail.train.tuning import find_layers
@@ -71,21 +71,20 @@ def build_optimizer(
 ) -> torch.optim.Optimizer:
     """Return the optimizer of groups by weight decay and factor of lr, which each of its groups has as `scale`.
 
-    `recordable`: as part of a CUDA graph, which reads the learning rates from tensors at each replay.
+    `recordable`: only its tensors are used (update.py), learning rates too, which a CUDA graph reads at each replay.
     """
     params = [{"params": ps, "weight_decay": decay, "scale": scale} for (decay, scale), ps in groups.items()]
     fused = device.type == "cuda"
-    lr = torch.zeros((), device=device) if recordable else 0.0
     optimizer: torch.optim.Optimizer
     if settings.optimizer == "sgd":
-        optimizer = torch.optim.SGD(params, lr=lr, momentum=settings.momentum, fused=fused)
+        optimizer = torch.optim.SGD(params, lr=0.0, momentum=settings.momentum, fused=fused)
     else:
         betas = (settings.momentum, settings.beta2)
-        optimizer = torch.optim.AdamW(params, lr=lr, betas=betas, fused=fused, capturable=recordable)
+        optimizer = torch.optim.AdamW(params, lr=0.0, betas=betas, fused=fused)
     # The moments at zero, as the first step would make them: so that they can be restored before it.
     for group in optimizer.param_groups:
-        if isinstance(lr, Tensor):
-            group["lr"] = lr.clone()
+        if recordable:
+            group["lr"] = torch.zeros((), device=device)
         for p in group["params"]:
             if settings.optimizer == "adamw":
                 place = p.device if fused else torch.device("cpu")

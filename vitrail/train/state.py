@@ -5,8 +5,9 @@
     gradients    of the copies, or else of the weights
 
 On one GPU the state is `flat`: all parameters of a group are views of one buffer, and so are their copies, gradients,
-moments and averages. Norm, update and average are then a few kernels, not a few for each parameter. On a CPU and on
-several processes every parameter has tensors of its own, and autocast does the rounding.
+moments and averages. Norm, update and average are then a kernel or two (update.py), not a few for each parameter. On
+a CPU and on several processes every parameter has tensors of its own, torch.optim updates them, and autocast does
+the rounding.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from vitrail.models.resnet import StdConv
 from vitrail.runtime.distributed import launched
 from vitrail.train.optim import build_optimizer, group_parameters
 from vitrail.train.settings import Experiment, OptimizerSettings
+from vitrail.train.update import corrections, global_norm, shrinkage, update_group
 
 ALIGNMENT = 64  # elements: parameters of a multiple of it come first, and so begin where GPUs read fast
 
@@ -47,8 +49,9 @@ class TrainState:
         *,
         flat: bool = False,
         copies: bool = False,
+        compile: bool = False,  # the update of a flat state
     ) -> None:
-        assert flat or not copies
+        assert flat or not (copies or compile)
         self.objective, self.settings, self.flat = objective, settings, flat
         groups = {
             group: sorted(members.items(), key=lambda item: flat and item[1].numel() % ALIGNMENT > 0)
@@ -62,12 +65,19 @@ class TrainState:
         trained = {group: [p for _, p in members] for group, members in groups.items()}
         if flat:
             trained = {group: [flatten(members)] for group, members in trained.items()}
-        self.optimizer = build_optimizer(trained, settings, device, recordable=flat and device.type == "cuda")
+        self.optimizer = build_optimizer(trained, settings, device, recordable=flat)
         self.weights = [p.detach() for members in trained.values() for p in members]
         self.average = [w.clone() for w in self.weights] if settings.ema else []
         self.share = torch.zeros((), device=device)  # 1 - d
         self.rounded = [w.to(torch.bfloat16) for w in self.weights] if copies else []
         self.copies = {name: t.detach().requires_grad_() for name, t in self.named(self.rounded).items()}
+        # Of a flat state: the gradients of each group, as the passes left them, and the factor that clips them.
+        self.gradients: list[Tensor] = []
+        self.shrink = torch.ones((), device=device)
+        self.global_norm, self.update_group = global_norm, update_group
+        if compile:
+            self.global_norm = torch.compile(global_norm, dynamic=False)
+            self.update_group = torch.compile(update_group, dynamic=True)  # groups of any length
 
     @classmethod
     def build(cls, objective: nn.Module, experiment: Experiment, device: torch.device) -> TrainState:
@@ -76,7 +86,8 @@ class TrainState:
         # BiT's convolutions standardise their weights, which are not to be rounded before.
         standardised = any(isinstance(part, StdConv) for part in objective.modules())
         copies = flat and experiment.training.precision == "bf16" and not standardised
-        return cls(objective, experiment.optimizer, device, flat=flat, copies=copies)
+        compile = flat and experiment.training.compile in ("on", "graphs")
+        return cls(objective, experiment.optimizer, device, flat=flat, copies=copies, compile=compile)
 
     def named(self, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
         """Return by the names of the parameters what is laid out as the weights; an empty sequence gives nothing."""
@@ -118,13 +129,16 @@ class TrainState:
         names = [name for members in self.layout for name, _ in members]
         each = torch.autograd.grad(loss, [inputs[name] for name in names], materialize_grads=True)
         gradients = iter(each)
-        for group, members in zip(self.optimizer.param_groups, self.layout, strict=True):
-            flat = torch.cat([next(gradients).flatten() for _ in members]).float()
-            for p in group["params"]:
-                p.grad = flat if p.grad is None else p.grad.add_(flat)
+        flat = [torch.cat([next(gradients).flatten() for _ in members]) for members in self.layout]
+        before = self.gradients
+        self.gradients = [g + s.float() for g, s in zip(flat, before, strict=True)] if before else flat
 
     def clip(self, largest: float) -> Tensor:
         """Scale the gradients down to a global norm of at most `largest` (0: leave them); return the norm before."""
+        if self.flat:
+            norm = self.global_norm(self.gradients)
+            self.shrink = shrinkage(norm, largest)
+            return norm
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
         return nn.utils.clip_grad_norm_(parameters, largest or float("inf"))
 
@@ -139,13 +153,27 @@ class TrainState:
         d = self.settings.ema
         self.share.fill_(1 - (min(d, (1 + step) / (10 + step)) if self.settings.ema_ramp else d))
 
+    @torch.no_grad()
     def update(self) -> None:
         """Take a step with the gradients, which are used up, and average."""
-        self.optimizer.step()
+        if self.flat:
+            for i, group in enumerate(self.optimizer.param_groups):
+                moments = self.optimizer.state[group["params"][0]]
+                self.update_group(
+                    self.settings, group["weight_decay"], self.weights[i], self.gradients[i], self.shrink,
+                    moments, group["lr"], corrections(self.settings, moments),
+                    self.average[i] if self.average else None, self.share,
+                    self.rounded[i] if self.rounded else None,
+                )  # fmt: skip
+        else:
+            self.optimizer.step()
+            for average, w in zip(self.average, self.weights, strict=False):
+                local(average).lerp_(local(w), self.share)
+        self.forget_gradients()
+
+    def forget_gradients(self) -> None:
+        self.gradients = []
         self.optimizer.zero_grad(set_to_none=True)
-        for average, w in zip(self.average, self.weights, strict=False):
-            local(average).lerp_(local(w), self.share)
-        self.round_weights()
 
     def round_weights(self) -> None:
         for rounded, w in zip(self.rounded, self.weights, strict=False):
