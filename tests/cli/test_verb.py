@@ -13,7 +13,7 @@ from rich.text import Text
 from vitrail.checkpoints.bundle import PRECISIONS
 from vitrail.checkpoints.formats import FORMATS
 from vitrail.cli import evaluate_verbs, model_verbs
-from vitrail.cli.verb import Common, Device, Format, Output, show
+from vitrail.cli.verb import Common, Device, Extracting, Format, Output, show
 from vitrail.data.bad_files import BadFiles
 from vitrail.evaluators import accuracy, fewshot, knn
 from vitrail.inference.features import Extraction
@@ -98,9 +98,14 @@ TWICE = {
         0.01,
         default(evaluate_verbs.Probing, "max_bad"),
         default(evaluate_verbs.Passing, "max_bad"),
+        default(Extracting, "max_bad"),
         default(BadFiles, "max_bad"),
         default(Extraction, "max_bad"),
         default(accuracy.evaluate, "max_bad"),
+    ),
+    "features": (
+        "pre_logits",
+        *(default(one, "which") for one in (evaluate_verbs.Probing, Extracting, Extraction)),
     ),
     "devices": (("auto", "cpu", "cuda", "mps"), get_args(Device), get_args(device.Device)),
     "formats": (("bundle", "npz", "timm", "huggingface", "torchvision"), get_args(Format), tuple(FORMATS)),

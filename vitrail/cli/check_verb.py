@@ -56,11 +56,9 @@ def data_check(
     """
     from vitrail.curate.check_data import check_data
     from vitrail.curate.review import write_review
-    from vitrail.inference.exported import open_model
     from vitrail.inference.features import Extraction
-    from vitrail.runtime.device import pick
 
-    loaded = open_model(model, **reading.arguments()).to(pick(common.device))
+    loaded = reading.open(model, common.device)
     extraction = Extraction(which, cache, batch_size=batch_size, num_workers=num_workers)
     findings = check_data(
         loaded, data, out, split=split, name=model, max_findings=max_findings, extraction=extraction

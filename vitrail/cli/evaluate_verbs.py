@@ -83,7 +83,7 @@ def evaluate(
             raise ConfigError(
                 f"{source.name} has several labels for an image: no mapping, real, text_embeddings"
             )
-        loaded = open_model(model, **reading.arguments()).to(pick(common.device))
+        loaded = reading.open(model, common.device)
         labels = evaluate_labels(
             loaded, source, precision=precision, task=f"evaluate {source.name}", **vars(passing)
         )

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from vitrail.cli.verb import COMMON, READING, Common, Output, Reading
+from vitrail.cli.verb import COMMON, EXTRACTING, READING, Common, Extracting, Output, Reading
 
 IndexPath = Annotated[Positional[str], arg(metavar="INDEX")]
 
@@ -18,12 +18,9 @@ def index(
     model: str = "ti8-64",
     split: str | None = None,
     unlabelled: bool = False,
-    which: str = "pre_logits",
     precision: Literal["float16", "int8"] = "float16",
     thumbnails: int = 96,
-    batch_size: int = 64,
-    num_workers: int = 0,
-    max_bad: float = 0.01,
+    extracting: Extracting = EXTRACTING,
     reading: Reading = READING,
     common: Common = COMMON,
 ) -> Output:
@@ -35,25 +32,15 @@ def index(
         model: an included model (ti8-64), a bundle, a run, any supported checkpoint, or an exported file
         split: which part of the data set; if unset, train
         unlabelled: the images have no labels
-        which: features: pre_logits (the input of the classifier), token, mean, layer3 (any layer), layer3.token,
-            layer3.mean
         precision: float16 is searched exactly; int8, for millions of images, is several times faster, and the best
             matches are compared again in float16
         thumbnails: pixels of the longer side of the small pictures that the index keeps; 0: none
-        batch_size: images in a forward pass
-        num_workers: processes that decode
-        max_bad: share of the images that may be broken
     """
     from vitrail.curate.build_index import build_index
-    from vitrail.inference.exported import open_model
-    from vitrail.inference.features import Extraction
-    from vitrail.runtime.device import pick
 
-    loaded = open_model(model, **reading.arguments()).to(pick(common.device))
     built = build_index(
-        loaded, data, out, split=split, labelled=not unlabelled, name=model, precision=precision,
-        thumbnails=thumbnails,
-        extraction=Extraction(which, batch_size=batch_size, num_workers=num_workers, max_bad=max_bad),
+        reading.open(model, common.device), data, out, split=split, labelled=not unlabelled, name=model,
+        precision=precision, thumbnails=thumbnails, extraction=extracting.extraction(),
     )  # fmt: skip
     card = built.card
     size = sum(file.stat().st_size for file in built.folder.iterdir())
@@ -98,14 +85,12 @@ def search(
     from vitrail.data.contact_sheet import check_sheet
     from vitrail.data.readers.class_names import readable
     from vitrail.errors import ImageError
-    from vitrail.inference.exported import open_model
     from vitrail.inference.images import find_images
-    from vitrail.runtime.device import pick
 
     opened = open_index(index)
     if sheet is not None:
         check_sheet(sheet)
-    loaded = open_model(model_of(opened, model), **reading.arguments()).to(pick(common.device))
+    loaded = reading.open(model_of(opened, model), common.device)
     paths = find_images(images)
     matches, errors = search_images(opened, loaded, paths, top)
     if len(errors) == len(paths):

@@ -14,6 +14,9 @@ from vitrail.runtime.log import visible
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from vitrail.inference.exported import Runnable
+    from vitrail.inference.features import Extraction
+
 Device = Literal["auto", "cpu", "cuda", "mps"]
 Precision = Literal["auto", "float32", "bf16", "fp8"]
 Format = Literal["bundle", "npz", "timm", "huggingface", "torchvision"]
@@ -48,8 +51,31 @@ class Reading:
         size = "any" if self.image_size == ("any",) else parse_image_size(self.image_size)
         return words | {"image_size": size, "ignore_fields": self.ignore_field}
 
+    def open(self, model: str, device: Device) -> Runnable:
+        """Open a checkpoint or an exported file, on a device."""
+        from vitrail.inference.exported import open_model
+        from vitrail.runtime.device import pick
 
-COMMON, READING = Common(), Reading()
+        return open_model(model, **self.arguments()).to(pick(device))
+
+
+@dataclass(frozen=True)
+class Extracting:
+    """Settings for extracting features."""
+
+    # features: pre_logits (the input of the classifier), token, mean, layer3 (any layer), layer3.token, layer3.mean
+    which: str = "pre_logits"
+    batch_size: int = 64  # images in a forward pass
+    num_workers: int = 0  # processes that decode
+    max_bad: float = 0.01  # share of the images that may be broken
+
+    def extraction(self) -> Extraction:
+        from vitrail.inference.features import Extraction
+
+        return Extraction(**vars(self))
+
+
+COMMON, READING, EXTRACTING = Common(), Reading(), Extracting()
 
 
 @dataclass
