@@ -56,9 +56,8 @@ def inspect(
     """
     from vitrail.checkpoints.formats import load
     from vitrail.evaluators.accuracy import evaluate, open_split
-    from vitrail.inspection import figures as draw
-    from vitrail.inspection import report
     from vitrail.inspection.inspect import inspect as look
+    from vitrail.inspection.report import check_report_folder
     from vitrail.runtime.device import pick
     from vitrail.runtime.files import check_writable
 
@@ -66,7 +65,7 @@ def inspect(
         raise ConfigError(f"--closely must be at least 0, not {closely}")
     folder, device = Path(out), pick(common.device)
     check_writable(folder)
-    report.check_report_folder(folder)
+    check_report_folder(folder)
     loaded = load(model, **reading.arguments()).to(device)
     name, *labels = name_models((model, *beside))
     others = {
@@ -77,27 +76,32 @@ def inspect(
     evaluation = None if source is None else evaluate(loaded, source, mapping=mapping, max_bad=1.0)
     chosen, problems = choose_images(images, source, evaluation, closely)
     inspection = look(loaded, **chosen, name=name, beside=others, closely=closely, figures=figures)
+    files = draw_report(inspection, folder, Path(model), source, evaluation)
+    paths = {figure: str(path) for figure, path in files.items()}
+    rows = [[figure, path] for figure, path in paths.items()]
+    result: dict[str, Any] = {"model": model, **as_json(inspection), "files": paths, "errors": problems}
+    notes = [f"{note[:1].upper()}{note[1:]}." for note in inspection.notes]
+    return Output(common, ["figure", "file"], rows, result, after=notes, problems=problems)
+
+
+def draw_report(
+    inspection: Inspection,
+    folder: Path,
+    model: Path,
+    source: Source | None,
+    evaluation: Evaluation | None,
+) -> dict[str, Path]:
+    """Draw the figures, of a run that of its training too, and write the page; return the files by name."""
+    from vitrail.inspection import figures as draw
+    from vitrail.inspection import report
 
     report.begin_report(inspection, folder / report.NAME)
-    files = draw.draw_run(Path(model), folder / "training.png", name)  # where it is a run
+    files = draw.draw_run(model, folder / "training.png", inspection.name)
     if source is not None and evaluation is not None:
         files |= draw.draw_evaluation(evaluation, source, folder)
     files |= draw.draw_inspection(inspection, folder)
     report.write_report(inspection, files, folder / report.NAME, evaluation)
-    files["report"] = folder / report.NAME
-    return Output(
-        common,
-        ["figure", "file"],
-        [[figure, str(path)] for figure, path in files.items()],
-        {
-            "model": model,
-            **as_json(inspection),
-            "files": {figure: str(path) for figure, path in files.items()},
-            "errors": problems,
-        },
-        after=[f"{note[:1].upper()}{note[1:]}." for note in inspection.notes],
-        problems=problems,
-    )
+    return files | {"report": folder / report.NAME}
 
 
 def load_beside(model: str, reading: Reading) -> Model:

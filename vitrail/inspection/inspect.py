@@ -100,6 +100,46 @@ def inspect(
     if name in (beside or {}):
         raise ConfigError(f"the model and one in `beside` are both called {name!r}: use different names")
     model = as_model(model)
+    named = gather_images(images, names, truths)
+    near, pictures = named[:closely], [image for image, _, _ in named]
+    models: dict[str, Model] = {name: model, **(beside or {})}
+    notes, positions, subjects, patches = [], None, [], None
+    if "weights" in figures:
+        try:
+            positions = position_similarity(model)
+        except ConfigError as error:
+            notes.append(str(error))
+    measured = {label: one for label, one in models.items() if isinstance(one, ViT)}
+    measured = measured if pictures and "attention" in figures else {}
+    distances = {
+        label: attention_distances(one, pictures, task=f"attention of {label}")
+        for label, one in measured.items()
+    }
+    if "images" in figures:
+        subjects = [look(model, *one) for one in progress(near, len(near), "images, closely")]
+    if near and isinstance(model, ViT) and {"pca", "correspondence"} & set(figures):
+        patches = look_at_patches(model, near)
+    return Inspection(
+        name=name,
+        config=model.config,
+        preprocess=model.preprocess,
+        filters=filters(model) if "weights" in figures else None,
+        positions=positions,
+        layers=layer_names(model.config) if isinstance(model, ViT) else [],
+        distances=distances,
+        compared={label: one.config for label, one in measured.items()},
+        subjects=subjects,
+        figures=tuple(figures),
+        patches=patches,
+        metrics=dict(model.metrics),
+        notes=notes + note_missing(name, models, len(named), len(near), figures),
+    )
+
+
+def gather_images(
+    images: Images, names: Sequence[str] | None, truths: Sequence[str] | None
+) -> list[tuple[ImageLike, str, str | None]]:
+    """Return each image with its name and, where that is known, its class."""
     if isinstance(images, Source):
         names = names or [images.key(i) for i in range(len(images))]
         truths = truths or [images.class_names[label] for label in images.labels]
@@ -110,52 +150,28 @@ def inspect(
             Path(image).name if isinstance(image, str | Path) else f"image {number}"
             for number, image in enumerate(images, 1)
         ]
-    known = [None] * len(images) if truths is None else truths
-    assert len(names) == len(images) == len(known)
-    notes, positions = [], None
-    if "weights" in figures:
-        try:
-            positions = position_similarity(model)
-        except ConfigError as error:
-            notes.append(str(error))
-    distances, compared = {}, {}
-    for label, one in {name: model, **(beside or {})}.items():
-        if isinstance(one, ViT) and images and "attention" in figures:
-            distances[label] = attention_distances(one, images, task=f"attention of {label}")
-            compared[label] = one.config
-        elif not isinstance(one, ViT) and one is not model:
-            notes.append(f"{label}: {NOT_FOR_RESNETS}")
-    near = list(zip(images, names, known, strict=True))[:closely]
-    subjects = []
-    if "images" in figures:
-        subjects = [look(model, *one) for one in progress(near, len(near), "images, closely")]
-    patches = None
-    if near and isinstance(model, ViT) and {"pca", "correspondence"} & set(figures):
-        shown = np.stack([model_input(model, image) for image, _, _ in near])
-        patches = Patches(
-            [one[1] for one in near], shown, patch_features(model, [image for image, _, _ in near])
-        )
-    elif near and "pca" in figures and not isinstance(model, ViT) and "weights" not in figures:
+    return list(zip(images, names, [None] * len(images) if truths is None else truths, strict=True))
+
+
+def note_missing(
+    name: str, models: Mapping[str, Model], images: int, near: int, figures: Sequence[Group]
+) -> list[str]:
+    """Return which figures are missing, and why; `name`: of the model among those that are compared."""
+    resnets = [label for label, one in models.items() if not isinstance(one, ViT)]
+    notes = [f"{label}: {NOT_FOR_RESNETS}" for label in resnets if label != name]
+    if near and name in resnets and "pca" in figures and "weights" not in figures:
         notes.append(NOT_FOR_RESNETS)
-    if "correspondence" in figures and len(near) < 2:
+    if "correspondence" in figures and near < 2:
         notes.append("correspondence needs two images")
     if not images:
         notes.append("attention, rollout, occlusion and patches need images, and none were passed")
-    return Inspection(
-        name=name,
-        config=model.config,
-        preprocess=model.preprocess,
-        filters=filters(model) if "weights" in figures else None,
-        positions=positions,
-        layers=layer_names(model.config) if isinstance(model, ViT) else [],
-        distances=distances,
-        compared=compared,
-        subjects=subjects,
-        figures=tuple(figures),
-        patches=patches,
-        metrics=dict(model.metrics),
-        notes=notes,
-    )
+    return notes
+
+
+def look_at_patches(model: ViT, near: Sequence[tuple[ImageLike, str, str | None]]) -> Patches:
+    images, names, _ = zip(*near, strict=True)
+    pictures = np.stack([model_input(model, image) for image in images])
+    return Patches(list(names), pictures, patch_features(model, list(images)))
 
 
 def look(model: Model, image: ImageLike, name: str, true: str | None = None) -> Subject:
