@@ -84,36 +84,19 @@ def check_data(
     source = data_set.part(split)
 
     scanned = scan(source, measure=measure)
-    readable_images = np.setdiff1d(np.arange(len(source)), list(scanned.broken))
-    if not len(readable_images):
-        reason = next(iter(scanned.broken.values()))
-        raise DataError(f"{source.name}: none of its {len(source):,} images can be read: {reason}")
     pairs = find_pairs(scanned)
     groups = source_groups(source) if groups is None else groups
     joined = connect(len(source), [pair[:2] for pair in pairs], groups)
-    x, index = read_features(model, source, readable_images, extraction)
+    x, index = read_features(model, source, scanned, extraction)
     checks = check_features(source, x, index, joined[index], max_findings)
-    shortcuts = find_shortcuts(
-        [scanned.measures[i] for i in index],
-        scanned.sizes[index],
-        source.labels[index],
-        checks.folds,
-        joined[index],
-    )
-
-    def odd(kind: Kind, images: Odd, near: dict[int, list[SimilarImage]] | None = None) -> list[Finding]:
-        worst = sorted(images, key=lambda i: -images[i][0])[:max_findings]
-        return [finding(source, i, kind, *images[i], neighbours=(near or {}).get(i, [])) for i in worst]
+    measures, sizes = [scanned.measures[i] for i in index], scanned.sizes[index]
+    shortcuts = find_shortcuts(measures, sizes, source.labels[index], checks.folds, joined[index])
 
     findings = [
         *checks.labels,
-        *odd("outlier", checks.outliers, checks.neighbours),
+        *list_odd(source, "outlier", checks.outliers, max_findings, checks.neighbours),
         *duplicates(source, pairs, find_leaks(data_set, split, scanned))[:max_findings],
-        *odd("unreadable", {i: (1.0, f"It cannot be read: {why}") for i, why in scanned.broken.items()}),
-        *odd("blur", find_blurred(scanned.measures)),
-        *odd("dark", find_dark(scanned.measures)),
-        *odd("bright", find_bright(scanned.measures)),
-        *odd("odd_size", find_odd_sizes(scanned.sizes)),
+        *list_odd_files(source, scanned, max_findings),
     ]
     contents: Findings = {
         "format": FORMAT,
@@ -173,9 +156,13 @@ def check_folder(folder: Path, data_set: DataSet) -> None:
 
 
 def read_features(
-    model: Runnable, source: Source, images: np.ndarray, extraction: Extraction
+    model: Runnable, source: Source, scanned: Scan, extraction: Extraction
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the features x float16 (n, D) of some images, and which images they are of, int64 (n,)."""
+    """Return the features x float16 (n, D) of the images that can be read, and which these are, int64 (n,)."""
+    images = np.setdiff1d(np.arange(len(source)), list(scanned.broken))
+    if not len(images):
+        reason = next(iter(scanned.broken.values()))
+        raise DataError(f"{source.name}: none of its {len(source):,} images can be read: {reason}")
     cache = cache_folder(None if extraction.cache is None else str(extraction.cache))
     parts = []
     for i in range(0, len(images), ENTRY):
@@ -209,6 +196,26 @@ def finding(
         "copy_of": copy_of,
         "thumbnail": None,
     }
+
+
+def list_odd(
+    source: Source, kind: Kind, images: Odd, most: int, neighbours: dict[int, list[SimilarImage]]
+) -> list[Finding]:
+    """Return findings of a kind, the worst first."""
+    worst = sorted(images, key=lambda i: -images[i][0])[:most]
+    return [finding(source, i, kind, *images[i], neighbours=neighbours.get(i, [])) for i in worst]
+
+
+def list_odd_files(source: Source, scanned: Scan, most: int) -> list[Finding]:
+    """Return findings of each kind that files and pixels show by themselves."""
+    images: dict[Kind, Odd] = {
+        "unreadable": {i: (1.0, f"It cannot be read: {why}") for i, why in scanned.broken.items()},
+        "blur": find_blurred(scanned.measures),
+        "dark": find_dark(scanned.measures),
+        "bright": find_bright(scanned.measures),
+        "odd_size": find_odd_sizes(scanned.sizes),
+    }
+    return [one for kind, odd in images.items() for one in list_odd(source, kind, odd, most, {})]
 
 
 def duplicates(source: Source, pairs: Iterable[Pair], leaks: Iterable[Leak]) -> list[Finding]:
