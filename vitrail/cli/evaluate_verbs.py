@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from vitrail.evaluators.accuracy import Evaluation
     from vitrail.evaluators.fewshot import FewShot
     from vitrail.evaluators.knn import KNN
-    from vitrail.evaluators.label_scores import LabelEvaluation
     from vitrail.evaluators.linear import LinearProbe
     from vitrail.evaluators.score import Score
     from vitrail.inference.exported import Runnable
@@ -68,12 +67,10 @@ def evaluate(
     from vitrail.data.several_labels import targets_of
     from vitrail.evaluators.accuracy import evaluate as run
     from vitrail.evaluators.accuracy import open_split
-    from vitrail.evaluators.label_scores import evaluate_labels
     from vitrail.inference.exported import Exported, open_model
     from vitrail.inference.precision import choose_precision
     from vitrail.runtime.device import pick
     from vitrail.runtime.distributed import group, rank
-    from vitrail.runtime.files import atomic_file
 
     if out is not None and Path(out).exists():
         raise ConfigError(f"--out {out} exists; nothing is overwritten")
@@ -83,39 +80,39 @@ def evaluate(
             raise ConfigError(
                 f"{source.name} has several labels for an image: no mapping, real, text_embeddings"
             )
-        loaded = reading.open(model, common.device)
-        labels = evaluate_labels(
-            loaded, source, precision=precision, task=f"evaluate {source.name}", **vars(passing)
-        )
-        return show_labels(model, labels, out, common)
+        return evaluate_several(model, source, out, precision, passing, reading, common)
     with group(pick(common.device)) as device:
         loaded = open_model(model, **reading.arguments()).to(device)
         settings: dict[str, Any] = {"mapping": mapping, "real": real, "text_embeddings": text_embeddings}
         evaluation = run(loaded, source, precision=precision, **settings, **vars(passing))
         first, chosen = rank() == 0, choose_precision(precision, device)
-    result = {
-        "model": model,
-        "preprocess": loaded.preprocess,
-        "precision": loaded.card["precision"] if isinstance(loaded, Exported) else chosen,
-        **evaluation.as_json(),
-    }
+    used = loaded.card["precision"] if isinstance(loaded, Exported) else chosen
+    result = {"model": model, "preprocess": loaded.preprocess, "precision": used, **evaluation.as_json()}
     rows, lines = describe_evaluation(evaluation)
     output = Output(common, ["", f">{source.name}"], rows, result, after=lines)
     if out is not None and first:
         mistakes = evaluation.mistakes(source)
-        with atomic_file(Path(out)) as file:
-            whole = {**result, "mistakes": mistakes}
-            file.write_text(json.dumps(whole, allow_nan=False, indent=1) + "\n", encoding="utf-8")
+        write_result({**result, "mistakes": mistakes}, out)
         named = f" (the {len(mistakes):,} most confident by name)" if len(mistakes) < result["wrong"] else ""
         output.after.append(f"Whole result, with {result['wrong']:,} mistakes{named}: {out}")
     return output
 
 
-def show_labels(model: str, e: LabelEvaluation, out: str | None, common: Common) -> Output:
-    """Return the table of a model for several labels, and write the whole result."""
+def evaluate_several(
+    model: str,
+    source: Source,
+    out: str | None,
+    precision: Precision,
+    passing: Passing,
+    reading: Reading,
+    common: Common,
+) -> Output:
+    """Measure a model for several labels."""
     from vitrail.data.readers.class_names import readable
-    from vitrail.runtime.files import atomic_file
+    from vitrail.evaluators.label_scores import evaluate_labels
 
+    loaded = reading.open(model, common.device)
+    e = evaluate_labels(loaded, source, precision=precision, task=f"evaluate {source.name}", **vars(passing))
     rows = [
         ["mAP", f"{e.map:.4f}"],
         ["F1, all classes together", f"{e.f1:.4f}"],
@@ -129,10 +126,16 @@ def show_labels(model: str, e: LabelEvaluation, out: str | None, common: Common)
     result = {"model": model, **e.as_json()}
     output = Output(common, ["", f">{e.data}"], rows, result, after=[f"Lowest AP: {', '.join(worst)}"])
     if out is not None:
-        with atomic_file(Path(out)) as file:
-            file.write_text(json.dumps(result, allow_nan=False, indent=1) + "\n", encoding="utf-8")
+        write_result(result, out)
         output.after.append(f"Whole result: {out}")
     return output
+
+
+def write_result(result: dict[str, Any], out: str) -> None:
+    from vitrail.runtime.files import atomic_file
+
+    with atomic_file(Path(out)) as file:
+        file.write_text(json.dumps(result, allow_nan=False, indent=1) + "\n", encoding="utf-8")
 
 
 def describe_evaluation(e: Evaluation) -> tuple[list[list[str]], list[str]]:

@@ -224,11 +224,7 @@ def evaluate(
     correct = np.bincount(p.label[p.right], minlength=len(classes.class_names))  # (C,)
     by_class = zip(classes.class_names, n.tolist(), correct.tolist(), strict=True)
     sure, sure_top1 = answered(p, model.calibration)
-    scored = (
-        [] if sets is None else [k in sets[i] for k, i in zip(p.predicted, p.index, strict=True) if sets[i]]
-    )
-    if sets is not None and not scored:
-        raise DataError("no example has a reassessed label: every set is empty")
+    scored = [] if sets is None else judge_by_sets(p, sets)
     return Evaluation(
         data=source.name,
         broken=len(kept) - len(p),
@@ -244,6 +240,15 @@ def evaluate(
         real=sum(scored) / len(scored) if scored else None,
         real_n=len(scored),
     )
+
+
+def judge_by_sets(predictions: Predictions, sets: list[set[int]]) -> list[bool]:
+    """Return which predictions are in the set of their image, where that is not empty."""
+    p = predictions
+    scored = [k in sets[i] for k, i in zip(p.predicted, p.index, strict=True) if sets[i]]
+    if not scored:
+        raise DataError("no example has a reassessed label: every set is empty")
+    return scored
 
 
 def answered(predictions: Predictions, calibration: Calibration) -> tuple[float | None, float | None]:
