@@ -19,12 +19,11 @@ from vitrail.cli.verb import (
     Reading,
     parse_image_size,
 )
-from vitrail.errors import ConfigError
+from vitrail.errors import ConfigError, ImageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
-    from vitrail.errors import ImageError
     from vitrail.inference.exported import Runnable
     from vitrail.inference.predict import Prediction
     from vitrail.models.names import Config, Model
@@ -296,13 +295,9 @@ def predict(
         server: address of a `vitrail serve`, such as http://127.0.0.1:8000, that computes; MODEL is a name there
         key_file: file with the key of that server
     """
-    from vitrail.data.readers.class_names import readable
-    from vitrail.errors import ImageError
-    from vitrail.evaluators.score import format_accuracy
     from vitrail.inference.exported import Exported
     from vitrail.inference.images import find_images
     from vitrail.inference.predict import predict_each
-    from vitrail.models.calibration import UNSURE
 
     check_writing(writing)
     own = [class_names, text_embeddings] != [None, None] or writing != WRITING or reading != READING
@@ -315,13 +310,26 @@ def predict(
             raise ConfigError("--out is for models, not for exported files: pass the model")
         return write_predictions(model, loaded, images, top, precision, writing, common)
     paths = find_images(images)
-    names = {path: path.name for path in paths}
-    names = names if len({*names.values()}) == len(paths) else {path: str(path) for path in paths}
     if server is not None:
         predictions = predict_there(server, key_file, model, paths, top)
     else:
         loaded = load_named(model, class_names, text_embeddings, reading, output)
         predictions = predict_each(loaded, paths, top, num_workers=None, precision=precision, task="predict")
+    add_predictions(output, paths, predictions)
+    output.result |= {"errors": output.problems, "notes": output.after}
+    return output
+
+
+def add_predictions(
+    output: Output, paths: list[Path], predictions: Iterable[Prediction | ImageError]
+) -> None:
+    """Add rows and results; ImageError if none of the images can be read."""
+    from vitrail.data.readers.class_names import readable
+    from vitrail.evaluators.score import format_accuracy
+    from vitrail.models.calibration import UNSURE
+
+    names = {path: path.name for path in paths}
+    names = names if len({*names.values()}) == len(paths) else {path: str(path) for path in paths}
     for path, prediction in zip(paths, predictions, strict=True):
         if isinstance(prediction, ImageError):
             output.problems.append(str(prediction))
@@ -334,8 +342,6 @@ def predict(
         output.result["images"].append({"path": str(path), "top": top_classes, "answer": answer})
     if not output.result["images"]:
         raise ImageError(output.problems[0])
-    output.result |= {"errors": output.problems, "notes": output.after}
-    return output
 
 
 def load_named(
