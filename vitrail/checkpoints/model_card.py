@@ -40,16 +40,6 @@ MARKS = re.compile(r"([\\`*_{}\[\]()#+!|<>&~$@])")
 def write_card(checkpoint: Checkpoint, title: str, *, load: str, picture: str = "") -> str:
     """Return the card. `load`: a name that vitrail.load takes; `picture`: the name of a file beside the card."""
     c = checkpoint.config
-    license = complete_license(checkpoint.license)
-    lines = ["---", *license_metadata(checkpoint.license), "library_name: vitrail"]
-    task = "image-classification" if c.classes else "image-feature-extraction"
-    lines += [f"pipeline_tag: {task}", "tags: [vitrail, vision-transformer]"]
-    start = checkpoint.provenance.get("start")
-    origin = (start if isinstance(start, dict) else checkpoint.provenance).get("hub")
-    base = origin.get("repository") if isinstance(origin, dict) else None
-    lines += (
-        [f"base_model: {base}"] if isinstance(base, str) and re.fullmatch(r"[\w.-]+/[\w.-]+", base) else []
-    )
     H, W = c.image_size
     about = (
         f"for images of {H} x {W} pixels, with {f'{c.classes:,} classes' if c.classes else 'no classifier'}"
@@ -60,51 +50,33 @@ def write_card(checkpoint: Checkpoint, title: str, *, load: str, picture: str = 
         "bit": "BiT ResNet",
     }
     family = kind[config_to_json(c)["family"]]
-    lines += ["---", "", f"# {plain(title)}", "", f"A {family} {about}.", ""]
-    lines += (
-        [f"![{'What the model answers' if c.classes else 'The model'}]({picture})", ""] if picture else []
-    )
+    lines = [*metadata_lines(checkpoint), "", f"# {plain(title)}", "", f"A {family} {about}.", ""]
+    if picture:
+        lines += [f"![{'What the model answers' if c.classes else 'The model'}]({picture})", ""]
     fields = {name: value for name, value in asdict(c).items() if name in SHOWN}
     lines += ["| | |", "|---|---|"]
     lines += [f"| {name} | {plain(value)} |" for name, value in fields.items()]
     lines += [f"| parameters | {sum(w.numel() for w in checkpoint.weights.values()):,} |"]
     lines += [f"| preprocessing | `{checkpoint.preprocess.replace('`', ' ').replace('|', ' then ')}` |", ""]
     code = f'vitrail.{"predict" if c.classes else "features"}(model, "photo.jpg")'
-    lines += [
-        "## Use",
-        "",
-        "```python",
-        "import vitrail",
-        "",
-        f"model = vitrail.load({json.dumps(load)})",
-        code,
-        "```",
-        "",
-    ]
+    lines += ["## Use", "", "```python", "import vitrail", ""]
+    lines += [f"model = vitrail.load({json.dumps(load)})", code, "```", ""]
     lines += [*score_lines(checkpoint.metrics), *confidence_lines(checkpoint), *limit_lines(checkpoint)]
-    lines += training_lines(checkpoint.provenance)
-    if checkpoint.class_names:
-        names = ", ".join(map(plain, checkpoint.class_names[:LISTED]))
-        more = (
-            f", and {len(checkpoint.class_names) - LISTED:,} more"
-            if len(checkpoint.class_names) > LISTED
-            else ""
-        )
-        lines += [
-            "## Classes",
-            "",
-            f"<details><summary>{c.classes:,} classes</summary>",
-            "",
-            f"{names}{more}",
-        ]
-        lines += ["", "</details>", ""]
-    lines += ["## License", "", *(f"- {part}: {plain(text, 2_000)}" for part, text in license.items())]
-    if limits := restrictions(checkpoint.license):
-        lines += [
-            "",
-            f"By these words, this model is for {limits} only. So are models that are trained from it.",
-        ]
+    lines += [*training_lines(checkpoint.provenance), *class_lines(checkpoint), *license_lines(checkpoint)]
     return "\n".join([*lines, ""])
+
+
+def metadata_lines(checkpoint: Checkpoint) -> list[str]:
+    """Return what the hub reads: license, task, and the model that it was trained from."""
+    task = "image-classification" if checkpoint.config.classes else "image-feature-extraction"
+    lines = ["---", *license_metadata(checkpoint.license), "library_name: vitrail"]
+    lines += [f"pipeline_tag: {task}", "tags: [vitrail, vision-transformer]"]
+    start = checkpoint.provenance.get("start")
+    origin = (start if isinstance(start, dict) else checkpoint.provenance).get("hub")
+    base = origin.get("repository") if isinstance(origin, dict) else None
+    if isinstance(base, str) and re.fullmatch(r"[\w.-]+/[\w.-]+", base):
+        lines.append(f"base_model: {base}")
+    return [*lines, "---"]
 
 
 def score_lines(metrics: Mapping[str, Any]) -> list[str]:
@@ -229,6 +201,27 @@ def training_lines(provenance: Mapping[str, Any]) -> list[str]:
         *(f"| {name} | {plain(value)} |" for name, value in facts),
         "",
     ]
+
+
+def class_lines(checkpoint: Checkpoint) -> list[str]:
+    """Return the names of the classes, folded."""
+    if not checkpoint.class_names:
+        return []
+    names = ", ".join(map(plain, checkpoint.class_names[:LISTED]))
+    if (more := len(checkpoint.class_names) - LISTED) > 0:
+        names += f", and {more:,} more"
+    summary = f"<details><summary>{checkpoint.config.classes:,} classes</summary>"
+    return ["## Classes", "", summary, "", names, "", "</details>", ""]
+
+
+def license_lines(checkpoint: Checkpoint) -> list[str]:
+    """Return the license of the weights, and what it restricts."""
+    license = complete_license(checkpoint.license)
+    lines = ["## License", "", *(f"- {part}: {plain(text, 2_000)}" for part, text in license.items())]
+    if limits := restrictions(checkpoint.license):
+        text = f"By these words, this model is for {limits} only. So are models that are trained from it."
+        lines += ["", text]
+    return lines
 
 
 def plain(text: object, most: int = LONGEST) -> str:
