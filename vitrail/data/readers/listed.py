@@ -176,18 +176,9 @@ def list_by_table(
     if several == "columns":
         table, several = one_column(table, options, but={image, group}), JOINT
         options = options | {"label": SEVERAL}
-    chosen = options.get("label")
-    label = find_column(table, "label", LABEL, chosen, but=image)
     split = None if options.get("split") == "none" else find_split_column(table, options.get("split"))
+    label = find_label_column(table, options.get("label"), image, split)
     group = find_column(table, "group", (), group)
-    if label is None:
-        left = [name for name in table.columns if name not in (image, split)]
-        if len(left) != 1:
-            raise DataError(
-                f"{table.path}: cannot tell which column is the label, of {', '.join(table.columns)}; name it: "
-                "?label=COLUMN"
-            )
-        label = left[0]
     skipped: Counter[str] = Counter()
     there = ImageNames(base, root, skipped)
     listed = bool(several) or any(isinstance(cell, tuple) for cell in table[label])
@@ -370,6 +361,18 @@ def find_image_column(table: Table, asked: str | None) -> str:
             "name it: ?image=COLUMN"
         )
     return named[0]
+
+
+def find_label_column(table: Table, asked: str | None, image: str, split: str | None) -> str:
+    """Return the column of labels: the one asked for, else one of a usual name, else the only one that is left."""
+    column = find_column(table, "label", LABEL, asked, but=image)
+    left = [name for name in table.columns if name not in (image, split)]
+    if column is None and len(left) != 1:
+        raise DataError(
+            f"{table.path}: cannot tell which column is the label, of {', '.join(table.columns)}; name it: "
+            "?label=COLUMN"
+        )
+    return left[0] if column is None else column
 
 
 def find_split_column(table: Table, asked: str | None) -> str | None:
