@@ -10,13 +10,9 @@ makes text of them, never HTML. page/ has its parts.
 from __future__ import annotations
 
 import base64
-import hashlib
-import html
 import io
-import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from string import Template
 
 import numpy as np
 import torch
@@ -27,14 +23,12 @@ from vitrail.data.bounded_files import check_replaceable
 from vitrail.data.readers.class_names import readable
 from vitrail.errors import ConfigError, DataError
 from vitrail.inference.images import decode_example
-from vitrail.runtime.files import atomic_file
+from vitrail.runtime.html_page import GENERATOR, script_data, text, write_html
 from vitrail.runtime.log import visible
 from vitrail.runtime.progress import progress
 
 NAME = "map.html"
 PAGE = Path(__file__).parent / "page"
-LOOK = Path(__file__).parents[1] / "assets" / "look" / "look.css"
-MARK = b'<meta name="generator" content="vitrail">'
 SHEET = 16  # pictures along a side of a sheet
 MAX_THUMBNAIL = 160  # pixels
 MOST_THREADS = 16
@@ -44,7 +38,7 @@ PLACES = 65_535  # along a side of the map
 
 def check_map_folder(folder: Path) -> None:
     """Raise ConfigError unless the folder is new, empty or has a map of ours."""
-    check_replaceable(folder / NAME, MARK, "map")
+    check_replaceable(folder / NAME, GENERATOR, "map")
     names = sorted(p.name for p in folder.iterdir() if not p.name.startswith(".")) if folder.is_dir() else []
     if names and NAME not in names:
         raise ConfigError(f"{folder} has {', '.join(names[:3])} and no {NAME}: choose a new folder")
@@ -54,18 +48,10 @@ def write_map(found: Map, folder: Path, *, title: str, about: str, thumbnails: i
     """Write DIR/map.html; return its path. `thumbnails`: pixels of the longer side; 0: none."""
     if not 0 <= thumbnails <= MAX_THUMBNAIL:
         raise ConfigError(f"thumbnails have 0 to {MAX_THUMBNAIL} pixels, not {thumbnails}")
-    script = '"use strict";\n{\n' + (PAGE / "map.js").read_text(encoding="utf-8") + "}\n"
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    page = Template((PAGE / "map.html").read_text(encoding="utf-8")).substitute(
-        title=text(title),
-        about=text(about),
-        hash=f"sha256-{digest}",
-        style="".join(path.read_text(encoding="utf-8") for path in (LOOK, PAGE / "map.css")),
-        data=json.dumps(contents(found, thumbnails), allow_nan=False).replace("<", "\\u003c"),
-        script=script,
-    )
-    with atomic_file(folder / NAME) as temporary:
-        temporary.write_text(page, encoding="utf-8", newline="\n")
+    write_html(
+        folder / NAME, PAGE / "map.html", title=title, scripts=[PAGE / "map.js"], about=text(about),
+        data=script_data(contents(found, thumbnails)),
+    )  # fmt: skip
     return folder / NAME
 
 
@@ -116,7 +102,3 @@ def sheets(found: Map, side: int) -> list[str]:
             Image.fromarray(sheet).save(file, "WEBP", quality=QUALITY)
             uris.append("data:image/webp;base64," + base64.b64encode(file.getvalue()).decode())
     return uris
-
-
-def text(words: str) -> str:
-    return html.escape(visible(words))

@@ -9,20 +9,13 @@ text: they are data for the script, which makes text of them, never HTML. page/ 
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import html
-import json
 from pathlib import Path
-from string import Template
 
 from vitrail.curate.findings import THUMBNAILS, Findings, read_findings, thumbnail_name
-from vitrail.runtime.files import atomic_file
-from vitrail.runtime.log import visible
+from vitrail.runtime.html_page import script_data, text, write_html
 
 NAME = "review.html"
 PAGE = Path(__file__).parent / "page"
-LOOK = Path(__file__).parents[1] / "assets" / "look" / "look.css"
 # In this order: each uses those before it.
 SCRIPTS = ("elements.js", "decisions.js", "charts.js", "choice.js", "stage.js", "main.js")
 
@@ -32,20 +25,12 @@ def write_review(folder: str | Path) -> Path:
     folder = Path(folder)
     findings = read_findings(folder)
     contents = findings | {"thumbnails": thumbnails(findings, folder)}
-    parts = [(PAGE / name).read_text(encoding="utf-8") for name in SCRIPTS]
-    script = '"use strict";\n{\n' + "\n".join(parts) + "}\n"
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    page = Template((PAGE / "review.html").read_text(encoding="utf-8")).substitute(
-        title=text(f"Review of {Path(findings['data']).name or findings['data']}"),
-        about=text(about(findings)),
-        hash=f"sha256-{digest}",
-        style="".join(path.read_text(encoding="utf-8") for path in (LOOK, PAGE / "review.css")),
-        data=json.dumps(contents, allow_nan=False).replace("<", "\\u003c"),  # no tag can end the script
-        script=script,
-    )
     path = folder / NAME
-    with atomic_file(path) as temporary:
-        temporary.write_text(page, encoding="utf-8", newline="\n")
+    write_html(
+        path, PAGE / "review.html", title=f"Review of {Path(findings['data']).name or findings['data']}",
+        scripts=[PAGE / name for name in SCRIPTS], images="'self' file:", about=text(about(findings)),
+        data=script_data(contents),
+    )  # fmt: skip
     return path
 
 
@@ -64,7 +49,3 @@ def thumbnails(findings: Findings, folder: Path) -> list[int]:
     named = {one["index"] for one in findings["findings"]}
     named |= {near["index"] for one in findings["findings"] for near in one["neighbours"]}
     return sorted(index for index in named if Path(thumbnail_name(index)).name in there)
-
-
-def text(words: str) -> str:
-    return html.escape(visible(words))

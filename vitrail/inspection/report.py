@@ -11,9 +11,7 @@ are removed before new ones are drawn.
 from __future__ import annotations
 
 import base64
-import html
 import io
-import json
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -36,11 +34,9 @@ from vitrail.models.cost import cost
 from vitrail.models.hybrid import HybridConfig
 from vitrail.models.resnet import BiTConfig
 from vitrail.models.vit import ViTConfig
-from vitrail.runtime.files import atomic_file
-from vitrail.runtime.log import visible
+from vitrail.runtime.html_page import GENERATOR, script_data, text, write_html
 
 PAGE = Path(__file__).parent / "page"
-LOOK = Path(__file__).parents[1] / "assets" / "look" / "look.css"  # which the page of `vitrail serve` has too
 NAME = "report.html"
 MOST_CELLS = 24  # along a side of a map on the page; larger ones are averaged
 SIDE = 320  # pixels of a picture on the page
@@ -51,7 +47,7 @@ LARGE = 1000  # pixels across, from which on a figure fitted to a small page can
 FIGURES = PERFORMANCE | INSIDE
 # The names of figures, and the list of them in the head of a page of ours.
 FIGURE = re.compile(rf"(?:{'|'.join(FIGURES)}|image-\d+(?:-heads)?)\.png")
-LISTED = re.compile(rb'<meta name="generator" content="vitrail">\s*<meta name="figures" content="([^"]*)">')
+LISTED = re.compile(GENERATOR + rb'\s*<meta name="figures" content="([^"]*)">')
 HEAD = 1 << 20  # bytes of a page in which its list has to stand
 
 
@@ -103,19 +99,18 @@ def begin_report(inspection: Inspection, path: Path) -> None:
 
 def write_page(path: Path, title: str, sections: Mapping[str, str], figures: Iterable[str] = ()) -> None:
     """Write a page of `sections`, HTML by heading; `figures`: the names of those beside it."""
-    page = fill_template(
-        "report.html",
-        title=text(title),
-        figures=text(" ".join(f"{name}.png" for name in figures)),
-        style="".join(path.read_text(encoding="utf-8") for path in (LOOK, PAGE / "report.css")),
+    listed = text(" ".join(f"{name}.png" for name in figures))
+    write_html(
+        path,
+        PAGE / "report.html",
+        title=title,
+        more=f'<meta name="figures" content="{listed}">\n',
         links="".join(f'<a href="#{anchor(name)}">{text(name)}</a>' for name in sections),
         sections="\n".join(
             f'<section id="{anchor(name)}"><h2>{text(name)}</h2>\n{body}\n</section>'
             for name, body in sections.items()
         ),
     )
-    with atomic_file(path) as temporary:
-        temporary.write_text(page, encoding="utf-8")
 
 
 def check_report_folder(folder: Path) -> None:
@@ -223,7 +218,6 @@ def explorer(inspection: Inspection) -> str:
     # As `attention_maps` draws them: of any other pooling, the mean over the rows of all patches.
     named = {"token": "the class token attends", "attention": "the tokens, weighted by the pooling, attend"}
     what = named.get(c.pool, "the average patch attends")
-    inside = json.dumps(data, allow_nan=False).replace("<", "\\u003c")  # no tag can end the script
     grid = f"{c.grid[0]} x {c.grid[1]} patches"
     if (rows, columns) != c.grid:
         grid += f", averaged to {rows} x {columns} cells"
@@ -234,7 +228,7 @@ def explorer(inspection: Inspection) -> str:
         options=options,
         layers=L,
         heads=h,
-        maps=inside,
+        maps=script_data(data),
         script=(PAGE / "explorer.js").read_text(encoding="utf-8"),
     )
 
@@ -266,7 +260,7 @@ def patch_explorer(patches: Patches) -> str:
         "patches.html",
         grid=by,
         options=options,
-        data=json.dumps(data, allow_nan=False).replace("<", "\\u003c"),  # no tag can end the script
+        data=script_data(data),
         script=(PAGE / "patches.js").read_text(encoding="utf-8"),
     )
 
@@ -314,10 +308,6 @@ def data_uri(picture: np.ndarray, kind: str) -> str:
 def table(rows: Mapping[str, str]) -> str:
     cells = "".join(f"<tr><th>{text(name)}</th><td>{text(value)}</td></tr>" for name, value in rows.items())
     return f"<table>{cells}</table>"
-
-
-def text(words: str) -> str:
-    return html.escape(visible(words))
 
 
 def anchor(name: str) -> str:

@@ -13,8 +13,9 @@ import numpy as np
 from PIL import Image
 
 from vitrail.inspection.charts import Dot, Panel, draw_panels
-from vitrail.inspection.report import data_uri, text, write_page
+from vitrail.inspection.report import data_uri, write_page
 from vitrail.runtime.files import atomic_file
+from vitrail.runtime.html_page import text
 from vitrail.studies.claims import Answer, PointResult, fit_power_law, verdict
 from vitrail.studies.plan import Plan
 from vitrail.studies.results import Results
