@@ -97,3 +97,12 @@ def vitrail_command(capsys, monkeypatch):
         return code, printed.out, printed.err
 
     return command
+
+
+@pytest.fixture
+def without_heif(monkeypatch):
+    """HEIC as where pi-heif is not installed, whether it is or not."""
+    from vitrail.data.readers.file_names import EXTENSIONS, HEIC
+
+    monkeypatch.setattr("vitrail.data.readers.file_names.EXTENSIONS", EXTENSIONS - HEIC)
+    monkeypatch.setattr("vitrail.data.decode.heif_installed", lambda: False)

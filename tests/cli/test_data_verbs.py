@@ -25,7 +25,7 @@ def test_a_place_that_cannot_be_written_is_said_before_anything_is_read(
     assert "Not a directory" in err and "taken" in err and err.count("\n") == 1
 
 
-def test_files_that_are_ignored_are_no_secret(vitrail_command, tmp_path):
+def test_files_that_are_ignored_are_no_secret(vitrail_command, tmp_path, without_heif):
     for name in ("cat/a.png", "cat/b.HEIC", "dog/c.png"):
         path = tmp_path / "photos/train" / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -283,7 +283,7 @@ def png(*, width: int, height: int, bits: int, colour: int, rows: bytes) -> byte
     [(b"heic\0\0\0\0mif1heic", "HEIC"), (b"mif1\0\0\0\0mif1", "HEIC"), (b"avif\0\0\0\0mif1avif", "AVIF")],
 )
 def test_photographs_of_phones_are_to_be_converted(
-    brands: bytes, kind: str, monkeypatch: pytest.MonkeyPatch
+    brands: bytes, kind: str, monkeypatch: pytest.MonkeyPatch, without_heif: None
 ) -> None:
     monkeypatch.setattr("vitrail.data.decode.FORMATS", ("PNG", "JPEG"))  # as a Pillow without AVIF
     data = struct.pack(">I", 8 + len(brands)) + b"ftyp" + brands + bytes(100)

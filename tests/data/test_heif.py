@@ -57,8 +57,7 @@ def test_what_costs_too_much_is_refused_by_its_header(monkeypatch):
         decode(PHOTO)
 
 
-@pytest.mark.skipif(heif.heif_installed(), reason="pi-heif is installed")
-def test_without_pi_heif_the_error_says_how_to_get_it():
+def test_without_pi_heif_the_error_says_how_to_get_it(without_heif):
     with pytest.raises(ImageError, match=r"HEIC.*heif-convert.*vitrail\[heif\]"):
         decode(PHOTO)
     assert not is_image_name("IMG_0001.HEIC")

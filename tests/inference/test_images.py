@@ -36,7 +36,7 @@ def test_a_web_address_is_called_one(address):
         find_images([address])
 
 
-def test_images_of_other_kinds_in_a_folder_are_counted_with_an_example(tmp_path, caplog):
+def test_images_of_other_kinds_in_a_folder_are_counted_with_an_example(tmp_path, caplog, without_heif):
     touched(
         tmp_path, "a.jpg", "b/IMG_1.HEIC", "b/IMG_2.heic", "c.tga", "d.psd", "e.CR2", "notes.txt", ".f.heic"
     )

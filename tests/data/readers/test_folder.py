@@ -456,7 +456,7 @@ def test_any_depth_any_case_hidden_and_other_files(tmp_path: Path) -> None:
     }
 
 
-def test_heic_is_named_with_what_to_do(tmp_path: Path) -> None:
+def test_heic_is_named_with_what_to_do(tmp_path: Path, without_heif: None) -> None:
     for name in ("cat/a.jpg", "cat/b.HEIC", "loose.heic", "loose.txt"):
         write(tmp_path / name)
     (reason, count), *others = found(tmp_path)[1].items()

@@ -32,8 +32,9 @@ EXTENSIONS = (HEIC if heif_installed() else frozenset[str]()) | frozenset((
     ".jpg", ".jpeg", ".jpe", ".jfif", ".jp2", ".j2k", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm",
     ".pgm", ".pbm", ".pnm", ".avif",
 ))  # fmt: skip
-# Images too, by their extension, of kinds that are not supported: drawings, cameras' raw files, high range.
-UNREAD = (HEIC - EXTENSIONS) | frozenset((
+# Images too, by their extension, of kinds that are not supported unless above: drawings, cameras' raw files,
+# high range.
+UNREAD = HEIC | frozenset((
     ".tga", ".psd", ".psb", ".xcf", ".svg", ".ico", ".icns", ".jxl", ".jxr", ".jpx", ".dds", ".pcx", ".exr", ".hdr",
     ".raw", ".dng", ".cr2", ".cr3", ".crw", ".nef", ".nrw", ".arw", ".sr2", ".srf", ".orf", ".rw2", ".raf", ".pef",
     ".srw", ".3fr", ".x3f",
