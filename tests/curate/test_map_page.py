@@ -10,7 +10,7 @@ from PIL import Image
 import vitrail
 from tests.evaluators.split import Split, small_model
 from tests.serve.browser import CHROMIUM, DRIVER, browser
-from vitrail.curate.map_data import Map, colours, map_data, out_of_fold
+from vitrail.curate.map_data import Map, colours, map_data
 from vitrail.curate.map_page import PLACES, write_map
 from vitrail.curate.projection import choose_method, project
 from vitrail.errors import ConfigError, DataError
@@ -86,14 +86,21 @@ def test_which_projection_is_taken(monkeypatch):
         choose_method("tsne", 3)
 
 
-def test_no_label_vouches_for_itself():
+def test_no_label_vouches_for_itself(monkeypatch):
     x, labels = groups()
+    monkeypatch.setattr("vitrail.curate.map_data.extract_rows", lambda *_: [(x, np.arange(len(x)))])
     wrong = labels.copy()
     wrong[7] = (labels[7] + 1) % 3
-    predicted = out_of_fold(x, wrong, 3)
-    assert predicted[7] == labels[7]
-    assert (predicted == labels).mean() > 0.9
-    assert out_of_fold(x, np.zeros(60, np.int64), 3) is None
+    found = map_data(small_model(), Split(60, ["a", "b", "c"], labels=wrong), projection="pca")
+    assert found.predicted[7] == labels[7]
+    assert found.errors.mean() < 0.1
+    assert map_data(small_model(), Split(60, ["a"]), projection="pca").predicted is None
+
+
+@pytest.mark.parametrize("n", [2, 3, 7])
+def test_a_map_of_few_images(n):
+    found = map_data(small_model(), Split(n, ["a", "b"]), projection="pca")
+    assert np.isfinite(found.xy).all() and set(found.predicted) <= {0, 1}
 
 
 def test_broken_images_are_left_out_and_of_many_some_are_chosen():

@@ -3,8 +3,7 @@
     Source, model ──► features ──► projection.py ──► places
                          └──► out-of-fold predictions, or those of the model ──► Map ──► map_page.py, a figure
 
-Out of fold: a closed form (evaluators/fewshot.py) is fitted to four fifths of the images, and predicts the last one,
-five times; so no label vouches for itself.
+Out of fold (out_of_fold.py): an image is predicted by images of other folds, so no label vouches for itself.
 """
 
 from __future__ import annotations
@@ -15,16 +14,16 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from vitrail.curate.folds import assign_folds
+from vitrail.curate.out_of_fold import number_of_folds, predict_out_of_fold
 from vitrail.curate.projection import Method, choose_method, describe, project
 from vitrail.data.sources import Source
 from vitrail.data.splits import Subset, shuffled_classes
 from vitrail.errors import ConfigError, DataError
 from vitrail.evaluators.accuracy import evaluate
-from vitrail.evaluators.fewshot import L2, solve
 from vitrail.inference.exported import Runnable
 from vitrail.inference.features import EXTRACTION, Extraction, extract_rows
 
-FOLDS = 5
 MOST = 10_000  # images on a map
 Predictions = Literal["out-of-fold", "model", "none"]
 
@@ -79,8 +78,9 @@ def map_data(
     if not len(index):
         raise DataError(f"{source.name}: none of its {len(source):,} images can be read")
     labels, names, predicted = part.labels[index], list(source.class_names), None
-    if predictions == "out-of-fold":
-        predicted = out_of_fold(x, labels, len(names))
+    if predictions == "out-of-fold" and len(np.unique(labels)) > 1:
+        folds = assign_folds(labels, np.arange(len(labels)), number_of_folds(len(labels)))
+        predicted = predict_out_of_fold(x, labels, folds, len(names)).log_p.argmax(axis=1)
     elif predictions == "model":
         e = evaluate(model, part, batch_size=extraction.batch_size, max_bad=extraction.max_bad)
         assert np.isin(index, e.predictions.index).all()
@@ -91,20 +91,6 @@ def map_data(
     method = choose_method(projection, len(index))
     xy = project(x, method, seed)
     return Map(source, chosen[index], xy, labels, predicted, names, describe(method), len(source))
-
-
-def out_of_fold(x: np.ndarray, labels: np.ndarray, classes: int) -> np.ndarray | None:
-    """Return the class of each of (n, D), predicted by those of other folds; None for fewer than two classes."""
-    if len(np.unique(labels)) < 2 or len(labels) < FOLDS:
-        return None
-    fold = np.empty(len(labels), np.int64)
-    order = np.concatenate(shuffled_classes(labels, classes, 0))
-    fold[order] = np.arange(len(labels)) % FOLDS  # every class over the folds as evenly as can be
-    predicted = np.empty(len(labels), np.int64)
-    for k in range(FOLDS):
-        own = fold == k
-        predicted[own] = solve(x[~own], labels[~own], classes).predict(x[own], L2)
-    return predicted
 
 
 def colours(n: int) -> list[str]:
