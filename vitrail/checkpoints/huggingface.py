@@ -1,6 +1,6 @@
 """transformers' folders of Vision Transformers <-> ours: config.json, preprocessor_config.json, model.safetensors.
 
-Each model_type is a Family of huggingface_families.py, with its names of tensors and its entries of config.json.
+Each model_type is a Family (huggingface_families.py), with its names of tensors and its entries of config.json.
 
     XForImageClassification   names begin with X's own word; a classifier beside it
     XModel                    no prefix, no classifier; a pooler, a tanh layer on the class token, is our pre_logits.
@@ -26,16 +26,10 @@ from torch import Tensor
 from vitrail.checkpoints import torch_files
 from vitrail.checkpoints.architecture import NO_HINTS, Hints, Inference, Size, read_fields, write_fields
 from vitrail.checkpoints.checkpoint import Checkpoint
-from vitrail.checkpoints.huggingface_families import (
-    FAMILIES,
-    FIELDS,
-    HARMLESS,
-    TEXT,
-    TOWERS,
-    VIT,
-    WORDS,
-    Family,
-)
+from vitrail.checkpoints.huggingface_dino import DINO
+from vitrail.checkpoints.huggingface_families import FIELDS, HARMLESS, VIT, WORDS, Family
+from vitrail.checkpoints.huggingface_plain import MASKED, PLAIN
+from vitrail.checkpoints.huggingface_towers import TEXT, TOWERS, WITH_TEXTS
 from vitrail.checkpoints.json_files import Number, check_entries, list_class_names
 from vitrail.checkpoints.license import complete_license, find_license
 from vitrail.checkpoints.mapping import find_parts, make_plain, read_weights, respell, write_weights
@@ -46,6 +40,8 @@ from vitrail.errors import CheckpointError, ConfigError
 from vitrail.models.vit import ViTConfig
 from vitrail.runtime.log import note
 
+# In this order: a model that was read from elsewhere is written as the first that can express it.
+FAMILIES = {family.model_type: family for family in (*PLAIN, *DINO, *WITH_TEXTS, *MASKED)}
 CONFIG, IMAGES = "config.json", "preprocessor_config.json"
 # Tensors by which a file is recognised, after the prefix of its model.
 FIRSTS = re.compile(r"(.*\.)?embeddings\.(patch_embeddings(\.projection)?|patch_embedding)\.weight")
