@@ -148,14 +148,15 @@ def test_default_lengths(examples, batch_size, steps):
     ("fields", "size", "plain_size"),
     [
         ({"gpu": False}, 224, 224),  # a large model stays at its own size on a CPU
-        ({"short_side": 2000}, 384, 384),
+        ({"short_side": 2000}, 336, 384),
+        ({"short_side": 2000, "model_size": 288}, 384, 496),  # the paper's
         ({"short_side": 2000, "model_size": 384}, 384, 656),
-        ({"short_side": 2000, "model_size": 128}, 256, 224),
+        ({"short_side": 2000, "model_size": 128}, 192, 224),
         ({"short_side": 300}, 304, 304),  # no larger than the images, in whole patches
         ({"short_side": 50}, 224, 224),
         ({"short_side": 2000, "resizable": False}, 224, 384),
-        ({"model_size": 64, "stride": 8}, 128, 112),
-        (SMALL_MODEL, 128, 64),  # a small one does not
+        ({"model_size": 64, "stride": 8}, 96, 112),
+        (SMALL_MODEL, 96, 64),  # a small one does not
     ],
 )
 def test_sizes(fields, size, plain_size):
@@ -224,9 +225,9 @@ def within(budget, flops=50e9, **more):
 @pytest.mark.parametrize(
     ("budget", "chosen"),
     [
-        ("3h", (128, "all", 250)),
-        ("70m", (128, "all", 250)),
-        ("40m", (128, "all", 125)),
+        ("3h", (96, "all", 250)),
+        ("40m", (96, "all", 250)),
+        ("18m", (96, "all", 125)),
         ("8m", (64, "all", 125)),
         ("5m", (64, "last:4", 125)),
         ("1m", (64, "head", 250)),
@@ -256,7 +257,7 @@ def test_what_more_time_would_bring_is_said():
     need = said[1].partition("--budget ")[2].partition("m")[0]
     assert within(f"{need}m").experiment.training.steps == 250
     assert within("1s").remarks[0].startswith("Nothing fits into 1s; the least: training the head")
-    assert "--image-size 256, " in within("9h", short_side=500).remarks[1]
+    assert "--image-size 192, " in within("9h", short_side=500).remarks[1]
     assert within("9h").remarks[1:] == ()
 
 
