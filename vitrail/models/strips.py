@@ -46,7 +46,7 @@ def strip_features(vit: ViT, x: Tensor, grids: Tensor) -> Tensor:
     z = z if vit.pre_norm is None else vit.pre_norm(z)
     if is_packable(vit, z):
         packed = pack(mask)
-        joined = vit.encoder(z[mask][None], Layout(c.grid, packed=packed))  # (1, S, D)
+        joined = vit.encoder(packed.tokens(z)[None], Layout(c.grid, packed=packed))  # (1, S, D)
         z = packed.rows(joined[0])  # (B, T, D)
     else:
         z = vit.encoder(z, Layout(c.grid, mask=mask[:, None, None]))  # (B, T, D)
