@@ -27,7 +27,7 @@ from torch.utils.checkpoint import checkpoint
 
 from vitrail.models.biases import make_qkv
 from vitrail.models.choices import Activation
-from vitrail.models.fused import dense, dense_gelu, gelu_tanh, is_fusible, is_gelu_fusible, split_heads
+from vitrail.models.fused import dense_gelu, gelu_tanh, is_fusible, is_gelu_fusible, split_heads
 from vitrail.models.mlp import ACTIVATIONS, GatedMLP
 from vitrail.models.norms import LayerScale, make_norm, make_scale
 from vitrail.models.packing import Packed, packed_attention
@@ -176,8 +176,7 @@ class MLP(nn.Module):
             y = self.activation(self.fc1(z))  # (B, T, mlp_dim)
         y = self.dropout(y)
         y = y if self.norm is None else self.norm(y)
-        y = dense(y, self.fc2.weight, self.fc2.bias) if is_fusible(y, self.fc2) else self.fc2(y)  # (B, T, D)
-        return self.dropout(y)
+        return self.dropout(self.fc2(y))  # (B, T, D)
 
 
 def make_mlp(c: ViTConfig) -> MLP | GatedMLP:
