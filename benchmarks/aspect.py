@@ -52,6 +52,7 @@ def main() -> None:
     parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, help="of a run; by default those of the protocol")
+    parser.add_argument("--compile", default="auto", help="off: compiling may take longer than the run")
     parser.add_argument("--device", default="auto")
     options = parser.parse_args()
     if options.verb == "show":
@@ -73,7 +74,7 @@ def run_one(options: argparse.Namespace, data: str, way: str, seed: int) -> None
     kept, folder = way == "kept", options.out / "runs" / f"{data}-{way}-{seed}"
     settings: dict[str, Any] = {
         "image_size": "any" if kept else SIDE, "evaluate_preprocess": WAYS[way], "mixup": 0.0, "cutmix": 0.0,
-        "preprocess": f"flip_lr|{WAYS[way]}",
+        "preprocess": f"flip_lr|{WAYS[way]}", "compile": options.compile,
     }  # fmt: skip
     if kept:
         settings |= {"max_tokens": (SIDE // PATCH) ** 2}
