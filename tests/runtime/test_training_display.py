@@ -27,6 +27,16 @@ def test_images_a_second_and_the_part_of_the_peak(clock):
     assert display.speed() == pytest.approx({"images_per_second": 128.0, "mfu": 128e9 / 1e12})
 
 
+def test_metrics_that_are_shown_at_once(clock):
+    with TrainingDisplay(Work(steps=100, batch_size=8)) as display:
+        for step in (1, 2):
+            clock[0] += 1
+            display.computed(step)
+        display.step(row(1))
+        display.step(row(2))
+    assert display.speed() == {"images_per_second": 8.0}
+
+
 def test_without_a_known_peak_there_is_no_part_of_it(clock):
     with TrainingDisplay(Work(steps=100, batch_size=8)) as display:
         for step in (1, 2):

@@ -42,6 +42,7 @@ class TrainingDisplay:
         # (step, when) of the last steps without an evaluation between, and of the first since the run was started
         self.times: list[tuple[int, float]] = []
         self.first: tuple[int, float] | None = None
+        self.when: dict[int, float] = {}  # of steps that are computed and not shown yet
         self.last_line = time.perf_counter()
         console = Console(file=sys.stderr)
         text = TextColumn("{task.fields[text]}", markup=False)
@@ -61,10 +62,14 @@ class TrainingDisplay:
         if self.board is not None:
             self.board.close()
 
+    def computed(self, step: int) -> None:
+        """Note the time of a step. Its metrics are shown later, and those of two steps may be at once."""
+        self.when[step] = time.perf_counter()
+
     def step(self, row: dict[str, Any]) -> None:
         """Show the metrics of a training step."""
         now = time.perf_counter()
-        self.times = [*self.times[-RECENT:], (row["step"], now)]
+        self.times = [*self.times[-RECENT:], (row["step"], self.when.pop(row["step"], now))]
         self.first = self.first or self.times[0]
         text = self.text(row)
         self.bar.update(self.task, completed=row["step"], text=text)

@@ -164,6 +164,7 @@ class Loop:
             if callable(after_update := getattr(self.objective, "after_update", None)):
                 after_update(step, self.steps)
         self.state.forget_gradients()
+        self.display.computed(step + 1)
         return measured
 
     def compute(self, batch: Batch, interrupted: str = "") -> Tensor:
