@@ -12,7 +12,8 @@ from vitrail.data.settings import DataSettings
 from vitrail.data.sources import open_source
 from vitrail.errors import ConfigError
 from vitrail.objectives import objective_named
-from vitrail.train.assemble import Inputs, assemble, build_model, remarks
+from vitrail.train import assemble as assembling
+from vitrail.train.assemble import Inputs, assemble, build_model, is_worth_compiling, remarks
 from vitrail.train.data_splits import Sources
 from vitrail.train.settings import Experiment
 
@@ -142,3 +143,20 @@ def test_an_average_that_hardly_moves_is_said(ema, ramp, steps, said):
     made = experiment(ema=ema, ema_ramp=ramp, steps=steps)
     texts = remarks(made, Sources.open(made.data))
     assert [("95% of the average" in text) for text in texts] == [True] * said
+
+
+@pytest.mark.parametrize(
+    ("model", "batch_size", "steps", "worth"),
+    [
+        ("Ti/8@64", 64, 250, False),  # seconds
+        ("Ti/8@64", 64, 20_000, True),
+        ("B/16@384", 64, 200, False),
+        ("B/16@384", 512, 500, True),
+    ],
+)
+def test_only_runs_of_minutes_are_compiled(monkeypatch, model, batch_size, steps, worth):
+    monkeypatch.setattr(assembling, "computing_seconds", lambda flops, device: flops / 300e12)
+    chosen = experiment(model=model, batch_size=batch_size, steps=steps, warmup=0)
+    config = assembling.make_config(model)
+    assert is_worth_compiling(chosen, config, torch.device("cuda")) == worth
+    assert not is_worth_compiling(chosen, config, CPU)

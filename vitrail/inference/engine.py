@@ -35,7 +35,7 @@ from vitrail.models.cost import cost
 from vitrail.models.names import Model
 from vitrail.models.vit import ViT
 from vitrail.runtime.cuda_graph import Recorded
-from vitrail.runtime.device import peak_flops
+from vitrail.runtime.device import computing_seconds
 from vitrail.runtime.distributed import rank, world
 from vitrail.runtime.progress import progress
 from vitrail.runtime.threads import in_order
@@ -52,7 +52,6 @@ PACKED = 8  # images from which on packing the weights for them is worth the tim
 CPU_PIXELS = 16 * 64 * 64  # of such a batch
 RECORDED = 4  # batches from which on recording their kernels is worth the time
 COMPILED = 60  # seconds of computing from which on compiling, about half a minute, is worth the time
-UTILISATION = 0.3  # share of a GPU's peak that a model reaches without
 ONE_SIZE = (
     "this needs images of one size, and the model takes images of any shape: load it with an image_size"
 )
@@ -137,8 +136,7 @@ def forward_pass(
 
         if device.type == "cuda" and call is None and steps >= RECORDED:
             assert isinstance(model, Model)
-            peak = peak_flops(device)
-            if peak and n * cost(model.config).flops / (UTILISATION * peak) > COMPILED:
+            if computing_seconds(n * cost(model.config).flops, device) > COMPILED:
                 forward = torch.compile(forward)
             recorded = Recorded(lambda inputs: forward(inputs["image"]))
             yield lambda x: recorded({"image": x}).clone()  # the next call overwrites it

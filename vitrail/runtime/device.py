@@ -24,6 +24,8 @@ PEAK_FLOPS = {
     "V100": 125e12,
     "T4": 65e12,
 }
+USUAL_FLOPS = 100e12  # of a GPU that is not among these
+UTILISATION = 0.3  # share of the peak that a model reaches without being compiled
 
 
 def pick(device: Device = "auto") -> torch.device:
@@ -48,3 +50,8 @@ def device_name(device: torch.device) -> str:
 def peak_flops(device: torch.device) -> float:
     """Return the peak FLOPs per second of a device; 0 if it is unknown."""
     return next((peak for part, peak in PEAK_FLOPS.items() if part in device_name(device)), 0.0)
+
+
+def computing_seconds(flops: float, device: torch.device) -> float:
+    """Estimate how long a GPU computes, in bf16 and without being compiled."""
+    return flops / (UTILISATION * (peak_flops(device) or USUAL_FLOPS))

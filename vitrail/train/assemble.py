@@ -38,16 +38,19 @@ from vitrail.evaluators.score import Evaluator
 from vitrail.models.calibration import Calibration
 from vitrail.models.names import Config, Model, make_config
 from vitrail.models.vit import ViT
+from vitrail.runtime.device import computing_seconds
 from vitrail.runtime.distributed import launched, local_world, rank, world
 from vitrail.runtime.log import summary_writer
 from vitrail.train.data_splits import Sources, list_some, open_data, without_images
 from vitrail.train.frozen import FrozenLoader, is_cacheable
 from vitrail.train.parallel import check_processes
 from vitrail.train.settings import Experiment, ModelSettings
-from vitrail.train.tuning import parse_tune, select
+from vitrail.train.tuning import parse_tune, select, training_cost
 
 MOST_WORKERS = 16
 MOST_EVALUATED = 256  # images at a time on one process
+LAUNCHING = 0.01  # seconds in which a step's kernels are launched, if they are not compiled
+COMPILED = 100  # seconds of training from which on compiling, most of a minute, is worth the time
 MOST_LEFT = 0.3  # share of the first weights in the average that may be left at the end without a remark
 
 
@@ -124,6 +127,8 @@ def assemble(
     torch.manual_seed(experiment.seed)
     model = build_model(experiment, sources.train, inputs.start)
     select(model, experiment.optimizer.tune, experiment.optimizer.freeze)
+    if experiment.training.compile == "auto" and not is_worth_compiling(resolved, model.config, device):
+        resolved = replace(resolved, training=replace(training, compile="off"))
     objective = experiment.objective.build(model).to(device)
     if callable(count_classes := getattr(objective, "count_classes", None)):
         counts = np.bincount(sources.train.labels, minlength=len(sources.train.class_names))
@@ -142,6 +147,17 @@ def assemble(
         from_weights=inputs.start is not None,
         base=base_digest(inputs.start) if training.save_adapter and inputs.start is not None else "",
     )
+
+
+def is_worth_compiling(experiment: Experiment, config: Config, device: torch.device) -> bool:
+    """Return whether a run on a GPU takes so long that compiling is won back. `experiment`: resolved."""
+    if device.type != "cuda":
+        return False
+    optimizer, steps = experiment.optimizer, int(experiment.training.steps)
+    flops = (
+        training_cost(config, optimizer.tune, optimizer.freeze).flops * experiment.data.batch_size / world()
+    )
+    return steps * max(LAUNCHING, computing_seconds(flops, device)) > COMPILED
 
 
 def check_fits(experiment: Experiment, train: Source, processes: int) -> None:

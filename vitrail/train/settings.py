@@ -176,7 +176,8 @@ class TrainingSettings:
     grad_accum: int = 1  # parts that each batch is computed in
     # precision of training; auto: bf16 on CUDA, else float32
     precision: Literal["auto", "float32", "bf16"] = "auto"
-    # use of torch.compile; auto: on for CUDA; graphs: with CUDA graphs, for small models on one GPU
+    # use of torch.compile; auto: on for CUDA, if the run takes minutes; graphs: with CUDA graphs, for small models on
+    # one GPU
     compile: Literal["auto", "on", "graphs", "off"] = "auto"
     # recompute activations in the backward pass: less memory, a third more time
     activation_checkpointing: bool = False
