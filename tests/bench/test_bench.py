@@ -76,6 +76,14 @@ def test_the_pass_is_the_engines(subject: Subject) -> None:
         torch.testing.assert_close(y, model(subject.images(4)))
 
 
+def test_fp8_is_for_inference() -> None:
+    settings = BenchSettings(model="mu/8", precision="fp8", batch_size=2, rounds=1, round_seconds=0.01)
+    report = run_bench(["infer"], settings, 16, "cpu")
+    assert {one.task.facts["precision"] for one in report.measured} == {"fp8"}
+    with pytest.raises(ConfigError, match="fp8"):
+        run_bench(["train"], settings, 16, "cpu")
+
+
 def test_the_loader_is_that_of_a_run(subject: Subject, tmp_path: Path) -> None:
     source = open_source(write_photographs(tmp_path / "photographs", seed=0, count=4), "train")
     task = loader_task(subject, source, tmp_path)

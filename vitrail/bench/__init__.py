@@ -34,7 +34,8 @@ class BenchSettings:
     batch_size: int | None = None  # images at a time; if unset, 256 on CUDA, else 8
     # another size of the images; one number, or height and width
     image_size: tuple[int, ...] = ()
-    precision: Literal["auto", "float32", "bf16"] = "auto"  # auto: bf16 on CUDA, else float32
+    # auto: bf16 on CUDA, else float32; fp8, for infer: its scales are measured on the random images
+    precision: Literal["auto", "float32", "bf16", "fp8"] = "auto"
     num_workers: int | None = None  # decoding processes of the loader; if unset, as in training
     rounds: int = 5  # how often each is measured, by turns
     round_seconds: float = 1.0  # about how long it is measured in a round

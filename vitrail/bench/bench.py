@@ -68,6 +68,8 @@ def run_bench(
     subject = Subject.choose(settings, image_size, pick(device))
     if settings.data and "loader" not in kinds:
         raise ConfigError(f"--data {settings.data} is for the loader: vitrail bench loader, or all")
+    if settings.precision == "fp8" and set(kinds) != {"infer"}:
+        raise ConfigError("--precision fp8 is for inference: vitrail bench infer")
     source = open_source(settings.data, "train") if settings.data else None  # before anything is measured
     H, W = subject.config.image_size
     rounds = "1 round" if settings.rounds == 1 else f"{settings.rounds} rounds"

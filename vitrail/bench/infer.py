@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
+import torch
 from torch import Tensor
 
 from vitrail.bench import peers
 from vitrail.bench.rounds import OURS, Contestant, Step, Task
 from vitrail.bench.subject import Subject
+from vitrail.checkpoints.checkpoint import model_digest
 from vitrail.inference.engine import forward_pass
+from vitrail.inference.fp8 import calibrate
 from vitrail.inference.precision import Precision, choose_precision
 from vitrail.models.cost import cost
 from vitrail.runtime.device import peak_flops
 
 MANY = 1_000_000_000  # images and batches to prepare for
+CALIBRATED = 64  # images that scales for fp8 are measured on
 
 
 def inference_task(subject: Subject, batch_size: int, *, latency: bool = False) -> Task:
@@ -25,7 +29,8 @@ def inference_task(subject: Subject, batch_size: int, *, latency: bool = False) 
         dict[str, str](),
     )
     if subject.settings.peers:
-        others, missing = peers.inference_contestants(subject, batch_size, precision)
+        theirs = "bf16" if precision == "fp8" else precision
+        others, missing = peers.inference_contestants(subject, batch_size, theirs)
         contestants += others
     return Task(
         "latency" if latency else "infer",
@@ -41,8 +46,12 @@ def inference_task(subject: Subject, batch_size: int, *, latency: bool = False) 
 
 def build_step(subject: Subject, batch_size: int, precision: Precision) -> Step:
     """Return one pass of the engine over a batch, prepared as for very many."""
-    images, entered = subject.images(batch_size), ExitStack()
-    forward = entered.enter_context(forward_pass(subject.model(), precision=precision, n=MANY, steps=MANY))
+    model, images, entered = subject.model(), subject.images(batch_size), ExitStack()
+    if precision == "fp8":
+        few = images[:CALIBRATED]
+        with torch.no_grad():
+            model.fp8 = {"largest": calibrate(model, lambda: model(few)), "weights": model_digest(model)}
+    forward = entered.enter_context(forward_pass(model, precision=precision, n=MANY, steps=MANY))
 
     def step() -> Tensor:
         assert (
