@@ -1,8 +1,9 @@
 import numpy as np
+import pytest
 
 from tests.curate.clusters import clusters
 from vitrail.curate.folds import assign_folds
-from vitrail.curate.label_errors import ambiguous_pairs, suspect
+from vitrail.curate.label_errors import ambiguous_pairs, mistakes, suspect
 from vitrail.curate.out_of_fold import predict_out_of_fold
 from vitrail.data.groups import connect
 
@@ -37,6 +38,47 @@ def test_the_only_image_of_a_class_is_not_suspected():
     folds = assign_folds(labels, np.arange(120), 20)
     suspicions = suspect(predict_out_of_fold(x, labels, folds, 5).log_p, labels, folds)
     assert suspicions.score[0] == 0 and 0 not in suspicions.listed
+
+
+def two_pairs():
+    """Return p (40, 4) and labels: classes 0 and 1 are hard to tell apart, and 2 and 3."""
+    labels = np.arange(40) % 4
+    p = np.full((40, 4), 0.01)
+    p[np.arange(40), labels ^ 1] = 0.2
+    p[np.arange(40), labels] = 0.78
+    return p, labels
+
+
+def test_similar_classes_are_mistaken_more_often():
+    r = mistakes(np.log(two_pairs()[0]))
+    assert r[~np.eye(4, dtype=bool)].reshape(4, 3).mean(axis=1) == pytest.approx(np.ones(4))
+    assert min(r[0, 1], r[1, 0], r[2, 3], r[3, 2]) > 1.5
+    assert 0.5 <= r[0, 2] < 1 and 0.5 <= r[3, 1] < 1
+
+
+def test_a_label_of_a_similar_class_is_more_suspicious_but_an_impossible_one_most():
+    p, labels = two_pairs()
+    labels[:3] = 2, 0, 2  # all look like class 1
+    p[0], p[1], p[2] = (0.025, 0.9, 0.05, 0.025), (0.05, 0.9, 0.025, 0.025), (0.05, 0.9, 1e-4, 0.0499)
+    suspicions = suspect(np.log(p), labels, np.arange(40))
+    assert suspicions.listed.tolist() == [2, 1, 0]
+    assert (suspicions.suggested[:3] == 1).all()
+
+
+def test_of_two_classes_the_score_is_the_probability_of_the_other():
+    p = np.array([0.3, 0.9, 0.2, 1e-300, 1 - 1e-16])
+    labels = np.array([0, 0, 1, 1, 1])
+    score = suspect(np.log(np.stack([p, 1 - p], axis=1)), labels, np.arange(5)).score
+    np.testing.assert_allclose(score, np.where(labels == 0, 1 - p, p), rtol=1e-9, atol=1e-12)
+
+
+def test_certain_predictions_and_classes_that_never_overlap():
+    log_p = np.where(np.eye(3, dtype=bool)[np.arange(9) % 3], 0.0, -5000.0)
+    labels = np.arange(9) % 3
+    labels[0] = 1
+    suspicions = suspect(log_p, labels, np.arange(9))
+    assert suspicions.listed.tolist() == [0] and suspicions.suggested[0] == 0
+    assert suspicions.score[0] == 1 and (suspicions.score[1:] == 0).all()
 
 
 def test_confused_classes_are_counted_in_both_directions():
