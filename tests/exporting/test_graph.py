@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from tests.exporting.small import KINDS, photographs, small_model
-from vitrail.exporting.graph import stride_of, traceable
+from vitrail.exporting.graph import PlainGroupNorm, stride_of, traceable
 from vitrail.exporting.settings import ExportSettings
 from vitrail.inspection.attention import rollout
 from vitrail.models.calibration import Calibration
@@ -47,6 +48,20 @@ def test_the_model_itself_stays_as_it_is():
     traceable(model, ExportSettings(input="tensor"))
     assert model.training
     assert all(torch.equal(w, before[name]) for name, w in model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("to", "precision", "plain"),
+    [("openvino", "float32", True), ("openvino", "int8", False), ("torch", "float32", False)],
+)
+@torch.no_grad()
+def test_norms_of_a_resnet_are_taken_apart_where_that_is_better(to, precision, plain):
+    model = small_model("BiT")
+    module = traceable(model, ExportSettings(to, precision, "tensor"))
+    assert any(isinstance(part, PlainGroupNorm) for part in module.modules()) == plain
+    assert any(isinstance(part, nn.GroupNorm) for part in module.modules()) != plain
+    x = torch.randn(2, 3, 64, 96)
+    torch.testing.assert_close(module(x)["logits"], model(x), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["ViT", "attention pool, sincos", "mean pool, 2d, hidden layer"])
