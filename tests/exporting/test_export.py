@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
@@ -16,6 +17,7 @@ from tests.randomise import randomise
 from vitrail.checkpoints.checkpoint import from_model, to_model
 from vitrail.errors import CheckFailed, CheckpointError, ConfigError
 from vitrail.exporting import verify
+from vitrail.inference.bulk import predict_to
 
 pytest.importorskip("onnxruntime")
 
@@ -61,6 +63,31 @@ def test_every_verb_that_runs_a_model_forward_takes_the_file(input, model, files
         cache = ("--cache", tmp_path / "cache", "--max-bad", "0.5", "--json")
         code, out, err = vitrail_command(verb[0], files / input, tmp_path / "data", *verb[1:], *cache)
         assert code == 0, err
+
+
+@pytest.mark.parametrize("input", ["pixels", "tensor"])
+def test_predictions_are_written_to_files(input, model, files, tmp_path, vitrail_command):
+    images, out = tmp_path / "images", tmp_path / "p.parquet"
+    images.mkdir()
+    for i, image in enumerate(photographs(5)):
+        Image.fromarray(image).save(images / f"{i}.png")
+    (images / "2.png").write_bytes(b"no picture")
+    words = ("predict", files / input / "model.onnx", images, "--out")
+    code, _, err = vitrail_command(
+        *words, out, "--probabilities", "--features", "--sort-into", tmp_path / "sorted"
+    )
+    assert code == 0, err
+    predict_to(model, images, tmp_path / "q.parquet", probabilities=True, features=True)
+    rows, expected = (pq.read_table(tmp_path / f"{name}.parquet").to_pylist() for name in "pq")
+    assert [row["path"] for row in rows] == [str(images / f"{i}.png") for i in range(5)]
+    assert [row["error"] is None for row in rows] == [i != 2 for i in range(5)]
+    for i in (0, 1, 3, 4):
+        assert rows[i]["probabilities"] == pytest.approx(expected[i]["probabilities"], abs=1e-3)
+        assert rows[i]["features"] == pytest.approx(expected[i]["features"], abs=0.1)
+        assert (tmp_path / "sorted" / rows[i]["class"] / f"{i}.png").exists()
+    for flags, word in ((("--precision", "bf16"), "exported with"), (("--on", "ray"), "run here")):
+        code, _, err = vitrail_command(*words, tmp_path / "r.parquet", *flags)
+        assert code == 2 and word in err and not list(tmp_path.glob("r.*"))
 
 
 def test_the_report_says_what_was_compared(files):

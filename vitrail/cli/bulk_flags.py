@@ -10,7 +10,7 @@ from vitrail.cli.verb import Common, Output, Precision
 from vitrail.errors import ConfigError
 
 if TYPE_CHECKING:
-    from vitrail.models.names import Model
+    from vitrail.inference.exported import Runnable
 
 SHOWN = 20  # classes
 
@@ -52,7 +52,7 @@ def check_writing(writing: Writing) -> None:
 
 def write_predictions(
     name: str,
-    model: Model,
+    model: Runnable,
     images: tuple[str, ...],
     top: int,
     precision: Precision,

@@ -295,7 +295,6 @@ def predict(
         server: address of a `vitrail serve`, such as http://127.0.0.1:8000, that computes; MODEL is a name there
         key_file: file with the key of that server
     """
-    from vitrail.inference.exported import Exported
     from vitrail.inference.images import find_images
     from vitrail.inference.predict import predict_each
 
@@ -306,8 +305,6 @@ def predict(
     output = Output(common, ["image", "class", ">probability"], [], {"model": model, "images": []})
     if writing.out is not None:
         loaded = load_named(model, class_names, text_embeddings, reading, output)
-        if isinstance(loaded, Exported):
-            raise ConfigError("--out is for models, not for exported files: pass the model")
         return write_predictions(model, loaded, images, top, precision, writing, common)
     paths = find_images(images)
     if server is not None:

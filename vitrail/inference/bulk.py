@@ -19,13 +19,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitrail.checkpoints.formats import as_model
 from vitrail.checkpoints.json_files import save_json
 from vitrail.data.bad_files import BadFiles
 from vitrail.data.sources import Source
 from vitrail.data.splits import Subset
 from vitrail.errors import ConfigError, Interrupted
-from vitrail.inference.engine import BATCH_SIZE, ModelLike, evaluation_loader, evaluation_pipeline, outputs
+from vitrail.inference.engine import (
+    BATCH_SIZE,
+    RunnableLike,
+    evaluation_loader,
+    evaluation_pipeline,
+    outputs,
+)
+from vitrail.inference.exported import Exported, Runnable, as_runnable
 from vitrail.inference.listing import Named, name_images
 from vitrail.inference.precision import Precision, choose_precision
 from vitrail.inference.predict import class_names
@@ -51,7 +57,6 @@ from vitrail.inference.prediction_job import (
 )
 from vitrail.inference.sort_images import check_folder, sort_images
 from vitrail.models.calibration import UNSURE
-from vitrail.models.names import Model
 from vitrail.models.vit import ViT
 from vitrail.runtime.device import pick
 from vitrail.runtime.distributed import group, rank, world
@@ -64,7 +69,7 @@ LOOK_SECONDS = 0.5  # between two looks at the pieces of other processes
 
 
 def predict_to(
-    model: ModelLike,
+    model: RunnableLike,
     images: Named,
     out: str | Path,
     *,
@@ -100,9 +105,9 @@ def predict_to(
     if sort_by not in ("link", "copy"):
         raise ConfigError(f"sort_by is one of link, copy, not {sort_by!r}")
     with group(pick() if isinstance(model, str | Path) else next(model.parameters()).device) as device:
-        loaded = as_model(model).to(device)
+        loaded = as_runnable(model).to(device)
         columns = choose_columns(loaded, top, min_confidence, probabilities=probabilities, features=features)
-        numbers = choose_precision(precision, device)
+        numbers = precision_of(loaded, precision, on)
         work = Work(columns, numbers, loaded.calibration, min_confidence, batch_size, num_workers)
         job = open_job(out, describe(loaded, images, split, work), images, split)
         try:
@@ -111,6 +116,7 @@ def predict_to(
             if job.written is None and on == "ray":
                 from vitrail.inference.on_ray import write_pieces_on_ray
 
+                assert not isinstance(loaded, Exported)
                 write_pieces_on_ray(job, loaded, work)
             elif job.written is None:
                 compute(job, loaded, work)
@@ -128,8 +134,19 @@ def predict_to(
     return written
 
 
+def precision_of(model: Runnable, precision: Precision, on: str) -> Precision:
+    """Return the precision to compute in; ConfigError for an exported file where it cannot be computed so."""
+    if not isinstance(model, Exported):
+        return choose_precision(precision, next(model.parameters()).device)
+    if precision not in ("auto", "float32"):
+        raise ConfigError(f"precision {precision!r}: an exported file has the one that it was exported with")
+    if on == "ray":
+        raise ConfigError("on ray is for models, which travel to its workers; an exported file is run here")
+    return "float32"
+
+
 def choose_columns(
-    model: Model, top: int, min_confidence: float, *, probabilities: bool, features: bool
+    model: Runnable, top: int, min_confidence: float, *, probabilities: bool, features: bool
 ) -> Columns:
     """Return the columns for a model; ConfigError for those that it cannot have."""
     if top < 1:
@@ -154,7 +171,7 @@ def choose_columns(
 # --- the work of one process ---
 
 
-def compute(job: Job, model: Model, work: Work) -> None:
+def compute(job: Job, model: Runnable, work: Work) -> None:
     """Compute the share of this process; Interrupted once it is saved, if a signal asks to stop."""
     share = np.array_split(job.remaining, world())[rank()]
     with Interrupts() as interrupts:
@@ -167,7 +184,7 @@ def compute(job: Job, model: Model, work: Work) -> None:
 
 
 def write_pieces(
-    model: Model, source: Source, rows: np.ndarray, work: Work, folder: Path, stop: Callable[[], bool]
+    model: Runnable, source: Source, rows: np.ndarray, work: Work, folder: Path, stop: Callable[[], bool]
 ) -> None:
     """Compute the rows (m,) of a source, and write them as pieces; end early, with those saved, on `stop`."""
     part = Subset(source, rows)
@@ -238,10 +255,13 @@ def choose(y: Tensor, work: Work) -> dict[str, np.ndarray]:
     return {name: t.cpu().numpy() for name, t in chosen.items()}
 
 
-def logits_and_features(model: Model) -> Callable[[Tensor], Tensor]:
+def logits_and_features(model: Runnable) -> Callable[[Tensor], Tensor]:
     """Return images (B, C, H, W) -> (B, K + D): the logits, then the input of the classifier."""
 
     def both(x: Tensor) -> Tensor:
+        if isinstance(model, Exported):
+            given = model.run(x)
+            return torch.cat([given[name] for name in ("logits", "features") if name in given], dim=1)
         y = model.head.representation(model.features(x))  # (B, D)
         classifier = model.head.classifier
         return y if classifier is None else torch.cat([classifier(y), y], dim=1)

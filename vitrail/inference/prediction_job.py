@@ -32,11 +32,11 @@ from vitrail.checkpoints.run.state import fail_together
 from vitrail.data.readers.fingerprint import digest
 from vitrail.data.sources import Source
 from vitrail.errors import ConfigError
+from vitrail.inference.exported import Exported, Runnable
 from vitrail.inference.listing import Listing, Named, Paths, list_files, list_images, name_images
 from vitrail.inference.precision import Precision
 from vitrail.inference.prediction_files import Columns, Piece, as_utf8, rows_of
 from vitrail.models.calibration import Calibration
-from vitrail.models.names import Model
 from vitrail.runtime.distributed import gather, rank
 from vitrail.runtime.files import atomic_file, remove_unfinished
 from vitrail.runtime.log import note
@@ -101,7 +101,7 @@ class Job:
         return len(self.listing.source) - len(self.remaining)
 
 
-def describe(model: Model, images: Named, split: str | None, work: Work) -> dict[str, Any]:
+def describe(model: Runnable, images: Named, split: str | None, work: Work) -> dict[str, Any]:
     """Return what is to be computed; the same `identity` gives the same rows."""
     columns = work.columns
     names = name_images(images)
@@ -115,7 +115,7 @@ def describe(model: Model, images: Named, split: str | None, work: Work) -> dict
         "license": complete_license(model.license),
         "class_names": list(map(as_utf8, columns.class_names)),
         "identity": {
-            "model": model_digest(model),
+            "model": model.config.digest if isinstance(model, Exported) else model_digest(model),
             "class names": digest(*columns.class_names),
             "preprocess": model.preprocess,
             "precision": work.precision,
