@@ -2,14 +2,17 @@
 
     rows that remain ──► parts of PART rows ──► ray.data ──► a Predictor on each GPU, or CPU ──► pieces
 
-Ray starts the workers, hands out parts, and gives those of a worker that died to another. Rows do not travel: each
-worker writes its pieces into the job's folder, which all must see. So a job may be resumed with or without Ray.
+Ray starts the workers, hands out parts, and gives those of a worker that died to another, RETRIES times. Rows do
+not travel: each worker writes its pieces into the job's folder, which all must see. So a job may be resumed with or
+without Ray.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,9 @@ from vitrail.models.names import Model
 from vitrail.runtime.progress import progress
 
 PART = 4096  # rows that are handed out at a time
+RETRIES = (
+    3  # of a part whose worker died: Ray's own is no limit, and an image that kills a decoder does so always
+)
 
 
 class Predictor:
@@ -51,6 +57,13 @@ def write_pieces_on_ray(job: Job, model: Model, work: Work) -> None:
     parts = split_parts(runs(job.remaining))
     if not parts:
         return
+    with redirect_stdout(sys.stderr):  # Ray reports workers that died on standard output, where results go
+        hand_out(ray, parts, job, model, work, workers)
+
+
+def hand_out(ray: Any, parts: list[dict[str, int]], job: Job, model: Model, work: Work, workers: int) -> None:
+    """Compute parts on the workers."""
+    gpu = next(model.parameters()).is_cuda
     ray.data.DataContext.get_current().enable_progress_bars = False
     computed = ray.data.from_items(parts, override_num_blocks=len(parts)).map_batches(
         Predictor,
@@ -63,13 +76,15 @@ def write_pieces_on_ray(job: Job, model: Model, work: Work) -> None:
             job.folder.absolute(),
             "cuda" if gpu else "cpu",
         ),
+        max_restarts=-1,
+        max_task_retries=RETRIES,
         **({"num_gpus": 1} if gpu else {"num_cpus": 1}),
     )
     try:
         for _ in progress(computed.iter_rows(), len(parts), "predict"):
             pass
     except ray.exceptions.RayError as error:
-        reason = str(error).strip().split("\n")[-1][:500]
+        reason = str(error).strip().split("\n")[-1].rstrip(".")[:500]
         raise TrainingError(f"a worker of Ray failed: {reason}. The same command again continues") from error
 
 
