@@ -7,9 +7,10 @@ from PIL import Image
 import vitrail
 from tests.exporting.small import small_model
 from vitrail.data.sources import DataSet
-from vitrail.errors import ConfigError
-from vitrail.exporting.calibration_images import calibration_inputs, training_images
+from vitrail.errors import ConfigError, DataError
+from vitrail.exporting.calibration_images import calibration_inputs, given_images, training_images
 from vitrail.exporting.settings import ExportSettings
+from vitrail.inference.images import Pictures
 
 SPLIT = "train[:80% per class, seed 0]"
 
@@ -42,6 +43,29 @@ def test_the_images_are_those_that_the_model_was_trained_on(model, data):
     levels = sorted(int(x[0, 0, 0, 0]) for x in calibration_inputs(model, settings, source))
     held_out = DataSet(data).part("train[80%: per class]")
     assert len(levels) == 16 and not set(levels) & {int(held_out.read(i).key[-6:-4]) * 12 for i in range(4)}
+
+
+def test_images_are_given_with_or_without_labels(data, tmp_path):
+    assert len(given_images(data, "train")) == 20
+    alone = data / "train" / "class 0"
+    (alone / "notes.txt").write_text("no image")
+    settings = ExportSettings(precision="int8")
+    levels = [
+        int(x[0, 0, 0, 0]) for x in calibration_inputs(small_model(), settings, given_images(alone, "train"))
+    ]
+    assert sorted(levels) == [24 * i for i in range(10)]
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "notes.txt").write_text("no image")
+    for i in range(9):  # an image beside a folder: nothing says what it is
+        (tmp_path / "both" / f"{i}").mkdir(parents=True)
+        (tmp_path / "both" / f"{i}.png").write_bytes(b"")
+    assert not isinstance(given_images(data / "train", "train"), Pictures)
+    for name in ("empty", "text", "both", "nowhere"):
+        with pytest.raises((DataError, ConfigError), match=r"no class folder|no data set"):
+            given_images(tmp_path / name, "train")
+    with pytest.raises((DataError, ConfigError), match="no split 'validation'"):
+        given_images(data, "validation")
 
 
 def test_without_them_calibration_is_refused(model, data, tmp_path):

@@ -56,8 +56,8 @@ def export(
         input: pixels: uint8 images of any size, which the file prepares itself; tensor: prepared images
         batch: images at a time: dynamic, or a number
         rollout: also give the attention rollout, a map of each image
-        calibrate: images to measure the range of activations on, for int8: the training set; if unset, the
-            one that the model records, if it is here unchanged
+        calibrate: images to measure the range of activations on, for int8: the training set, or a folder of images
+            like them; if unset, the training set that the model records, if it is here unchanged
         calibrate_split: which part of them
         verify: labelled images to compare accuracies on, such as the validation set
         verify_split: which part of them; if unset, the test split or else validation

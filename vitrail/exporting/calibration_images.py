@@ -1,5 +1,6 @@
 """Images that int8 is calibrated on: given ones, or those that the model was trained on, if they are still there.
 
+    given_images(where, split)              those of --calibrate: a data set, or a folder of images without labels
     training_images(model)                  the training split that the model's provenance records; or an error
     calibration_inputs(model, ..., images)  a fixed sample of a source, as inputs of the file
 
@@ -8,20 +9,34 @@ Never images that anything is chosen by or evaluated on: a validation split woul
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from vitrail.data.sources import DataSet, Source
+from vitrail.data.readers.file_names import is_image_name, scan_folder
+from vitrail.data.sources import DataSet, Source, open_source
 from vitrail.errors import ConfigError, DataError
 from vitrail.exporting.settings import ExportSettings
 from vitrail.inference.engine import transform
-from vitrail.inference.images import decode_example
+from vitrail.inference.images import Pictures, decode_example, find_images
 from vitrail.models.names import Model
 from vitrail.runtime.progress import progress
 
 CALIBRATION = 288  # images
 NEEDED = "int8 needs images of the training set to calibrate on"
+
+
+def given_images(where: Source | str | Path, split: str) -> Source:
+    """Return the split of a data set; of a folder that images lie in, and no other folder, those images."""
+    if isinstance(where, Source):
+        return where
+    folder = Path(where)
+    if folder.is_dir():
+        entries = list(scan_folder(folder))
+        if any(is_image_name(e.name) for e in entries) and not any(e.is_dir() for e in entries):
+            return Pictures(find_images([str(folder)]))
+    return open_source(where, split)
 
 
 def training_images(model: Model) -> Source:

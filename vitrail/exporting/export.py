@@ -20,11 +20,11 @@ from typing import Literal
 from vitrail.checkpoints.architecture import Size
 from vitrail.checkpoints.checkpoint import from_model, to_model
 from vitrail.checkpoints.formats import EXPORTED, as_model, check_new
-from vitrail.data.sources import Source, open_source
+from vitrail.data.sources import Source
 from vitrail.errors import ConfigError
 from vitrail.evaluators.accuracy import open_split
 from vitrail.exporting import verify
-from vitrail.exporting.calibration_images import training_images
+from vitrail.exporting.calibration_images import given_images, training_images
 from vitrail.exporting.card import write_readme
 from vitrail.exporting.settings import ExportSettings, Input, Precision, Target
 from vitrail.exporting.write import check_packages, write
@@ -119,10 +119,7 @@ def export(
     labelled = None if verify_on is None else open_split(verify_on, verify_split)
     images = None
     if precision == "int8":
-        if calibrate is None:
-            images = training_images(model)
-        else:
-            images = calibrate if isinstance(calibrate, Source) else open_source(calibrate, calibrate_split)
+        images = training_images(model) if calibrate is None else given_images(calibrate, calibrate_split)
     with atomic_folder(path) as folder:
         exported = write(model, settings, folder, images)
         pictures = verify.sample(labelled or images)

@@ -240,6 +240,9 @@ def test_heic_is_named_with_what_to_do(tmp_path: Path, without_heif: None) -> No
 def test_flat_and_empty_folders_say_so(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no class folders.*empty"):
         found(tmp_path)
+    write(tmp_path / "a.txt")
+    with pytest.raises(DataError, match=r"no class folders.*\(no images\)"):
+        found(tmp_path)
     write(tmp_path / "a.jpg")
     with pytest.raises(DataError, match=r"one sub-folder per class \(1 images lie in the folder itself\)"):
         found(tmp_path)

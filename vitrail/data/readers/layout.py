@@ -152,9 +152,10 @@ def find_classes(root: Path, folder: str, skipped: Counter[str]) -> dict[str, st
             raise DataError(f"{root / folder}: two folders for class {title!r}, written in two Unicode forms")
         classes[title] = str(Path(folder, name))
     if not classes:
-        images = sum(is_image_name(entry.name) for entry in scan_folder(root / folder))
+        names = [entry.name for entry in scan_folder(root / folder)]
+        images, nothing = sum(map(is_image_name, names)), "no images" if names else "the folder is empty"
         ignored = "; ".join(f"{count} x {reason}" for reason, count in skipped.items())
-        there = f"{images} images lie in the folder itself" if images else ignored or "the folder is empty"
+        there = f"{images} images lie in the folder itself" if images else ignored or nothing
         raise DataError(
             f"{root / folder}: no class folders; images are expected in one sub-folder per class ({there})"
         )
