@@ -194,7 +194,12 @@ def test_an_exported_file_is_not_trained_or_converted(files, tmp_path, vitrail_c
         ("convert", files / "pixels", tmp_path / "x"),
         ("inspect", files / "pixels", "--out", tmp_path / "x"),
         ("predict", files / "pixels", files, "--image-size", "64"),
-        ("predict", files / "pixels", files, "--precision", "bf16"),
     ):
         code, _, err = vitrail_command(*words)
         assert code == 2 and "error: " in err, (words, err)
+    (tmp_path / "data" / "test" / "class 0").mkdir(parents=True)
+    image = tmp_path / "data" / "test" / "class 0" / "a.png"
+    Image.fromarray(photographs(1)[0]).save(image)
+    for input in ("pixels", "tensor"):
+        for words in (("predict", files / input, image), ("evaluate", files / input, tmp_path / "data")):
+            assert "exported with" in one_line(vitrail_command(*words, "--precision", "bf16"))

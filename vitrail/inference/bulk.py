@@ -31,7 +31,7 @@ from vitrail.inference.engine import (
     evaluation_pipeline,
     outputs,
 )
-from vitrail.inference.exported import Exported, Runnable, as_runnable
+from vitrail.inference.exported import Exported, Runnable, as_runnable, check_precision
 from vitrail.inference.listing import Named, name_images
 from vitrail.inference.precision import Precision, choose_precision
 from vitrail.inference.predict import class_names
@@ -138,8 +138,7 @@ def precision_of(model: Runnable, precision: Precision, on: str) -> Precision:
     """Return the precision to compute in; ConfigError for an exported file where it cannot be computed so."""
     if not isinstance(model, Exported):
         return choose_precision(precision, next(model.parameters()).device)
-    if precision not in ("auto", "float32"):
-        raise ConfigError(f"precision {precision!r}: an exported file has the one that it was exported with")
+    check_precision(model, precision)
     if on == "ray":
         raise ConfigError("on ray is for models, which travel to its workers; an exported file is run here")
     return "float32"

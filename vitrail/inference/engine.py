@@ -27,7 +27,7 @@ from vitrail.data.preprocess import Pipeline, augmented_line, parse
 from vitrail.data.settings import DataSettings
 from vitrail.data.sources import Source
 from vitrail.errors import CheckpointError, ConfigError, DataError, ImageError
-from vitrail.inference.exported import Exported, Runnable, as_runnable
+from vitrail.inference.exported import Exported, Runnable, as_runnable, check_precision
 from vitrail.inference.images import ImageLike, Images, Pictures, decoded, each_image, pixels
 from vitrail.inference.packed import packed_features
 from vitrail.inference.precision import Precision, in_precision
@@ -75,6 +75,7 @@ def outputs(
     no bar. `loader.bad_files` lists the examples that could not be read.
     """
     device = next(model.parameters()).device
+    check_precision(model, precision)
     if isinstance(model, Exported) and model.takes_pixels:
         each = pixel_outputs(call or model, loader, threads)
         yield from progress(each, len(loader.stream.source), task) if task and rank() == 0 else each
@@ -118,8 +119,7 @@ def forward_pass(
     results beyond rounding. On a CPU weights are packed for them; on CUDA the kernels are recorded, or compiled.
     """
     device = next(model.parameters()).device
-    if isinstance(model, Exported) and precision not in ("auto", "float32"):
-        raise ConfigError(f"precision {precision!r}: an exported file has the one that it was exported with")
+    check_precision(model, precision)
     pack = device.type == "cpu" and precision != "fp8" and n >= PACKED
     with (
         evaluation_mode(model),

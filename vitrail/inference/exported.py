@@ -144,6 +144,12 @@ def as_runnable(model: Runnable | str | Path) -> Runnable:
     return model if isinstance(model, Exported) else as_model(model)
 
 
+def check_precision(model: nn.Module, precision: str) -> None:
+    """Raise ConfigError for a precision that an exported file, which has its own, cannot be computed in."""
+    if isinstance(model, Exported) and precision not in ("auto", "float32"):
+        raise ConfigError(f"precision {precision!r}: an exported file has the one that it was exported with")
+
+
 def read_exported(path: Path, threads: int = 1) -> Exported:
     """Open a file of `vitrail export` after its trial. `threads`: of each run; the engine runs several at once."""
     card = check_card(try_in_process(path), str(path))
