@@ -159,6 +159,7 @@ def test_what_cannot_be_exported(model, tmp_path):
         ({"image_size": "large"}, "dynamic"),
         ({"batch": "many"}, "batch"),
         ({"to": "executorch"}, "--input tensor"),
+        ({"to": "executorch", "input": "tensor", "precision": "int8"}, "float32, not in 'int8'"),
         ({"to": "torch", "precision": "fp8"}, "--device cuda"),
         ({"precision": "int8"}, "--calibrate"),
     ):
