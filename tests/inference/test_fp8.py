@@ -3,9 +3,15 @@ import torch
 
 import vitrail
 from tests.randomise import randomise
-from vitrail.checkpoints.checkpoint import model_digest
 from vitrail.errors import CheckpointError, ConfigError
-from vitrail.inference.fp8 import LARGEST, Dense8, calibrate, convertible_layers, dense_layers_in_fp8
+from vitrail.inference.fp8 import (
+    LARGEST,
+    Dense8,
+    calibrate,
+    convertible_layers,
+    dense_layers_in_fp8,
+    measure_scales,
+)
 
 
 def model(**overrides):
@@ -15,7 +21,7 @@ def model(**overrides):
 
 
 def calibrated(vit, x):
-    vit.fp8 = {"largest": calibrate(vit, lambda: vit(x)), "weights": model_digest(vit)}
+    vit.fp8 = measure_scales(vit, lambda: vit(x))
     return vit
 
 

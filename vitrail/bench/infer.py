@@ -10,9 +10,8 @@ from torch import Tensor
 from vitrail.bench import peers
 from vitrail.bench.rounds import OURS, Contestant, Step, Task
 from vitrail.bench.subject import Subject
-from vitrail.checkpoints.checkpoint import model_digest
-from vitrail.inference.engine import forward_pass
-from vitrail.inference.fp8 import calibrate
+from vitrail.inference.engine import evaluation_mode, forward_pass
+from vitrail.inference.fp8 import measure_scales
 from vitrail.inference.precision import Precision, choose_precision
 from vitrail.models.cost import cost
 from vitrail.runtime.device import peak_flops
@@ -49,8 +48,8 @@ def build_step(subject: Subject, batch_size: int, precision: Precision) -> Step:
     model, images, entered = subject.model(), subject.images(batch_size), ExitStack()
     if precision == "fp8":
         few = images[:CALIBRATED]
-        with torch.no_grad():
-            model.fp8 = {"largest": calibrate(model, lambda: model(few)), "weights": model_digest(model)}
+        with torch.no_grad(), evaluation_mode(model):
+            model.fp8 = measure_scales(model, lambda: model(few))
     forward = entered.enter_context(forward_pass(model, precision=precision, n=MANY, steps=MANY))
 
     def step() -> Tensor:

@@ -16,7 +16,7 @@ from vitrail.inference.engine import training_line
 from vitrail.models.names import Config, build
 from vitrail.recipes.recipe import Recipe
 from vitrail.runtime.device import peak_flops, pick
-from vitrail.train.assemble import check_fits, check_mixing, model_config, read_start
+from vitrail.train.assemble import check_fits, check_mixing, choose_compile, model_config, read_start
 from vitrail.train.data_splits import open_data, resolve_splits
 from vitrail.train.estimate import TPU_V3_CORE, Accelerators, Estimate, describe_seconds, estimate
 from vitrail.train.settings import Experiment
@@ -48,7 +48,9 @@ def dry_run(options: PretrainOptions, experiment: Experiment, recipe: Recipe, co
     start = read_start(experiment.model)
     config = model_config(experiment, classes, start)
     needs = estimate(experiment, config, examples, on)
-    resolved = experiment.resolve(examples, cuda=pick(common.device).type == "cuda")
+    device = pick(common.device)
+    resolved = experiment.resolve(examples, cuda=device.type == "cuda")
+    resolved = choose_compile(experiment, resolved, config, device)
     settings = with_model(resolved, config, start).as_dict()
     groups = {"run": {"seed": settings["seed"]}}
     groups |= {name: group for name, group in settings.items() if isinstance(group, dict)}

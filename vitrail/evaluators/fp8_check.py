@@ -12,13 +12,12 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from vitrail.checkpoints.checkpoint import model_digest
 from vitrail.data.sources import Source
 from vitrail.data.splits import Subset
 from vitrail.errors import CheckFailed, ConfigError
 from vitrail.evaluators.accuracy import evaluate
 from vitrail.inference.engine import BATCH_SIZE, evaluation_loader, evaluation_pipeline, outputs
-from vitrail.inference.fp8 import calibrate
+from vitrail.inference.fp8 import measure_scales
 from vitrail.models.names import Model
 from vitrail.runtime.device import device_name
 
@@ -67,11 +66,7 @@ def calibrate_and_check(
             pass
 
     before = model.fp8
-    model.fp8 = {
-        "largest": calibrate(model, run),
-        "weights": model_digest(model),
-        "calibrated": {"data": images.name, "n": len(chosen)},
-    }
+    model.fp8 = measure_scales(model, run) | {"calibrated": {"data": images.name, "n": len(chosen)}}
     try:
         plain, rounded = (
             evaluate(model, test, batch_size=batch_size, num_workers=num_workers, precision=precision)

@@ -75,8 +75,8 @@ def outputs(
     no bar. `loader.bad_files` lists the examples that could not be read.
     """
     device = next(model.parameters()).device
-    check_precision(model, precision)
     if isinstance(model, Exported) and model.takes_pixels:
+        check_precision(model, precision)
         each = pixel_outputs(call or model, loader, threads)
         yield from progress(each, len(loader.stream.source), task) if task and rank() == 0 else each
         return

@@ -88,6 +88,11 @@ def calibrate(model: Model, run: Callable[[], Any]) -> dict[str, float]:
     return {name: max(float(value), 1e-12) for name, value in largest.items()}
 
 
+def measure_scales(model: Model, run: Callable[[], Any]) -> dict[str, Any]:
+    """Return what `model.fp8` holds: the magnitudes that `calibrate` finds, and the weights that they are for."""
+    return {"largest": calibrate(model, run), "weights": model_digest(model)}
+
+
 def fp8_layers(model: nn.Module) -> dict[str, Dense8]:
     """Return the dense layers of the encoder in fp8, by name, with the scales that are stored with the model."""
     assert isinstance(model, Model)

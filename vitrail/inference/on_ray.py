@@ -26,9 +26,8 @@ from vitrail.models.names import Model
 from vitrail.runtime.progress import progress
 
 PART = 4096  # rows that are handed out at a time
-RETRIES = (
-    3  # of a part whose worker died: Ray's own is no limit, and an image that kills a decoder does so always
-)
+# Of a part whose worker died. Ray's own is no limit, and an image that kills a decoder does so always.
+RETRIES = 3
 
 
 class Predictor:

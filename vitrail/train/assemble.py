@@ -127,8 +127,7 @@ def assemble(
     torch.manual_seed(experiment.seed)
     model = build_model(experiment, sources.train, inputs.start)
     select(model, experiment.optimizer.tune, experiment.optimizer.freeze)
-    if experiment.training.compile == "auto" and not is_worth_compiling(resolved, model.config, device):
-        resolved = replace(resolved, training=replace(training, compile="off"))
+    resolved = choose_compile(experiment, resolved, model.config, device)
     objective = experiment.objective.build(model).to(device)
     if callable(count_classes := getattr(objective, "count_classes", None)):
         counts = np.bincount(sources.train.labels, minlength=len(sources.train.class_names))
@@ -147,6 +146,15 @@ def assemble(
         from_weights=inputs.start is not None,
         base=base_digest(inputs.start) if training.save_adapter and inputs.start is not None else "",
     )
+
+
+def choose_compile(
+    experiment: Experiment, resolved: Experiment, config: Config, device: torch.device
+) -> Experiment:
+    """Return the resolved experiment with what `compile auto` means for a run of its length."""
+    if experiment.training.compile != "auto" or is_worth_compiling(resolved, config, device):
+        return resolved
+    return replace(resolved, training=replace(resolved.training, compile="off"))
 
 
 def is_worth_compiling(experiment: Experiment, config: Config, device: torch.device) -> bool:

@@ -67,11 +67,11 @@ def build_optimizer(
     groups: Mapping[tuple[float, float], Sequence[nn.Parameter]],
     settings: OptimizerSettings,
     device: torch.device,
-    recordable: bool = False,
+    flat: bool = False,
 ) -> torch.optim.Optimizer:
     """Return the optimizer of groups by weight decay and factor of lr, which each of its groups has as `scale`.
 
-    `recordable`: only its tensors are used (update.py), learning rates too, which a CUDA graph reads at each replay.
+    `flat`: only its tensors are used (update.py), learning rates too, which a CUDA graph reads at each replay.
     """
     params = [{"params": ps, "weight_decay": decay, "scale": scale} for (decay, scale), ps in groups.items()]
     fused = device.type == "cuda"
@@ -83,7 +83,7 @@ def build_optimizer(
         optimizer = torch.optim.AdamW(params, lr=0.0, betas=betas, fused=fused)
     # The moments at zero, as the first step would make them: so that they can be restored before it.
     for group in optimizer.param_groups:
-        if recordable:
+        if flat:
             group["lr"] = torch.zeros((), device=device)
         for p in group["params"]:
             if settings.optimizer == "adamw":

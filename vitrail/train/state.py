@@ -65,7 +65,7 @@ class TrainState:
         trained = {group: [p for _, p in members] for group, members in groups.items()}
         if flat:
             trained = {group: [flatten(members)] for group, members in trained.items()}
-        self.optimizer = build_optimizer(trained, settings, device, recordable=flat)
+        self.optimizer = build_optimizer(trained, settings, device, flat=flat)
         self.weights = [p.detach() for members in trained.values() for p in members]
         self.average = [w.clone() for w in self.weights] if settings.ema else []
         self.share = torch.zeros((), device=device)  # 1 - d
@@ -175,16 +175,13 @@ class TrainState:
         self.gradients = []
         self.optimizer.zero_grad(set_to_none=True)
 
-    def round_weights(self) -> None:
-        for rounded, w in zip(self.rounded, self.weights, strict=False):
-            rounded.copy_(w)
-
     def restored(self) -> None:
         """Bring up to date what `tensors` leaves out, after they were read from a checkpoint."""
         counts = [moments["step"] for moments in self.optimizer.state.values() if "step" in moments]
         for count in counts[1:]:
             count.copy_(counts[0])
-        self.round_weights()
+        for rounded, w in zip(self.rounded, self.weights, strict=False):
+            rounded.copy_(w)
 
     @contextmanager
     def averaged(self) -> Iterator[None]:

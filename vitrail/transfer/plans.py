@@ -15,7 +15,8 @@ from vitrail.transfer.facts import Facts, Speed
 
 LARGER = 1.5  # times the checkpoint's image size: the larger size
 PAPERS = 384  # pixels of the paper's fine-tuning, which the larger size does not exceed
-CHEAP = 12e9  # training FLOPs of an image, up to which a CPU takes the larger size without a budget: ti8-64 at 128 px
+# Training FLOPs of an image up to which a CPU takes the larger size without a budget: ti8-64 up to 128 px.
+CHEAP = 12e9
 EVALUATIONS = 10  # of a run
 START = {False: 15.0, True: 30.0}  # seconds apart from steps and evaluations, on a CPU and on a GPU
 WITHIN = 0.8  # share of a budget that may be planned: an estimate is not exact
